@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import sys
 import textwrap
 import threading
 import time
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -129,6 +131,24 @@ def warn(message: str) -> None:
     if (rendered := _library.get()) is not None:
         warnings.warn(rendered(message), AamWarning, stacklevel=2)
     _print(f"warning: {message}", "yellow")
+
+
+def print_result(message: str, is_warning: bool = False) -> None:
+    """Print a result on standard output, and as a message where that leads elsewhere."""
+    if _library.get() is not None or _collected.get() is not None:
+        (warn if is_warning else info)(message)
+        return
+    if not _same_stream(sys.stdout, sys.stderr):
+        (warn if is_warning else info)(message)
+    print(_lines(message), flush=True)
+
+
+def _same_stream(first: TextIO, second: TextIO) -> bool:
+    """Return whether two streams lead to one terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(first.fileno(), second.fileno())
+    except (OSError, ValueError):  # closed, or in memory
+        return False
 
 
 def _print(message: str, style: str | None = None) -> None:

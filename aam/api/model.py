@@ -69,7 +69,7 @@ class Results(NamedTuple):
     """Results of a cross-validation, or of one split.
 
     Attributes:
-        scores: content of scores.json: `verdict` (against a dummy, with `p`), and for each model
+        scores: content of scores.json: `verdict` (against a guess, with `p`), and for each model
             the value of each metric with its 95 % interval, and more. Of several studies
             `studies` has the scores of each, and summaries with the next study.
         oof_predictions: a row for each held-out sample by sample id, of each repeat: fold, actual

@@ -12,20 +12,14 @@ from aam.contract.preflight import check_run_folder
 
 
 def run_train(options: Train) -> None:
-    """Train the members, and print the scores of the folds."""
+    """Train the members, and print their scores."""
     _check(options.run)
     from aam.members.option_checks import resolve
 
     options = resolve(options)
-    from aam.evaluation.metrics import summary
     from aam.pipeline.targets import train_targets
-    from aam.report.terminal import show
 
-    # The scores follow when all is written: a terminal that fails costs no result.
-    for column, scored in train_targets(options).items():
-        # The first rank prints; studies have a table with intervals already.
-        if scored is not None and scored.folds and not scored.studies:
-            show(summary(scored, column))
+    train_targets(options)
 
 
 def run_pretrain(options: Pretrain) -> None:

@@ -208,7 +208,7 @@ def confounders(found: Sequence[Association], folds: Folds, ensemble_MC: F64) ->
     predictive = []
     for association in found:
         value = association.value
-        # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the dummy
+        # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the guess
         # of these folds is. `not >=` also skips all where the ensemble's score is NaN.
         if value <= NO_SKILL[metric] or not value >= best - _NEAR:
             continue

@@ -59,7 +59,7 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     groups = np.unique(labels.groups)
     if len(known) < 2 or len(groups) < 2:
         return equal
-    # The predictions are moved to the mean of all labels, which is therefore the dummy.
+    # The predictions are moved to the mean of all labels, which is therefore the guess.
     mean_C, roots_N1 = labels.mean_C, np.sqrt(labels.weights_N)[:, None]
     y_NC = roots_N1 * (labels.outputs_NC - mean_C)
     stacked_KNC = roots_N1 * (np.stack([*known.values()]) - mean_C)

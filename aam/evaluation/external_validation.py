@@ -1,6 +1,6 @@
 """External validation: a fitted model scored on samples of another study than that of its training.
 
-The dummy predicts the class frequencies or the mean of the training samples. Calibration is that of
+The guess is the class frequencies or the mean of the training samples. Calibration is that of
 Cox (1958, "Two further applications of a model for binary regression"): the line of the truth on
 the predictions, and the shift between their means, which a clinical reader calls calibration in the
 large (Van Calster et al. 2019, doi:10.1186/s12916-019-1466-7).

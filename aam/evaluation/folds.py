@@ -42,7 +42,7 @@ class Folds:
     studies: tuple[str, ...] = ()  # names of the studies, by the codes of the labels
     # transform of a number; estimators are fitted to transformed labels
     scale: TargetScale = UNSCALED
-    # prediction of the dummy; empty for that of the training samples of each fold
+    # the guess; empty for that of the training samples of each fold
     guess: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ that know its form, and report, comparison and `aam.api` read the fields. What i
 (a verdict, a difference, a conclusion) is a record of its numbers with its sentence, decided here.
 
 AUC, Pearson and Spearman compare samples of the same fold alone, see `aam.evaluation.metrics`: the
-AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the dummy
+AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the guess
 has 0.5.
 
 The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
@@ -54,7 +54,7 @@ from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.number_format import fixed, metric_text, significant
 
-ENSEMBLE, DUMMY = "ensemble", "dummy"
+ENSEMBLE, GUESS = "ensemble", "guess"
 
 SIGNIFICANT = 0.05
 """Level of the permutation test."""
@@ -66,7 +66,7 @@ _GUESSES = {
     "classification": "the class frequencies of the training samples",
     "ordinal": "the mean rank of the training samples",
 }
-"""Predictions of the dummy."""
+"""Predictions of the guess."""
 
 
 Outcome = Literal["better", "worse", "not better", "undecided"]
@@ -74,7 +74,7 @@ Outcome = Literal["better", "worse", "not better", "undecided"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the ensemble is better than the dummy.
+    """Whether the ensemble is better than the guess.
 
     "better": the interval is above 0, the score above that of no skill, and the permutation test
     significant or missing. "worse": the interval is below 0. "undecided": there is no interval, or
@@ -83,10 +83,11 @@ class Verdict:
     """
 
     sentence: str
+    headline: str = ""  # the same in a few words
     outcome: Outcome = "better"
     metric: str = ""
     model: float | None = None  # metric of the ensemble
-    dummy: float | None = None  # metric of the dummy
+    guess: float | None = None  # metric of the guess
     # paired difference of both, and its interval
     difference: float | None = None
     lower: float | None = None
@@ -154,7 +155,7 @@ class RepeatedScore:
     metric: str
     given: float  # score on this split
     grouped: float  # score with the subjects kept together
-    # its paired difference from the dummy
+    # its paired difference from the guess
     lower: float | None = None
     upper: float | None = None
     better: bool = False  # whether that is above 0
@@ -173,7 +174,7 @@ class EqualDepthScore:
     value: float
     lower: float | None
     upper: float | None
-    better: bool  # whether it is beyond that of the dummy
+    better: bool  # whether it is beyond that of the guess
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class Scores:
 
     verdict: Verdict
     samples: int  # scored samples
-    # name -> scores; the names are "ensemble", the members, and "dummy": the mean or the class
+    # name -> scores; the names are "ensemble", the members, and "guess": the mean or the class
     # frequencies of the training samples. Of several studies they are summaries over these
     models: dict[str, ModelScores]
     # of the ensemble and each member, and of each two members; without pairs of the same score
@@ -236,11 +237,11 @@ class Scores:
     @property
     def members(self) -> list[str]:
         """Members of the ensemble."""
-        return [name for name in self.models if name not in (ENSEMBLE, DUMMY)]
+        return [name for name in self.models if name not in (ENSEMBLE, GUESS)]
 
     @property
     def is_better(self) -> bool:
-        """Whether the model is shown to be better than a dummy."""
+        """Whether the model is shown to be better than a guess."""
         return self.verdict.outcome == "better"
 
 
@@ -249,13 +250,15 @@ def performance(scores: Scores) -> Performance:
     if scores.studies is not None:
         text = scores.verdict.sentence
     else:
-        shown = f"{TITLES[scores.metric]} "
-        shown += _with_limits(scores.models[ENSEMBLE].metrics[scores.metric])
+        shown = _with_limits(scores.models[ENSEMBLE].metrics[scores.metric])
+        if (repeated := scores.repeated_samples) is not None:
+            shown = f"{fixed(repeated.grouped)} of new subjects"
         known = "predicts better than a guess"
         if not scores.is_better:
             known = f"is not shown to {known.replace('predicts', 'predict')}"
         text = _UNKNOWN.format(scores.column)
-        text += f"; in held-out samples of its own it {known} ({shown})."
+        text += f"; in held-out samples of its own it {known} "
+        text += f"({TITLES[scores.metric]} {shown})."
     if not scores.is_better:
         text += " These predictions may be no better."
     return Performance(text, scores.is_better)
@@ -289,7 +292,7 @@ def evaluate(
     test: PermutationTest | None = None,
     repeated: RepeatedScore | None = None,
 ) -> Scores:
-    """Score the ensemble, its members and the dummy on the held-out samples.
+    """Score the ensemble, its members and the guess on the held-out samples.
 
     Args:
         column: metadata column that is predicted.
@@ -307,7 +310,7 @@ def evaluate(
         for name, predictions_MC in (
             (ENSEMBLE, combined.predictions_MC),
             *combined.members.items(),
-            (DUMMY, folds.dummy_MC),
+            (GUESS, folds.dummy_MC),
         )
     }
     models = {}
@@ -337,7 +340,7 @@ def evaluate(
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
     return Scores(
         verdict=(
-            _verdict(column, drawn[ENSEMBLE], drawn[DUMMY], folds, test, repeated)
+            _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated)
             if studies is None
             else _verdict_over_studies(column, studies, test)
         ),
@@ -407,12 +410,14 @@ def _verdict_over_studies(
         if summary is None
         else (summary.value, summary.lower - guess, summary.upper - guess)
     )
+    headline = _headline(outcome, None if summary is not None else f"{len(included)} studies")
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
+        headline=f"{headline} in a study that it has not seen",
         outcome=outcome,
         metric=metric,
         model=value,
-        dummy=guess,
+        guess=guess,
         difference=None if value is None else value - guess,
         lower=lower,
         upper=upper,
@@ -420,6 +425,14 @@ def _verdict_over_studies(
         shufflings=0 if test is None else test.shufflings,
         units=f"{len(included)} studies",
     )
+
+
+def _headline(outcome: Outcome, few: str | None) -> str:
+    """Return an outcome in a few words; `few` names units that are too few for an interval."""
+    if few is not None:
+        return f"Cannot be told from {few}"
+    starts = {"better": "Better", "worse": "Worse"}
+    return f"{starts.get(outcome, 'Not shown to be better')} than a guess"
 
 
 def _with_limits(score: Score) -> str:
@@ -438,7 +451,7 @@ def _verdict(
     test: PermutationTest | None,
     repeated: RepeatedScore | None,
 ) -> Verdict:
-    """Decide whether the ensemble is shown to be better than the dummy, and state it."""
+    """Decide whether the ensemble is shown to be better than the guess, and state it."""
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
@@ -452,7 +465,7 @@ def _verdict(
         outcome = "worse"
     elif lower <= 0:
         outcome = "not better"
-    # The dummy of folds of other means scores below 0 itself: to be above it is no skill.
+    # The guess of folds of other means scores below 0 itself: to be above it is no skill.
     elif value <= NO_SKILL[metric]:
         outcome = "not better"
         reasons.append(f"a score of at most {NO_SKILL[metric]:g} is no skill")
@@ -472,16 +485,16 @@ def _verdict(
         )
         if not repeated.better:
             outcome = "not better"
-            reason += ", which is not beyond the dummy"
+            reason += ", which is not beyond the guess"
             if repeated.lower is not None and repeated.upper is not None:
                 limits = fixed(repeated.lower), fixed(repeated.upper)
                 reason += f" (difference {limits[0]} to {limits[1]})"
             reason += ": the score of this split is that of known samples"
         reasons.append(reason)
     start = {
-        "better": f"The model predicts '{column}' better than a dummy",
-        "worse": f"The model predicts '{column}' worse than a dummy",
-    }.get(outcome, f"The model is not shown to predict '{column}' better than a dummy")
+        "better": f"The model predicts '{column}' better than a guess",
+        "worse": f"The model predicts '{column}' worse than a guess",
+    }.get(outcome, f"The model is not shown to predict '{column}' better than a guess")
     text = f"{start} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:
         text += f": {TITLES[metric]} is not defined"
@@ -499,10 +512,11 @@ def _verdict(
         reasons.append("no p: too few different orders of the groups' labels")
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
+        headline=_headline(outcome, folds.units if lower is None else None),
         outcome=outcome,
         metric=metric,
         model=None if math.isnan(value) else value,
-        dummy=None if math.isnan(guess) else guess,
+        guess=None if math.isnan(guess) else guess,
         difference=difference.value,
         lower=lower,
         upper=upper,
@@ -646,7 +660,7 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
 
 
 def result_sentences(scores: Scores, unit: str = "") -> list[str]:
-    """Return the statements about a model, the verdict against the dummy first.
+    """Return the statements about a model, the verdict against the guess first.
 
     `unit` is that of a numeric target; "" if it is unknown.
     """

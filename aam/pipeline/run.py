@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aam.arrays import F64
-from aam.console import info, warn
+from aam.console import info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -24,7 +25,7 @@ from aam.evaluation.association import agreement_sentence
 from aam.evaluation.confounding import DEPTH, Association, confounders, confounding_sentences
 from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
-from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.metrics import summary
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import (
     ENSEMBLE,
@@ -58,7 +59,7 @@ from aam.pipeline.train import (
     train,
 )
 from aam.report.page import write_report_of_run
-from aam.report.terminal import print_table, studies_table
+from aam.report.terminal import print_table, show, studies_table
 from aam.threads import blas_threads
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
@@ -80,8 +81,8 @@ def run(
     policy: BackendPolicy | None = None,
     report: bool = True,
     facts: Mapping[str, Any] = MappingProxyType({}),
-) -> ScoredPredictions | None:
-    """Train the members and write the run folder.
+) -> None:
+    """Train the members, write the run folder, and print the scores.
 
     Args:
         options: as `resolve` returns them.
@@ -89,9 +90,6 @@ def run(
         policy: attention backends to choose from; None for those of PyTorch.
         report: write report.html.
         facts: entries of run.json in place of those of the command line.
-
-    Returns:
-        The ensemble's predictions of the held-out samples; None on ranks other than the first.
 
     Raises:
         AamError: see `session`, `load_labelled_study`, `check_labels`, `folds_of` and `train`.
@@ -124,7 +122,7 @@ def run(
                 labelled, samples_of(labelled), folds, options.members, members, record.record_fact
             )
             if result is None:
-                return None
+                return
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
             scores = _scores(options, labelled, result, found, repeated)
@@ -153,10 +151,12 @@ def run(
             page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
+    if result.scored.folds and scores.studies is None:  # studies have a table with intervals
+        show(summary(result.scored, scores.column))
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
-    return result.scored
+    show_verdict(scores, _next_step(options, scores))
 
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
@@ -321,10 +321,34 @@ def _write_importance(
         write_table(options.run.output_dir / "explanations.tsv", explained)
 
 
+def show_verdict(scores: Scores, next_step: str = "") -> None:
+    """Print the verdict in a few words and with its figures, and what follows from it."""
+    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence, next_step]
+    print_result("\n".join(filter(None, lines)), is_warning=not scores.is_better)
+
+
+def _next_step(options: Train, scores: Scores) -> str:
+    """Return the command that follows from the verdict."""
+    model, target = str(options.run.output_dir), options.target
+    column = ["--metadata-column", target.metadata_column]
+    if scores.repeated_samples is not None:
+        what, words = "the same with", ["--group-column", scores.repeated_samples.column]
+    elif not scores.is_better:
+        files = ["--table", str(options.input.table), "--metadata", str(target.metadata)]
+        what, words = "what the data allow", ["aam", "inspect", *files, *column]
+    elif scores.studies is None:
+        files = ["--table", "TABLE", "--metadata", "METADATA", *column]
+        words = ["aam", "evaluate", "--model", model, *files, "--output", f"{model}-elsewhere"]
+        what = "in another study"
+    else:
+        files = ["--table", "TABLE", "--output", "predictions.tsv"]
+        what, words = "new samples", ["aam", "predict", "--model", model, *files]
+    return f"Next, {what}: {shlex.join(words)}"
+
+
 def show_scores(scores: Scores) -> None:
-    """Print the verdict, what it rests on, and the scores of every model."""
-    verdict, *sentences = result_sentences(scores)
-    (info if scores.is_better else warn)(verdict)
+    """Print what the verdict rests on, the scores of every model, and last the verdict."""
+    _, *sentences = result_sentences(scores)
     for sentence in sentences:
         repeated = scores.repeated_samples and sentence == sentences[0]
         (warn if repeated else info)(sentence)

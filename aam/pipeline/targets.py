@@ -26,7 +26,6 @@ from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import target_folder
 from aam.data.metadata import listed_columns, read_metadata, rows_where
-from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
@@ -50,11 +49,8 @@ _OF_TARGET = (
 """Fields of `Train` that --loss-config may set for a target."""
 
 
-def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
+def train_targets(options: Train) -> None:
     """Train the members for each target of --metadata-column.
-
-    Returns:
-        By target the predictions of the held-out samples; None on ranks other than the first.
 
     Raises:
         UsageError: options that one target alone can have.
@@ -71,7 +67,8 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             if sentence not in known:
                 warn(f"--loss-config, '{column}': {sentence}")
     if len(columns) == 1:
-        return {columns[0]: run(dataclasses.replace(options, **of_target.get(columns[0], {})))}
+        run(dataclasses.replace(options, **of_target.get(columns[0], {})))
+        return
     check_targets(options, columns)
     folder, around = options.run.output_dir, options.run
     resumed = around.resume_from is not None
@@ -128,7 +125,6 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             studies[column] = label_study(of_one, study, metadata, of_one.split)
             check_labels(of_one, studies[column])
             folds_of(of_one, studies[column])
-    scored = {}
     replaced = around.overwrite and not resumed
     prepared = dataclasses.replace(prepared, overwrite=replaced, resumes=resumed)
     names = {column: place.name for column, place in folders.items()}
@@ -139,7 +135,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
         for column in columns:
             info(f"Training for {column}")
             # `pop` releases the study of a target that is trained.
-            scored[column] = run(of_column(column, splits), studies.pop(column))
+            run(of_column(column, splits), studies.pop(column))
         # Cells of samples without a label of a target are empty.
         tables = {
             column: pd.read_csv(
@@ -149,7 +145,6 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
         }
         write_table(folder / "predictions.tsv", join_targets(tables))
         record.finish()
-    return scored
 
 
 def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]]:

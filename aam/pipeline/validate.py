@@ -46,7 +46,7 @@ from aam.evaluation.splits import Split, write_splits
 from aam.inference.output_tables import NO_VECTORS, write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.prediction_tables import held_out_table, predict_study, stored_predictions
-from aam.pipeline.run import show_scores
+from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
 from aam.training import run_folder
 
@@ -130,6 +130,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     show_scores(scores)
     if options.output is not None:
         info(f"Scores, predictions and report: {options.output}")
+    show_verdict(scores)
     return scores, of_samples
 
 

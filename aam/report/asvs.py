@@ -52,7 +52,7 @@ SHORT_LABEL = 13  # letters of a label of which three fit beside each other
 MAX_ASVS = 25  # ASVs with the highest attention, which are drawn
 
 _NO_FINDING = (
-    "The model is not shown to be better than a dummy: this tells how it computes, not which ASVs "
+    "The model is not shown to be better than a guess: this tells how it computes, not which ASVs "
     "matter. "
 )
 

@@ -234,7 +234,7 @@ def predictors_table(target: MetadataColumn, found: Sequence[Association]) -> Ta
         for one in skilled
     ]
     title = TITLES[skilled[0].metric] if skilled else ""
-    note = "Each column alone, on the same splits as the model would be; a dummy has "
+    note = "Each column alone, on the same splits as the model would be; a guess has "
     note += f"{NO_SKILL[skilled[0].metric]:g}." if skilled else ""
     heads = ["Column", title, *["It is"] * forms]
     return Table(f"Columns that alone predict {target.name}", heads, rows, note)

@@ -137,6 +137,7 @@ def page(given: ReportInput, place: Path) -> str:
         name=run.folder.resolve().name,
         finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
+        headline="" if run.scores is None else run.scores.verdict.headline,
         result=result_of(given),
         better=run.is_better,
         repeated=run.scores is not None and run.scores.repeated_samples is not None,
@@ -191,7 +192,7 @@ def heading(run: Run) -> str:
 
 
 def result_of(given: ReportInput) -> list[str]:
-    """Return the sentences on the result, the verdict against the dummy first."""
+    """Return the sentences on the result, the verdict against the guess first."""
     if given.run.scored is None:
         return []
     # The scores are compared with the predictions before anything of them is shown.

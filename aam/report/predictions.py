@@ -361,7 +361,7 @@ def _samples(given: ReportInput) -> str:
 
 
 def comparison_table(given: ReportInput) -> Table | None:
-    """Compare the model with its members and the dummy on the same samples."""
+    """Compare the model with its members and the guess on the same samples."""
     scored = given.run.scored
     if scored is None:
         return None
@@ -369,9 +369,9 @@ def comparison_table(given: ReportInput) -> Table | None:
     names = [name for name in TITLES if name in given.models[own]]
     rows = _score_rows(given.models, names)
     note = "In brackets: 95 % interval."
-    if "dummy" in given.models:
+    if "guess" in given.models:
         what = "class frequencies" if scored.classes else "mean"
-        note = f"Dummy: the {what} of the training samples, for every sample. {note}"
+        note = f"Guess: the {what} of the training samples, for every sample. {note}"
     if scored.folds and "auc" in names:
         note += " AUC: part of the pairs of samples of the same fold that are in the right order."
     title = f"Compared on the same {len(scored.actual)} samples"

@@ -97,7 +97,7 @@ class Run:
 
     @property
     def is_better(self) -> bool:
-        """Whether the model is shown to be better than a dummy, or has no verdict."""
+        """Whether the model is shown to be better than a guess, or has no verdict."""
         return self.scores is None or self.scores.is_better
 
     @property
@@ -278,7 +278,7 @@ class ReportInput:
                 found |= resample(scored, np.array(names)).score()
             return {"ensemble": found}
         models = run.scores.models
-        if absent := {"ensemble", "dummy"} - models.keys():
+        if absent := {"ensemble", "guess"} - models.keys():
             evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
             raise DataError("The scores of the run are damaged", evidence, EDITED)
         # A page must not show the metrics of one file beside the predictions of another: either

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
+from aam.console import console
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
 from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, StudySummary
@@ -253,11 +254,13 @@ def _cell(text: str) -> Text:
 
 def print_table(content: Table) -> None:
     """Print a table and its note; rows and columns are exchanged where that makes it fit."""
+    if console.quiet:  # called from Python, which prints nothing
+        return
     # A pipe has no width; 200 columns cut nothing.
-    console = Console(highlight=False, width=None if Console().is_terminal else 200)
-    console.print(fitted(content, console.width))
+    output = Console(highlight=False, width=None if Console().is_terminal else 200)
+    output.print(fitted(content, output.width))
     if content.note:
-        console.print(printable(content.note), markup=False)
+        output.print(printable(content.note), markup=False)
 
 
 def fitted(content: Table, width: int) -> rich.table.Table:

@@ -51,17 +51,17 @@ def noisy(folds: Folds, noise: float) -> F64:
 
 
 def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
-    members = {"kernel": noisy(folds, 0.5), "guess": folds.dummy_MC}
+    members = {"kernel": noisy(folds, 0.5), "constant": folds.dummy_MC}
     scores = evaluate("ill", folds, combine_members(members, folds), {})
-    for name in ("dummy", "guess"):
+    for name in ("constant", "guess"):
         metrics = scores.models[name].metrics
         assert metrics["auc"] == Score(0.5, 0.5, 0.5)
         assert metrics["balanced_accuracy"].value <= 0.5
     kernel = scores.models["kernel"].metrics["auc"]
     assert 0.6 < kernel.lower < kernel.value
     pairs = {(pair.model, pair.reference): pair for pair in scores.differences}
-    assert pairs["kernel", "guess"].value == pytest.approx(kernel.value - 0.5)
-    assert pairs["kernel", "guess"].beyond_noise
+    assert pairs["kernel", "constant"].value == pytest.approx(kernel.value - 0.5)
+    assert pairs["kernel", "constant"].beyond_noise
 
 
 @pytest.mark.parametrize(("studies", "outcome"), [(2, "undecided"), (12, "better")])
@@ -107,7 +107,7 @@ def test_the_learning_curve_claims_what_its_interval_has(
 
 
 def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> None:
-    """Its R² is below 0, but above that of the dummy of these folds and near the model's."""
+    """Its R² is below 0, but above that of the guess of these folds and near the model's."""
     rng = np.random.default_rng(0)
     fold_N = np.arange(100) // 20
     values = 2.0 * fold_N + rng.normal(size=100)

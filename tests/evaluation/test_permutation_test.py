@@ -149,13 +149,13 @@ def test_the_verdict_reconciles_interval_and_test(
     assert verdict.outcome == outcome
     assert verdict.p == p
     r2 = {name: model.metrics["r2"].value for name, model in scores.models.items()}
-    assert (verdict.model, verdict.dummy) == (r2["ensemble"], r2["dummy"])
-    assert verdict.difference == pytest.approx(r2["ensemble"] - r2["dummy"])
+    assert (verdict.model, verdict.guess) == (r2["ensemble"], r2["guess"])
+    assert verdict.difference == pytest.approx(r2["ensemble"] - r2["guess"])
     assert "'ph'" in verdict.sentence
 
 
 def test_a_score_below_that_of_no_skill_is_not_better() -> None:
-    """The dummy of these folds is worse still: R² -0.1 is above it and significant."""
+    """The guess of these folds is worse still: R² -0.1 is above it and significant."""
     rng = np.random.default_rng(0)
     _, folds = study(rng, "numbers", False)
     order = np.argsort(folds.labels.values)
@@ -169,7 +169,7 @@ def test_a_score_below_that_of_no_skill_is_not_better() -> None:
     predictions_MC = guess_MC + 0.05 * (folds.held_out.outputs_NC - guess_MC)
     combined = combine_members({"kernel": predictions_MC}, folds)
     verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999)).verdict
-    assert verdict.dummy < verdict.model < 0 < verdict.lower
+    assert verdict.guess < verdict.model < 0 < verdict.lower
     assert verdict.outcome == "not better"
 
 

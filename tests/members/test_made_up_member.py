@@ -57,7 +57,7 @@ def test_it_trains_predicts_and_reports(
     assert sorted(held_out["fold"].unique()) == [1, 2, 3, 4, 5]
     assert held_out["richness_predicted"].nunique() > 5
     models = json.loads((run / "scores.json").read_text())["models"]
-    assert list(models) == ["ensemble", "richness", "kernel", "dummy"]
+    assert list(models) == ["ensemble", "richness", "kernel", "guess"]
     predicted = tmp_path / "predicted.tsv"
     assert aam("predict", "--model", run, *table, "--output", predicted) == 0
     assert read(predicted)["richness_predicted"].nunique() > 5

@@ -103,7 +103,7 @@ def test_scores_are_those_of_ordered_classes(run: Path) -> None:
     assert found["weighted_kappa"]["lower"] < kappa < found["weighted_kappa"]["upper"]
     assert found["mae_ranks"]["value"] == pytest.approx(np.abs(actual - predicted).mean())
     assert found["accuracy"]["value"] == pytest.approx(accuracy_score(actual, predicted))
-    constant = scores["models"]["dummy"]["metrics"]
+    constant = scores["models"]["guess"]["metrics"]
     assert constant["weighted_kappa"]["value"] < kappa
 
 

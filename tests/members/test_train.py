@@ -50,10 +50,10 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.medium
 def test_kernel_and_forest_are_the_default(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())
-    assert list(scores["models"]) == ["ensemble", "kernel", "forest", "dummy"]
+    assert list(scores["models"]) == ["ensemble", "kernel", "forest", "guess"]
     assert (scores["samples"], scores["groups"], scores["part"]) == (80, 20, "test")
     r2 = {name: model["metrics"]["r2"] for name, model in scores["models"].items()}
-    assert r2["ensemble"]["value"] > 0.3 > r2["dummy"]["value"]
+    assert r2["ensemble"]["value"] > 0.3 > r2["guess"]["value"]
     assert r2["ensemble"]["lower"] < r2["ensemble"]["value"] < r2["ensemble"]["upper"]
     # The ensemble is the kernel in every fold, so that it has no difference from it.
     assert [(d["model"], d["reference"]) for d in scores["differences"]] == [
@@ -208,7 +208,7 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     assert scores["metric"] == "auc"
     auc = {name: model["metrics"]["auc"]["value"] for name, model in scores["models"].items()}
     assert auc["ensemble"] > 0.7
-    assert auc["dummy"] == 0.5
+    assert auc["guess"] == 0.5
     assert scores["calibration"]["log_loss"] < 1
     assert scores["interval"] is None
     assert predict(tmp_path / "site", study, tmp_path / "p.tsv") == 0

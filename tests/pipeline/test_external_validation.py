@@ -91,7 +91,7 @@ def test_classes_are_scored_against_the_frequencies_of_the_training(
     # The guess is the more frequent class of the training, in every sample.
     before = pd.read_csv(studies / "train.tsv", sep="\t")["acid"]
     guess = before.mode()[0]
-    assert scores.models["dummy"].metrics["accuracy"].value == (truth["acid"] == guess).mean()
+    assert scores.models["guess"].metrics["accuracy"].value == (truth["acid"] == guess).mean()
     # The predictions are those of `aam predict`.
     args = ("--table", studies / "other.biom", "--model", model, "--output", tmp_path / "p.tsv")
     assert aam("predict", *args) == 0
@@ -132,7 +132,7 @@ def test_numbers_in_other_units_and_missing_labels_are_stated(
     assert line.shift.value == pytest.approx((scored["actual"] - scored["predicted"]).mean())
     train = pd.read_csv(studies / "train.tsv", sep="\t")["ph"]
     mae = (scored["actual"] - train.mean()).abs().mean()
-    assert same.models["dummy"].metrics["mae"].value == pytest.approx(mae)
+    assert same.models["guess"].metrics["mae"].value == pytest.approx(mae)
     assert 'id="calibration-line-' in (tmp_path / "same/report.html").read_text()
 
     def tenfold(values: pd.Series) -> pd.Series:
@@ -214,7 +214,7 @@ def test_ordered_categories_and_columns_of_another_name(studies: Path, tmp_path:
     assert scores.kind == "ordinal"
     assert scores.column == "grade"
     assert scores.samples == (metadata["site"] != "site-1").sum()
-    assert {"kernel", "forest", "ensemble", "dummy"} == set(scores.models)
+    assert {"kernel", "forest", "ensemble", "guess"} == set(scores.models)
     assert (tmp_path / "grade/report.html").is_file()
 
 

@@ -162,3 +162,27 @@ def test_a_training_whose_scores_nobody_reads_has_its_report(tmp_path: Path) -> 
     for name in ("report.html", "scores.json", "predictions.tsv", "importance.tsv", "run.json"):
         assert (tmp_path / "run" / name).is_file()
     assert "finished" in (tmp_path / "run/run.json").read_text()
+
+
+def test_the_verdict_is_the_last_thing_that_is_printed(study_dir: Path, tmp_path: Path) -> None:
+    """In a few words, with its figures and the next command, in a log of results as well."""
+    data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
+    line = [sys.executable, "-m", "aam.cli", "train", *data, "--members", "kernel"]
+    line += ["--repeats", "1", "--group-column", "subject"]
+    for column, next_command in (("ph", "aam evaluate --model"), ("depth", "aam inspect")):
+        run = tmp_path / column
+        words = [*line, "--metadata-column", column, "--output-dir", run]
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True)
+        verdict = json.loads((run / "scores.json").read_text())["verdict"]
+        assert len(verdict["headline"].split()) <= 10
+        for text in (done.stdout, done.stderr.replace("warning: ", "")):
+            headline, sentence, following = text.splitlines()[-3:]
+            assert headline == f"{verdict['headline']}."
+            assert sentence == verdict["sentence"]
+            assert next_command in following
+    # Where both streams are one file, it stands there once.
+    with (tmp_path / "log").open("w") as log:
+        words = [*line, "--metadata-column", "ph", "--output-dir", tmp_path / "again"]
+        subprocess.run([*map(str, words)], stdout=log, stderr=log, check=True)
+    verdict = json.loads((tmp_path / "again/scores.json").read_text())["verdict"]
+    assert (tmp_path / "log").read_text().count(verdict["sentence"]) == 1

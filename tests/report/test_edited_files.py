@@ -137,7 +137,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scores = {
         "verdict": {"sentence": "The model is better."},
         "samples": len(scored.actual),
-        "models": {"ensemble": model, "forest": model, "dummy": model},
+        "models": {"ensemble": model, "forest": model, "guess": model},
         "differences": [difference], "inputs": inputs, "confounders": [confounder],
         "interval": {"coverage": 0.9, "half_width": 1.0, "covered": 0.9},
     }  # fmt: skip

@@ -99,7 +99,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
             "ensemble": {"metrics": ensemble},
             "kernel": {"metrics": metrics(0)},
             "forest": {"metrics": metrics(0.1)},
-            "dummy": {"metrics": metrics(r2 + 0.1)},
+            "guess": {"metrics": metrics(r2 + 0.1)},
         },
         "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
         "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
@@ -144,7 +144,7 @@ def test_importance_of_a_model_no_better_than_the_dummy_is_marked(
     text = report(run_folder)
     assert '<p class="verdict unproven">It is not shown.</p>' in text
     section = text[text.index('id="part-asvs"') :]
-    assert section.index("not shown to be better than a dummy") < section.index("<figure>")
+    assert section.index("not shown to be better than a guess") < section.index("<figure>")
     assert "With the groups it has 0.1." in text
 
 
