@@ -121,6 +121,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
     faster = f"{final.gain:.2f} times as fast as the default" if search.chosen else ""
     notes = [f"Settings of `{command}`, {date.today()}."]
     notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
+    # settings.yaml, which --config reads: each value below the evidence for it.
     lines = list(_comment(" ".join(notes)))
     if search.chosen and not isinstance(measured, tuple):
         mark = tuned_for(measured.input.table, device.torch, device.name)
@@ -139,6 +140,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         "default": asdict(default),
         "chosen": asdict(final),
     }
+    # Last: the file whose existence refuses a second search is there once all is measured.
     write_json(result, content)
 
     for subject in subjects:

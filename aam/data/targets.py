@@ -109,6 +109,7 @@ def label_samples(
             rows, _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
         )
 
+    # "none" or "NA" may be the name of a class.
     doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
     if doubtful:
         shown = ", ".join(f"'{text}' in {n}" for text, n in doubtful.items())
@@ -129,6 +130,7 @@ def label_samples(
     if absent := [name for name in names if name not in counts]:
         warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
     classes = () if levels else tuple(sorted(counts))
+    # More classes than half of the samples: numbers or ids, which a classifier cannot learn.
     if 2 * len(classes) > len(labels) > _FEW_SAMPLES:
         if not np.isnan(as_numbers(classes)).any():
             raise DataError(
@@ -148,6 +150,7 @@ def label_samples(
             )
         if single := [name for name, number in sorted(counts.items()) if number == 1]:
             warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
+        # Different spellings of a class by hand, which would be learnt as two.
         alike: dict[str, list[str]] = {}
         for name in classes:
             alike.setdefault(" ".join(name.casefold().split()), []).append(name)

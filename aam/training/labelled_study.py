@@ -127,6 +127,7 @@ def label_study(
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
     limits = output_range(options)
+    # Before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(labelled.rows)
@@ -135,6 +136,7 @@ def label_study(
         depth = choose_depth(study, options.sample)
         deep = deep_enough(study, depth, len(options.members) > 1)
         study, values = study.take_samples(deep), values[deep]
+    # Again after `read_labels`: the shallow samples may have been all of a class.
     if len(np.unique(values)) < 2:
         raise DataError(
             f"The column '{options.target.metadata_column}' has one value in the samples left",

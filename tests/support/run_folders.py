@@ -50,7 +50,7 @@ def make_run(folder: Path, files: Path, study: SimulatedStudy, kind: str, folds:
     _write_embeddings(folder / "embeddings.tsv", study)
     if trained:
         _write_predictions(folder / "predictions.tsv", study, splits, kind == "classes")
-    _write_record(folder / "run.json", files, study, kind, splits[0])
+    _write_record(folder / "run.json", files, study, kind, splits[0], folds)
     return folder
 
 
@@ -105,7 +105,9 @@ def _write_predictions(
     table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 
 
-def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, split: Split) -> None:
+def _write_record(
+    path: Path, files: Path, study: SimulatedStudy, kind: str, split: Split, folds: int
+) -> None:
     command = "pretrain" if kind == "pretrain" else "train"
     given: dict[str, object] = {
         "--table": files / "table.biom",
@@ -145,6 +147,7 @@ def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, spl
         "parameters": 123456,
         "epochs": EPOCHS,
         "best": {"best_val_loss": 1.23},
-        "files": run_files.recognized(path.parent),
+        # Those that a test writes later too.
+        "files": [*run_files.planned(folds), run_files.UNIFRAC],
     }
     path.write_text(json.dumps(record))

@@ -423,11 +423,13 @@ def read_tsv(table: OpenTable) -> TableBlocks:
         except ValueError:
             names = samples if columns is None else [header[1 + k] for k in columns]
             raise _text_in_table(number, cells[0], names, counts) from None
+        # Entries that are not 0 alone: a dense table of a large study does not fit in memory.
         columns_U.append(np.flatnonzero(row).astype(np.int32))
         values.append(row[columns_U[-1]])
         features.append(_unquoted(cells[0]) if quoted else cells[0])
         size += len(cells[0]) + _NAME_BYTES + 3 * _ENTRY_BYTES * len(columns_U[-1])
         table.check_size(size, "the content of the file")
+    # The first entries are the empty ones of the start, whose number 0 begins the index pointer.
     indptr = np.cumsum([len(entries) for entries in columns_U])
     parts = np.concatenate(values), np.concatenate(columns_U), indptr
     by_sample = csr_array(parts, shape=(len(features), len(samples))).T.tocsr()
