@@ -212,7 +212,7 @@ def calibration_line_picture(given: ReportInput) -> Drawing | None:
             [(chance[i].mean(), true[i].mean()) for i in bins],
         )
         y = expit(intercept + slope * logit(x))
-        ends, legend = (0.0, 1.0), f"{len(bins)} parts of the samples by their prediction"
+        ends, legend = (0.0, 1.0), f"samples in {len(bins)} parts"
     else:
         figure, axes = blank(4.6, 4.2)
         points = list(zip(scored.predicted, scored.actual, strict=True))
