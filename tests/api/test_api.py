@@ -422,7 +422,7 @@ def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
         model.plot_importance(importance[["prevalence"]])
     with pytest.raises(UsageError, match="Invalid picture: 'eror'; did you mean 'errors'?"):
         model.plot("eror")
-    with pytest.raises(UsageError, match="Invalid picture: ''; give one of confusion, "):
+    with pytest.raises(UsageError, match="Invalid picture: ''; give one of studies, "):
         model.plot("")
     plt.close("all")
 

@@ -37,7 +37,7 @@ from aam.pipeline.search import (
     search,
 )
 from aam.training.labelled_study import load_labelled_study
-from tests.support.commands import aam
+from tests.support.commands import aam, read
 
 pytest.importorskip("optuna")
 
@@ -148,11 +148,11 @@ def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Pat
         splits = tmp_path / f"splits-{fold}.tsv"
         write_splits(splits, trials.labelled.study.table.sample_ids, [split])
         values = {"output_dir": tmp_path / f"run-{fold}", "splits": splits}
-        trained = run(replaced(base, {"members": both, **values}))
+        run(replaced(base, {"members": both, **values}))
+        trained = read(tmp_path / f"run-{fold}" / "predictions.tsv")
         found = trials.train({"members": both}, split).scored
-        assert trained is not None
-        assert found.actual.tolist() == trained.actual.tolist()
-        assert found.predicted.tolist() == trained.predicted.tolist()
+        assert found.actual.tolist() == trained["actual"].tolist()
+        assert found.predicted.tolist() == trained["predicted"].tolist()
     assert not (tmp_path / "search").exists()
 
 
@@ -220,7 +220,7 @@ def test_folds_of_one_class_are_scored_as_by_train(study_dir: Path, tmp_path: Pa
     assert found is not None
     assert any(fold["outer"] is None for fold in found["folds"])
     words = [*given, "--repeats", "1", "--output-dir", str(tmp_path / "run")]  # as a search has
-    assert run(build(Train, parse_command("train", words))) is not None
+    run(build(Train, parse_command("train", words)))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert found["outer"] == pytest.approx(scores["models"]["ensemble"]["metrics"]["auc"]["value"])
 
