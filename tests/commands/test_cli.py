@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from aam.cli import main
+from aam.contract.errors import UsageError
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands import COMMANDS, EVERYDAY, find, names
@@ -275,3 +276,21 @@ def test_threads_sleep_while_they_wait_unless_the_user_chose(
     )
     assert done.returncode == 66
     assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
+
+
+@pytest.mark.medium
+def test_train_takes_table_metadata_and_column_without_flags(
+    study_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The folder of the run is named after the column; a fourth word has no option."""
+    monkeypatch.chdir(tmp_path)
+    files = (str(study_dir / "table.biom"), str(study_dir / "metadata.tsv"))
+    assert main(["train", *files, "ph", "--members", "kernel", "--folds", "2"]) == 0
+    assert (tmp_path / "ph" / "scores.json").exists()
+    assert main(["train", *files, "ph", "more"]) == UsageError.status
+    assert main(["train", *files]) == UsageError.status
+    lacking = capsys.readouterr().err.splitlines()[-1]
+    assert "--metadata-column" in lacking and "--output-dir" not in lacking

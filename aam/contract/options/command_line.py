@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from aam.contract.errors import ConfigurationError, UsageError, nearest
 from aam.contract.options import (
@@ -243,12 +244,32 @@ def parse_options(
         leading, rest = (rest, []) if several else (rest[:1], rest[1:])
         values = tuple(value for text in leading for value in convert_all(first, text))
         given = {first.flag: values if several else values[0], **given}
+    # `aam train TABLE METADATA COLUMN`: in their order, those that no flag gives.
+    absent = [known[flag] for flag in leading_flags(command) if flag not in given]
+    for spec, text in zip(absent, rest, strict=False):
+        given[spec.flag] = convert(spec, text)
+    rest = rest[len(absent) :]
     if rest:
         remedy = "write each value after its option, and quote values with spaces"
         raise UsageError("A value without an option", f"'{rest[0]}'", remedy)
     if not incomplete:
         _require_all(known.values(), given, command)
     return given
+
+
+def leading_flags(command: str) -> tuple[str, ...]:
+    """Return the flags that a command line may omit where their values come first, in order."""
+    return tuple(getattr(find(command), "leading", ())) if command in names() else ()
+
+
+def output_folder(command: str, column: str) -> str:
+    """Return the folder of a run whose options name none: the predicted column.
+
+    >>> output_folder("train", "pH"), output_folder("search", "a/b")
+    ('pH', 'a%2Fb-search')
+    """
+    folder = quote(column, safe=" ,")
+    return folder if command == "train" else f"{folder}-{command}"
 
 
 def _require_all(
@@ -286,8 +307,11 @@ def parse_command(
     )
     if (file := given.pop(CONFIG.flag, None)) is not None:
         given = {**read_config(file, options, command), **given}
+    output, column = "--output-dir", given.get("--metadata-column")
+    if (leading := leading_flags(command)) and output not in given and column is not None:
+        given[output] = Path(output_folder(command, str(column)))
     if not incomplete:
-        _require_all(options, given, command)
+        _require_all([o for o in options if not leading or o.flag != output], given, command)
         require_consistent(_built(command, given))
     return given
 

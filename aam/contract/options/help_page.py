@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from aam.contract.options import OptionSpec, summary
-from aam.contract.options.command_line import HELP_ALL, metavar
+from aam.contract.options.command_line import HELP_ALL, leading_flags, metavar
 from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.conditions import of_member, requirements
 from aam.contract.version import __version__
@@ -96,7 +96,13 @@ def page(
     sections |= of_members
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
-    values = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
+    leading = leading_flags(command)
+    values = [flag[2:].replace("-", "_").upper() for flag in leading]
+    values += [
+        f"{'' if spec.first else spec.flag + ' '}{metavar(spec)}"
+        for spec in required
+        if not leading
+    ]
     taken = ["|".join(WRAPPERS[command]), "..."] if command in WRAPPERS else []
     lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]", *taken]), 11)
     text, _, examples = (options_class.__doc__ or "").partition("Examples:\n")

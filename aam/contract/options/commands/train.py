@@ -72,12 +72,16 @@ class Pretrain:
 class Train:
     """Train a model that predicts a metadata column, from scratch or a pretrained encoder.
 
+    Table, metadata and column may be given without their options; the folder is then named after
+    the column.
+
     Examples:
-        aam train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --pretrained-encoder run --output-dir age
+        aam train table.biom metadata.tsv age
         aam train --table table.biom --metadata metadata.tsv \
         --metadata-column diagnosis --classifier --folds 5 --output-dir cv
     """
+
+    leading: ClassVar = ("--table", "--metadata", "--metadata-column")
 
     input: TableOptions
     target: TargetOptions
