@@ -244,7 +244,7 @@ def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int
     The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts. `steps` are those
     of the whole run, of which `done` are over where it resumes.
 
-    >>> optimizer = torch.optim.AdamW([Parameter(torch.zeros(1))], lr=1.0)
+    >>> optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> schedule = make_schedule(optimizer, LoopOptions(warmup_fraction=0.1), steps=100)
     >>> [round(schedule.lr_lambdas[0](step), 3) for step in (10, 55, 100)]
     [1.0, 0.5, 0.0]
