@@ -29,7 +29,7 @@ STACK, CONTAINERS = ROOT / "docs" / "stack.md", ROOT / "docs" / "containers.md"
 NOT_MEASURED = "not measured"
 CARDS = {
     # Compute capabilities: https://developer.nvidia.com/cuda-gpus.
-    "sm_50": "GTX 750, Quadro M2200", "sm_52": "M40, M60, GTX 900", "sm_60": "P100",
+    "sm_50": "GTX 750, Quadro M1200", "sm_52": "M40, M60, GTX 900", "sm_60": "P100",
     "sm_61": "P4, P40, GTX 10", "sm_70": "V100, Titan V", "sm_75": "T4, RTX 20, Quadro RTX",
     "sm_80": "A100, A30", "sm_86": "A10, A40, RTX 30, RTX A6000",
     "sm_89": "L4, L40S, RTX 40, RTX 6000 Ada", "sm_90": "H100, H200, GH200",
