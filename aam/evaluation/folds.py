@@ -71,7 +71,7 @@ class Folds:
         """Rows to which models are fitted: of each split, and last of all samples of the splits."""
         fitted = [training_rows(split) for split in self.splits]
         # Every sample is in the training part of a fold, but for studies of one category, which
-        # no model may be fitted to, see `make_splits`.
+        # no model may be fitted to, see `trainable_rows`.
         held_out = self.rows_M if self.labels.studies is None else self.rows_M[:0]
         everything = np.unique(np.concatenate([*fitted, held_out]))
         return (*fitted, everything)

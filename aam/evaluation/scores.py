@@ -246,7 +246,7 @@ class Scores:
 
 
 def performance(scores: Scores) -> Performance:
-    """State how well a model does in studies that it has not seen, or that nobody knows."""
+    """State how well a model does in studies that it has not seen, or that it is not known."""
     if scores.studies is not None:
         text = scores.verdict.sentence
     else:

@@ -153,7 +153,7 @@ def study_splits(
         studies: study of each sample.
         test_size: fraction of the other samples for validation, 0 to below 1.
         seed: seed of the shuffles.
-        fitted: samples to which models may be fitted, see `fitted_rows`.
+        fitted: samples to which models may be fitted, see `trainable_rows`.
         groups: group of each sample, within a study.
         classes: class of each sample, to stratify by.
     """
@@ -173,7 +173,7 @@ def study_splits(
     return tuple(splits)
 
 
-def fitted_rows(studies: Sequence[str], codes: npt.NDArray[np.int64] | None) -> Rows:
+def trainable_rows(studies: Sequence[str], codes: npt.NDArray[np.int64] | None) -> Rows:
     """Return the samples to which models may be fitted: those of studies of several categories.
 
     A study of one category would teach the difference between studies alone. `codes` are the
@@ -481,7 +481,7 @@ def split_samples(
                 _check_undivided(labels, [getattr(split, part) for part in PARTS], remedy)
         if studies is not None:
             remedy = "choose another file, or leave out --study-column"
-            fitted = fitted_rows(studies, codes)
+            fitted = trainable_rows(studies, codes)
             for split in splits:
                 known = np.concatenate([split.train, split.validation])
                 _check_undivided(studies, [known, split.test], remedy)
@@ -499,7 +499,7 @@ def split_samples(
             studies,
             test_size=options.test_size,
             seed=seed,
-            fitted=fitted_rows(studies, codes),
+            fitted=trainable_rows(studies, codes),
             groups=labels,
             classes=codes if options.stratify else None,
         )

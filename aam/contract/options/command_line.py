@@ -311,7 +311,8 @@ def parse_command(
     if (leading := leading_flags(command)) and output not in given and column is not None:
         given[output] = Path(output_folder(command, str(column)))
     if not incomplete:
-        _require_all([o for o in options if not leading or o.flag != output], given, command)
+        named = [spec for spec in options if not leading or spec.flag != output]
+        _require_all(named, given, command)
         require_consistent(_built(command, given))
     return given
 
