@@ -16,7 +16,7 @@ twice the variance of the shuffles, with equality for the symmetric A of a kerne
 spread by the square root of 2 therefore. They exchange labels of all folds, since a fold may have
 few groups: that a fold's mean prediction moves against its labels makes no score better. Forests
 and networks are linear only nearly, so that 2 is no bound for them; `benchmarks/random_labels.py`
-measures the level, `docs/experiments/permutation.md` has what is measured so far.
+measures the level, `docs/experiments/intervals.md` has what is measured so far.
 
 M held-out samples, I groups of them, B shufflings.
 """

@@ -46,7 +46,7 @@ LEVELS = (0.03, 0.1)
 
 WITH_COVARIATES = 0.3
 """Part of the columns among which a node chooses with metadata: a single column that decides would
-be considered at few splits of a tenth (docs/experiments/forest.md)."""
+be considered at few splits of a tenth (docs/experiments/members.md)."""
 
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""

@@ -10,7 +10,7 @@ of features.
 
 The estimator compares several weights of the kernels and many penalties, by leaving out one group
 at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the
-distance that it defines (docs/experiments/kernel.md). The best of these is fitted to numbers once
+distance that it defines (docs/experiments/members.md). The best of these is fitted to numbers once
 more, with weights by which labels far from their left-out predictions count less; that fit is used
 unless its left-out error is larger.
 
@@ -564,7 +564,7 @@ class Kernel(Estimator[KernelInputs]):
                 fits.append((fit_ridge(kernel_NR, rows, labels), clade_scale, scale, 0.0))
         ridge, clade_scale, scale, gamma = min(fits, key=lambda fit: fit[0].error)
         # Widths are tried for the best linear sum alone: five fits instead of nine, with scores
-        # that differ within noise (docs/experiments/kernel.md).
+        # that differ within noise (docs/experiments/members.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
         # Each takes 8 bytes a pair, and every further fit needs two more.
         del sequences, clades, covariates, counts, kernel_NR

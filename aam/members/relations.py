@@ -3,7 +3,7 @@
 They depend on the sequences alone. One `AsvRelations` is made for a study, and estimators, folds,
 trials of a search, importance and the training summary share it. The dendrogram is the average
 linkage of the mismatches: of all pairs up to `MAX_LINKED` ASVs, beyond that of clusters around
-representative ASVs, and within each of them (docs/experiments/kernel.md). The kernel compares the
+representative ASVs, and within each of them (docs/experiments/members.md). The kernel compares the
 log abundance of samples below each branch; an ASV that the training study does not have joins the
 path of its most similar ASV where the clades differ by as many mismatches.
 

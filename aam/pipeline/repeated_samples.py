@@ -6,7 +6,7 @@ community of a sample is often that of another sample of the same value. Both ne
 are those among samples of the same class or of a similar number, so that a column that refines the
 target is no evidence; neither are measures, such as a day, whose adjacent values are alike too. A
 column with a name such as `host_subject_id` may have few values, each on many samples.
-`docs/experiments/repeated_subjects.md` measures how often subjects are found, and others named.
+`docs/experiments/intervals.md` measures how often subjects are found, and others named.
 """
 
 from __future__ import annotations
