@@ -63,9 +63,9 @@ def run_predict(options: Predict) -> dict[str, object]:
             columns = ", ".join(f"'{column}'" for column in tables)
             info(f"Predictions of {columns} for {len(table)} samples: {options.output}")
             if options.explain is not None:
-                found = pd.concat(explanations, ignore_index=True)
-                write_table(options.explain, found)
-                show_explanations(found)
+                rows = pd.concat(explanations, ignore_index=True)
+                write_table(options.explain, rows)
+                show_explanations(rows)
                 info(f"Explanations of {len(table)} samples: {options.explain}")
     return facts
 

@@ -84,7 +84,7 @@ def run_evaluate(options: Evaluate) -> None:
     if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
         # The predictions do not have the subjects: every sample is a unit.
         studies = score_studies("study", resample(scored, np.array(ids)))
-        scores["summaries"] = {name: asdict(one) for name, one in studies.summaries.items()}
+        scores["summaries"] = {name: asdict(summary) for name, summary in studies.summaries.items()}
     if options.by:
         scores["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())

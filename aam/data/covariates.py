@@ -153,8 +153,8 @@ def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
         known = sorted(value for value, number in counts.items() if number >= _MIN_SAMPLES)
         categories[name] = tuple(known)
     numbers = {}
-    for name, found in covariates.numbers.items():
-        present = found[~np.isnan(found)]
+    for name, column_values in covariates.numbers.items():
+        present = column_values[~np.isnan(column_values)]
         mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
         # A number that is constant in the training samples would be divided by 0.
         numbers[name] = Standard(float(mean), float(spread) or 1.0)
@@ -165,7 +165,7 @@ def read_covariates(
     options: CovariateOptions,
     metadata: Metadata,
     sample_ids: Sequence[str],
-    others: Mapping[str, str | None],
+    column_of_flag: Mapping[str, str | None],
 ) -> Covariates | None:
     """Read the covariates of a study; None without any.
 
@@ -184,7 +184,7 @@ def read_covariates(
         raise UsageError(
             "A metadata column twice as input of the model", first_few(twice), "name each once"
         )
-    for flag, column in others.items():
+    for flag, column in column_of_flag.items():
         if column in columns:
             raise UsageError(
                 f"The column of {flag} cannot be an input of the model",

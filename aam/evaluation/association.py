@@ -73,8 +73,8 @@ def rank_test(abundances: sparse.csr_array, labels: Labels) -> F64 | None:
     >>> (rank_test(sparse.csr_array(shares), labels) < 0.1).tolist()
     [False, True, False]
     """
-    found = _score_sums(abundances, labels)
-    return None if found is None else found.q_values
+    sums = _score_sums(abundances, labels)
+    return None if sums is None else sums.q_values
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ def study_agreement(abundances: sparse.csr_array, labels: Labels) -> StudyAgreem
     z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
     for k, study in enumerate(np.unique(labels.studies)):
         rows = np.flatnonzero(labels.studies == study)
-        found = _score_sums(abundances[rows], labels.take(rows))
-        if found is not None:
-            tested_F = found.present_F >= MIN_SAMPLES
-            z_KF[k] = np.where(tested_F, found.z_FD[place_F, strongest_F], np.nan)
+        sums = _score_sums(abundances[rows], labels.take(rows))
+        if sums is not None:
+            tested_F = sums.present_F >= MIN_SAMPLES
+            z_KF[k] = np.where(tested_F, sums.z_FD[place_F, strongest_F], np.nan)
     class_F = strongest_F + (len(labels.classes) == 2)
     return StudyAgreement(class_F, z_FD[place_F, strongest_F], whole.p_values, whole.q_values, z_KF)
 

@@ -58,15 +58,15 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
     reached = np.cumsum(1 / sizes_I[group_of[order]] / len(sizes_I))
     places_of = np.split(np.argsort(group_of[order], kind="stable"), np.cumsum(sizes_I)[:-1])
     widths_I = np.full(len(sizes_I), math.inf)
-    for group, own in enumerate(places_of):
+    for group, places in enumerate(places_of):
         # The other groups reach `reached` less the weights of the group's own samples so far, which
         # are constant between two of these: one search in each gap, and the first that succeeds.
-        passed = np.arange(len(own) + 1) / len(own) / len(sizes_I)
-        found = np.searchsorted(reached, coverage - 1e-12 + passed)
-        found = np.maximum(found, np.append(0, own + 1))
-        in_gap = found < np.append(own, len(order))
+        passed = np.arange(len(places) + 1) / len(places) / len(sizes_I)
+        ranks = np.searchsorted(reached, coverage - 1e-12 + passed)
+        ranks = np.maximum(ranks, np.append(0, places + 1))
+        in_gap = ranks < np.append(places, len(order))
         if in_gap.any():
-            widths_I[group] = residuals_M[order[found[in_gap.argmax()]]]
+            widths_I[group] = residuals_M[order[ranks[in_gap.argmax()]]]
     widths_M: F64 = widths_I[group_of]
     return widths_M
 

@@ -130,7 +130,7 @@ def associations(
         )
         return []
     metric, function = next(iter(SCORED[labels.type].items()))
-    found = []
+    columns = []
     for name, values_N in tested.items():
         scored = [
             (value, predictions_MC)
@@ -139,7 +139,7 @@ def associations(
         ]
         if not scored:
             continue
-        value, predictions_MC = max(scored, key=lambda one: one[0])
+        value, predictions_MC = max(scored, key=lambda pair: pair[0])
         same = False
         if labels.type != "regression":
             # Of a class of a few samples no column predicts anything: stray labels would hide a
@@ -153,8 +153,8 @@ def associations(
                 ranks = spearmanr(values_N[present], labels.values[present])
                 same = bool(abs(ranks.statistic) >= _SAME)
         # The depth is never the target in other words, however well it predicts.
-        found.append(Association(name, metric, value, predictions_MC, same and name != DEPTH))
-    return sorted(found, key=lambda one: -one.value)
+        columns.append(Association(name, metric, value, predictions_MC, same and name != DEPTH))
+    return sorted(columns, key=lambda association: -association.value)
 
 
 def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:
@@ -165,7 +165,7 @@ def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:
     return scored.take(np.flatnonzero(counts[scored.actual.astype(np.int64)] >= _RARE))
 
 
-def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
+def leading(columns: Sequence[Association], folds: Folds) -> list[Association]:
     """Return the first columns that predict the target clearly better than a guess.
 
     Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise. The
@@ -180,7 +180,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     # Other forms of the target need no interval, which few groups do not have.
     named = [
         column
-        for place, column in enumerate(found)
+        for place, column in enumerate(columns)
         if column.value >= least
         and (place < _LEADING or column.column == DEPTH)
         and (
@@ -191,7 +191,7 @@ def leading(found: Sequence[Association], folds: Folds) -> list[Association]:
     return sorted(named, key=lambda column: column.column != DEPTH)
 
 
-def confounders(found: Sequence[Association], folds: Folds, ensemble_MC: F64) -> list[Confounder]:
+def confounders(columns: Sequence[Association], folds: Folds, ensemble_MC: F64) -> list[Confounder]:
     """Return the columns that the ensemble is not ahead of beyond noise.
 
     The sequencing depth comes first, then the best column.
@@ -206,7 +206,7 @@ def confounders(found: Sequence[Association], folds: Folds, ensemble_MC: F64) ->
     dummy = folds.drawn(folds.dummy_MC)
     best = model.whole[metric]
     predictive = []
-    for association in found:
+    for association in columns:
         value = association.value
         # A column without skill (R² or kappa below 0, AUC below 0.5) is none, however bad the guess
         # of these folds is. `not >=` also skips all where the ensemble's score is NaN.
@@ -231,7 +231,7 @@ def confounders(found: Sequence[Association], folds: Folds, ensemble_MC: F64) ->
 
 
 def confounding_sentences(
-    found: Sequence[Confounder], better: bool, at_equal_depth: str | None
+    confounding: Sequence[Confounder], better: bool, at_equal_depth: str | None
 ) -> list[str]:
     """Return a sentence about the sequencing depth, and one about all other columns.
 
@@ -244,20 +244,20 @@ def confounding_sentences(
     claim = "alone predict{s} the target as well as the table does"
     if not better:
         claim = "alone predict{s} the target, which the table is not shown to do"
-    sentences, columns = [], [one for one in found if not one.other_form]
+    sentences, columns = [], [column for column in confounding if not column.other_form]
     for depth in (True, False):
-        named = [one for one in columns if (one.column == DEPTH) == depth]
+        named = [column for column in columns if (column.column == DEPTH) == depth]
         if not named:
             continue
         title = TITLES[named[0].metric]
-        scores = [f"{one.value:.3f}" for one in named]
+        scores = [f"{column.value:.3f}" for column in named]
         if depth:
             text = f"The {DEPTH} {claim.format(s='s')} ({title} {scores[0]})"
         elif len(named) == 1:
             text = f"'{named[0].column}' {claim.format(s='s')} ({title} {scores[0]})"
         else:
             shown = zip(named[:_LEADING], scores, strict=False)
-            listed = ", ".join(f"'{one.column}' {score}" for one, score in shown)
+            listed = ", ".join(f"'{column.column}' {score}" for column, score in shown)
             more = f" and {len(named) - _LEADING} more" if len(named) > _LEADING else ""
             text = f"{len(named)} columns {claim.format(s='')} ({title}): {listed}{more}"
         if better:

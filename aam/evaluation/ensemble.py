@@ -192,11 +192,11 @@ def combine_members(
     for k, rows in enumerate(folds.fitted_rows):
         # The last one, of the final model, is missing where none is fitted.
         parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
-        found = {name: part[0] if part else None for name, part in parts.items()}
-        weights = choose_weights(found, folds.labels.training(rows))
+        predictions = {name: part[0] if part else None for name, part in parts.items()}
+        weights = choose_weights(predictions, folds.labels.training(rows))
         weights_of.append(weights)
         # Left-out predictions of the ensemble: the mean of the members that have some.
-        known = {name: each_NC for name, each_NC in found.items() if each_NC is not None}
+        known = {name: each_NC for name, each_NC in predictions.items() if each_NC is not None}
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
     outputs = folds.labels.outputs_NC.shape[1]

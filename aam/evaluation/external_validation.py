@@ -176,11 +176,11 @@ def part_scores(
     column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
 ) -> list[PartScores]:
     """Score each part of the samples by itself, with intervals over its groups."""
-    found = []
+    scores = []
     for value, rows in rows_of.items():
         metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
-        found.append(PartScores(column, value, len(rows), metrics))
-    return found
+        scores.append(PartScores(column, value, len(rows), metrics))
+    return scores
 
 
 def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str]:
@@ -193,15 +193,15 @@ def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str
         share_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
         pairs = zip(names, share_C / len(labels.values), training.guess[-len(names) :], strict=True)
         # Of two classes one share says both.
-        other = [
+        shifts = [
             f"{share:.0%} are '{name}', in the training {before:.0%}"
             for name, share, before in list(pairs)[len(names) == 2 :]
             if abs(share - before) > _OTHER_SHARE
         ]
-        if not other:
+        if not shifts:
             return []
         return [
-            f"Here {', '.join(other)}: predicted probabilities start from the frequencies of the "
+            f"Here {', '.join(shifts)}: predicted probabilities start from the frequencies of the "
             "training."
         ]
     low, q05, middle, q95, high = training.quantiles

@@ -410,12 +410,12 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
     """
     if scored.studies:
         parts = [compute_metrics(part) for _, part in scored.by_study.values()]
-        found = {
+        metrics = {
             name: [part[name] for part in parts if part[name] is not None] for name in parts[0]
         }
         averages = {
             name: float(np.mean(np.array(values, dtype=np.float64))) if values else None
-            for name, values in found.items()
+            for name, values in metrics.items()
         }
         return averages | {"samples": len(scored.actual)}
     if scored.repeats:
@@ -453,7 +453,7 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     # By length first, so that fold 10 stands after fold 9.
     names = sorted(set(part_of), key=lambda name: (len(name), name))
     folds = np.array(part_of, dtype=str)
-    found: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
         "overall": compute_metrics(scored),
@@ -464,8 +464,8 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     if scored.classes:
         first = scored.first
         counts = confusion(first.actual, first.predicted, len(scored.classes))
-        found["confusion"] = {"classes": list(scored.classes), "counts": counts.tolist()}
-    return found
+        metrics["confusion"] = {"classes": list(scored.classes), "counts": counts.tolist()}
+    return metrics
 
 
 def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
@@ -523,7 +523,8 @@ def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, number + 1)))
     bins = np.where(known, np.searchsorted(edges[1:-1], values, side="right"), -1)
     formatted = ([f"{edge:.{digits}g}" for edge in edges] for digits in (4, 8, 12, 17))
-    names = next(one for one in formatted if len(set(one)) == len(edges))  # 17 digits are exact
+    # 17 digits are exact.
+    names = next(texts for texts in formatted if len(set(texts)) == len(edges))
     return {
         f"{low} to {high}": np.flatnonzero(bins == bin_number)
         for bin_number, (low, high) in enumerate(pairwise(names))

@@ -190,10 +190,10 @@ class MetricsOverStudies(ResampledMetrics):
     def score(self) -> dict[str, Score]:
         """Return the summary of each metric, without a value where there is none."""
         none = Score(None)
-        found = {name: summarise(name, [*self.studies.values()]) for name in self.whole}
+        summaries = {name: summarise(name, [*self.studies.values()]) for name in self.whole}
         return {
             name: none if part is None else Score(part.value, part.lower, part.upper)
-            for name, part in found.items()
+            for name, part in summaries.items()
         }
 
     def equals(self, other: ResampledMetrics) -> bool:
@@ -251,12 +251,12 @@ class StudyScores:
 def score_studies(column: str, model: ResampledMetrics) -> StudyScores:
     """Score a model in each study of its predictions, and summarise the scores."""
     scored = [score_study(name, part) for name, part in model.studies.items()]
-    found = {name: summarise(name, [*model.studies.values()]) for name in model.whole}
+    summaries = {name: summarise(name, [*model.studies.values()]) for name in model.whole}
     return StudyScores(
         column,
         scored,
         sum(study.better for study in scored),
-        {name: summary for name, summary in found.items() if summary is not None},
+        {name: summary for name, summary in summaries.items() if summary is not None},
     )
 
 
@@ -299,10 +299,10 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
         values, variances = on_scale(metric, included)
     if len(values) < MIN_SUMMARISED:
         return None
-    found = random_effects(values, variances, spread)
-    half, further = found.half, found.next_half
+    pooled = random_effects(values, variances, spread)
+    half, further = pooled.half, pooled.next_half
     offsets = np.array([0, -half, half, -further, further])
-    value, lower, upper, next_lower, next_upper = scale.inverse(found.mean + offsets).tolist()
+    value, lower, upper, next_lower, next_upper = scale.inverse(pooled.mean + offsets).tolist()
     return StudySummary(
         metric,
         name,
@@ -312,8 +312,8 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
         upper,
         next_lower,
         next_upper,
-        found.tau,
-        found.i2,
+        pooled.tau,
+        pooled.i2,
     )
 
 

@@ -82,8 +82,10 @@ def transfer_matrix(
         scored = alone.scored(predict(alone, f"of {study}"))
         within_M = alone.fold_M <= len(inside)
         row = []
-        for other, others in rows_of.items():
-            chosen_M = within_M if other == study else ~within_M & np.isin(alone.rows_M, others)
+        for source, source_rows in rows_of.items():
+            chosen_M = (
+                within_M if source == study else ~within_M & np.isin(alone.rows_M, source_rows)
+            )
             row.append(_value(function, scored.take(np.flatnonzero(chosen_M))))
         values.append(row)
     left_out = folds.scored(predictions_MC).by_study
@@ -105,22 +107,22 @@ def study_differences(model: str, predict: Predict, folds: Folds, column: str) -
         codes[members] = code
     sizes = [len(members) for members in rows_of.values()]
     labels = Labels(codes, tuple(rows_of), folds.labels.groups)
-    found, largest = None, max(sizes) / len(rows)
+    accuracy_here, largest = None, max(sizes) / len(rows)
     if splits := _split(rows, labels, folds.seed):
         apart = Folds(labels, splits, folds.seed, folds.group_column)
-        found = value_of(accuracy, apart.scored(predict(apart, "of the study")))
+        accuracy_here = value_of(accuracy, apart.scored(predict(apart, "of the study")))
     measure, association = _association(folds.labels.take(rows), codes[rows])
     sentence = f"'{folds.study_column}' explains {association:.0%} of the variance of '{column}'"
     if measure != "eta²":
         sentence = (
             f"'{folds.study_column}' and '{column}' are associated with {measure} {association:.2f}"
         )
-    if found is not None:
+    if accuracy_here is not None:
         sentence = (
-            f"A {model} assigns {found:.0%} of the samples to their study; the largest study has "
-            f"{largest:.0%}. {sentence}"
+            f"A {model} assigns {accuracy_here:.0%} of the samples to their study; the largest "
+            f"study has {largest:.0%}. {sentence}"
         )
-    return StudyDifferences(f"{sentence}.", model, found, largest, measure, association)
+    return StudyDifferences(f"{sentence}.", model, accuracy_here, largest, measure, association)
 
 
 def _rows_of(folds: Folds) -> dict[str, Rows]:

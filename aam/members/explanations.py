@@ -110,19 +110,19 @@ def explain(
     explains = False
     for name, model in models.items():
         # The ensemble is linear in its members: its weight is its prediction of an indicator.
-        indicator = {other: np.full((1, 1), float(other == name)) for other in models}
+        indicator = {member: np.full((1, 1), float(member == name)) for member in models}
         factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
         for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            part = explained.take(some)
+            block = rows[start : start + _AT_ONCE]
+            part = explained.take(block)
             inputs = reader(name).read(part.joint, relations)
-            if (found := model.explain(inputs, part, relations, outputs)) is None:
+            if (effects := model.explain(inputs, part, relations, outputs)) is None:
                 continue
             explains = True
-            asvs_NV[some] += factor_N1[some] * found.asvs_NV
-            for column, effects_n in found.metadata.items():
+            asvs_NV[block] += factor_N1[block] * effects.asvs_NV
+            for column, effects_n in effects.metadata.items():
                 of_column_N = metadata.setdefault(column, np.zeros(len(rows)))
-                of_column_N[some] += factor_N1[some, 0] * effects_n
+                of_column_N[block] += factor_N1[block, 0] * effects_n
     if not explains:
         raise DataError(
             "The model cannot be explained",
@@ -158,9 +158,9 @@ def explain(
         table.append((sample, "mean of the training labels", "mean", float(mean), unit))
         table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in shown]
         number = int(np.count_nonzero(values_X)) - len(shown)
-        others = float(values_X.sum() - values_X[shown].sum())
+        remaining = float(values_X.sum() - values_X[shown].sum())
         if number:
-            table.append((sample, f"{number} others", "others", others, unit))
+            table.append((sample, f"{number} others", "others", remaining, unit))
         rest = float(prediction - mean - values_X.sum())
         table.append((sample, "not divisible among ASVs", "remainder", rest, unit))
     return pd.DataFrame(table, columns=["sample", "feature", "kind", "effect", "unit"])

@@ -100,12 +100,12 @@ def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
 
     Those that do not exist, of too many samples or equal labels, are left out.
     """
-    found = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
+    tests = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
-        found[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
-    return {name: q_F for name, q_F in found.items() if q_F is not None}
+        tests[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
+    return {name: q_F for name, q_F in tests.items() if q_F is not None}
 
 
 SEED = 0
@@ -160,13 +160,15 @@ def importance_table(
     folds: list[Sequence[F64]] = []
     for name, model in models.items():
         inputs = reader(name).read(samples, loaded.relations)
-        found = model.importance(inputs, samples.tokens_FL, loaded.relations, loaded.facts.outputs)
-        members.append(found)
-        columns |= found.columns
+        importance = model.importance(
+            inputs, samples.tokens_FL, loaded.relations, loaded.facts.outputs
+        )
+        members.append(importance)
+        columns |= importance.columns
         sizes_KU = np.zeros((len(loaded.fold_importance.get(name, ())), len(ids)))
         if len(sizes_KU):
             sizes_KU[:, rows] = loaded.fold_importance[name][:, known]
-        folds.append(found.folds or list(sizes_KU))
+        folds.append(importance.folds or list(sizes_KU))
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
@@ -341,18 +343,20 @@ def agreement_table(
         rows, taxon = np.array(places).T
         shape = len(importance), len(taxa)
         member = sparse.csr_array((np.ones(len(rows)), (rows, taxon)), shape)
-        names = ["; ".join(each) for each in taxa]
+        names = ["; ".join(ranks) for ranks in taxa]
         kinds.append(("taxon", of_asvs @ member, {"feature": names, "taxon": names}, np.nan))
     for kind, shares, names_of, rank in kinds:
-        found = study_agreement(shares, folds.labels)
-        if found is None:
+        agreement = study_agreement(shares, folds.labels)
+        if agreement is None:
             return None
-        described = {"kind": kind, "studies": found.studies_F, "agreeing": found.agreeing_F}
+        described = {"kind": kind, "studies": agreement.studies_F, "agreeing": agreement.agreeing_F}
         if folds.labels.classes:
-            described["class"] = [folds.labels.classes[code] for code in found.class_F.tolist()]
-        each = {f"z_{name}": z_F for name, z_F in zip(folds.studies, found.z_KF, strict=True)}
-        statistics = {"z": found.z_F, "p": found.p_F, "q": found.q_F, "rank": rank}
-        table = pd.DataFrame({**names_of, **described, **statistics, **each})
+            described["class"] = [folds.labels.classes[code] for code in agreement.class_F.tolist()]
+        statistics_of_studies = {
+            f"z_{name}": z_F for name, z_F in zip(folds.studies, agreement.z_KF, strict=True)
+        }
+        statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
+        table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)
 
@@ -380,20 +384,22 @@ def attention_table(
         raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
     whole = Samples.of(study, covariates)
     present, seen = whole.take(np.array([list(ids).index(sample)])).present
-    each = [one for model in loaded.models.values() for one in model.attention(present)]
-    if not each:
+    networks = [
+        attention for model in loaded.models.values() for attention in model.attention(present)
+    ]
+    if not networks:
         raise DataError(
             "The model has no attention",
             f"its members are {', '.join(loaded.models)}",
             "train with the member transformer",
         )
-    first = each[0]  # every network reads the same reads of the sample
-    pooling_U = np.mean([one.pooling_S for one in each], axis=0)
+    first = networks[0]  # every network reads the same reads of the sample
+    pooling_U = np.mean([attention.pooling_S for attention in networks], axis=0)
     order = np.argsort(-pooling_U, kind="stable")
     names = [study.table.feature_ids[asv] for asv in seen[first.asvs_S[order]].tolist()]
     columns: dict[str, object] = {"feature-id": names}
     if taxa is not None:
         columns["taxon"] = [taxa.get(name, "") for name in names]
     columns |= {"relative_abundance": first.abundance_S[order], "attention": pooling_U[order]}
-    mixing_UU = np.mean([one.mixing_SS for one in each], axis=0)
+    mixing_UU = np.mean([attention.mixing_SS for attention in networks], axis=0)
     return pd.DataFrame(columns), mixing_UU[np.ix_(order, order)]

@@ -311,10 +311,10 @@ class KernelModel(FittedModel[KernelInputs]):
         share = sparse.csc_array((part_of_mean, weights.indices, weights.indptr), weights.shape)
         kernel_NR = self.kernel(inputs) * slopes_N[:, None]
         outputs_NC = kernel_NR @ dual_RC
-        own = relations.of_table(tokens_UL)
+        new_relations = relations.of_table(tokens_UL)
         gradients_UC = np.empty((len(tokens_UL), dual_RC.shape[1]))
         # A block of ASVs bounds the memory of what is dense.
-        to_landmarks = own.smoothed(self.landmarks.weights, relations.tokens_FL)
+        to_landmarks = new_relations.smoothed(self.landmarks.weights, relations.tokens_FL)
         if self.gamma == 0:
             # The linear kernel has the derivative of all samples in common.
             for block, to_landmarks_RK in to_landmarks:
@@ -322,7 +322,7 @@ class KernelModel(FittedModel[KernelInputs]):
                 gradients_UC[block] = (to_landmarks_RK.T @ dual_RC) * of_block_K1
         else:
             # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
-            to_samples = own.smoothed(inputs.weights, tokens_UL)
+            to_samples = new_relations.smoothed(inputs.weights, tokens_UL)
             for (block, to_landmarks_RK), (_, to_samples_NK) in zip(
                 to_landmarks, to_samples, strict=True
             ):
@@ -340,10 +340,10 @@ class KernelModel(FittedModel[KernelInputs]):
             member_UG = terms.clades.membership(inputs.nearest)
             # Derivatives by branch are dense: a block of samples bounds their memory.
             for rows in chunks(len(slopes_N), member_UG.shape[1]):
-                some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
-                features_nG = some.with_features(terms).clades_NG
+                samples, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
+                features_nG = samples.with_features(terms).clades_NG
                 assert features_nG is not None
-                abundances_nG = terms.clades.abundances(some.weights, some.nearest).toarray()
+                abundances_nG = terms.clades.abundances(samples.weights, samples.nearest).toarray()
                 scales_G = terms.clade_scale * np.sqrt(terms.clades.lengths_G)
                 factors_nG = scales_G / (1 + abundances_nG)
                 for output, (dual_R, outputs_n) in enumerate(
@@ -374,8 +374,8 @@ class KernelModel(FittedModel[KernelInputs]):
         # regression with coefficients of its own for each sample.
         landmarks, terms, dual_RC = self.landmarks, self.terms, self.dual_RC
         inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
-        own = relations.of_table(tokens_VL)
-        smoothed_RV = own.smooth(landmarks.weights, relations.tokens_FL)
+        new_relations = relations.of_table(tokens_VL)
+        smoothed_RV = new_relations.smooth(landmarks.weights, relations.tokens_FL)
         kernel_NR = landmarks.kernel(inputs)
         # Kernel of the mean landmark with each landmark, with itself, and with each sample.
         mean_F = smoothed_RV[:, : landmarks.weights.shape[1]].mean(axis=0, dtype=np.float64)
@@ -415,7 +415,7 @@ class KernelModel(FittedModel[KernelInputs]):
         for chunk in chunks(len(tokens_VL)):  # blocks bound the memory of the copy in float64
             gradients_NV[:, chunk] = to_landmarks_NR @ smoothed_RV[:, chunk].astype(np.float64)
         if self.gamma:
-            gradients_NV -= from_own_N[:, None] * own.smooth(inputs.weights, tokens_VL)
+            gradients_NV -= from_own_N[:, None] * new_relations.smooth(inputs.weights, tokens_VL)
         weights_NV = inputs.weights.toarray().astype(np.float64)
         of_mean_V = np.zeros(len(tokens_VL))
         of_mean_V[: landmarks.weights.shape[1]] = landmarks.weights.mean(axis=0, dtype=np.float64)
@@ -498,8 +498,8 @@ class _Gram:
         """Return the squared distances from the landmarks at `rows`, and their median."""
         squared_NR = _squared_distances(self.norms_N, self.norms_N[rows], self.kernel_NR)
         # Median heuristic; without the zeros of each sample with itself and of equal samples.
-        some = squared_NR[squared_NR > 0]
-        return squared_NR, float(np.median(some)) if len(some) else 1.0
+        positive = squared_NR[squared_NR > 0]
+        return squared_NR, float(np.median(positive)) if len(positive) else 1.0
 
 
 @dataclass(frozen=True)
@@ -524,8 +524,10 @@ class Kernel(Estimator[KernelInputs]):
             nearest_U[fewer_U] = chunk.start + mismatches_UK[fewer_U].argmin(axis=1)
             mismatches_U[fewer_U] = fewest_U[fewer_U]
         of_training = tokens_UL is relations.tokens_FL
-        own = smoothed_NF if of_training else AsvRelations(tokens_UL).smooth(weights, tokens_UL)
-        norms_N = weights.multiply(own).sum(axis=1, dtype=np.float64)
+        smoothed = (
+            smoothed_NF if of_training else AsvRelations(tokens_UL).smooth(weights, tokens_UL)
+        )
+        norms_N = weights.multiply(smoothed).sum(axis=1, dtype=np.float64)
         nearest = NearestAsvs(nearest_U, mismatches_U)
         dendrogram = relations.dendrogram if self.clades and of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, nearest, dendrogram, samples.covariates)
@@ -653,9 +655,9 @@ def label_free_kernel(inputs: KernelInputs) -> F32:
     Clades and covariates have 0.3 of the variance each.
     """
     rows = np.arange(len(inputs.norms_N))
-    gram, *others = _grams(inputs, rows, fit_encoder(inputs.covariates))
-    for other in others:
-        gram = gram.plus(other, *gram.scales(other, (0.3,)))
+    gram, *terms = _grams(inputs, rows, fit_encoder(inputs.covariates))
+    for term in terms:
+        gram = gram.plus(term, *gram.scales(term, (0.3,)))
     return gram.kernel_NR.astype(np.float32)
 
 

@@ -227,7 +227,7 @@ class FittedModel(Protocol[Reads]):
 def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importance:
     """Name the columns of effects; an ASV has the size of its largest effect."""
     shown = classes[1:] if len(classes) == 2 else classes
-    names = [f"{name}_{one}" for one in shown] or [name]
+    names = [f"{name}_{column}" for column in shown] or [name]
     columns: dict[str, F64] = dict(zip(names, effects_UC.T, strict=True))
     return Importance(columns, np.abs(effects_UC).max(axis=1))
 
@@ -422,11 +422,11 @@ class Estimator(Reader[T]):
 
 def reader(name: str) -> Reader[Any]:
     """Return the reader of the member that `MEMBERS` lists under a name."""
-    found: Reader[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
-    return found
+    member: Reader[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
+    return member
 
 
 def estimator(name: str) -> Estimator[Any]:
     """Return the estimator that `MEMBERS` lists under a name."""
-    found: Estimator[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
-    return found
+    member: Estimator[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
+    return member

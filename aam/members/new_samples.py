@@ -149,8 +149,8 @@ class TrainingSummary:
     @classmethod
     def restore(cls, plain: SummaryNumbers, arrays: Arrays, asvs: int) -> TrainingSummary:
         """Build the summary from its arrays, of which others are ignored; raises Mismatch."""
-        own = {name: arrays.get(name, np.empty(0)) for name in _ARRAYS}
-        for name, array in own.items():
+        ranges = {name: arrays.get(name, np.empty(0)) for name in _ARRAYS}
+        for name, array in ranges.items():
             shape = array.shape[:1] + (4,) * name.endswith("4")
             if array.dtype != _ARRAYS[name] or array.shape != shape:
                 raise Mismatch(f"training.{name} is {array.dtype} {array.shape}")
@@ -162,9 +162,9 @@ class TrainingSummary:
             if name.startswith(_LANDMARKS)
         }
         landmarks = Landmarks.restore(of_landmarks, asvs)
-        if len(own["richness_R"]) != len(landmarks.norms_R):
+        if len(ranges["richness_R"]) != len(landmarks.norms_R):
             raise Mismatch("training.richness_R and the landmarks differ")
-        return cls(plain, landmarks=landmarks, **own)
+        return cls(plain, landmarks=landmarks, **ranges)
 
 
 def _neighbour_distances(
@@ -253,15 +253,15 @@ def find_known_asvs(
         f"nucleotide frequencies at their first {shared} positions correlate {correlation:.2f} "
         "(above 0.9 within a region). The predictions are meaningless."
     )
-    other = correlation < SAME_REGION
+    elsewhere = correlation < SAME_REGION
     if required and not known_F.any():
-        reason = ", of another region, primer or direction" if other else ""
+        reason = ", of another region, primer or direction" if elsewhere else ""
         raise DataError(
             "No ASV of the table occurs in the training data, so predictions would mean nothing",
             f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
             "use a table of the same region and primers, or predict all the same with --force",
         )
-    return KnownAsvs(known_F, by, ((region, True),) if other else ())
+    return KnownAsvs(known_F, by, ((region, True),) if elsewhere else ())
 
 
 @dataclass(frozen=True)

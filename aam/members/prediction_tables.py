@@ -189,7 +189,7 @@ def predict_study(
         )
         for name, model in loaded.models.items()
     }
-    members = {name: found.values_NC for name, found in applied.items()}
+    members = {name: member.values_NC for name, member in applied.items()}
     predictions_NC = facts.ensemble.combine(members, bool(facts.classes))
     require_finite("predictions", ids, predictions_NC)
     shown_NC, widths_N = predictions_NC, None
@@ -200,8 +200,8 @@ def predict_study(
     columns: dict[str, object] = {ID_HEADER: list(ids)} | prediction_columns(
         shown_NC, facts.classes, facts.levels, members, widths_N, facts.range
     )
-    for found in applied.values():
-        columns |= found.columns
+    for member in applied.values():
+        columns |= member.columns
     distances_N = loaded.training.distances(samples, loaded.relations)
     explanations = None
     if options.explain is not None:
@@ -211,9 +211,9 @@ def predict_study(
             predictions_NC, members, means_NC, part.table.feature_ids, taxa, first,
         )  # fmt: skip
     gathered = share.gather((pd.DataFrame(columns), distances_N, explanations))
-    table = pd.concat([each[0] for each in gathered], ignore_index=True)
-    distances_N = np.concatenate([each[1] for each in gathered])
+    table = pd.concat([part[0] for part in gathered], ignore_index=True)
+    distances_N = np.concatenate([part[1] for part in gathered])
     if explanations is not None:
-        explanations = pd.concat([each[2] for each in gathered], ignore_index=True)
+        explanations = pd.concat([part[2] for part in gathered], ignore_index=True)
     comparison = compare(loaded.training, study, known, distances_N)
     return table.assign(**comparison.columns), comparison, explanations

@@ -171,21 +171,21 @@ class AsvRelations:
         for number, block in enumerate(blocks):
             columns = min(block.stop, asvs) - block.start
             smoothed_NK = np.zeros((weights.shape[0], columns), dtype=np.float32)
-            for other in blocks[number:]:
-                similar_VK = similarity(self._mismatches_between(other, block))
+            for later in blocks[number:]:
+                similar_VK = similarity(self._mismatches_between(later, block))
                 # The transpose, which is added below, has the other half.
-                smoothed_NK += by_asv[:, other] @ (similar_VK / 2 if other == block else similar_VK)
+                smoothed_NK += by_asv[:, later] @ (similar_VK / 2 if later == block else similar_VK)
             products_NN += (by_asv[:, block] @ smoothed_NK.T).T
         for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
             both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
             products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
         return products_NN
 
-    def _mismatches_between(self, one: slice, two: slice) -> F32:
+    def _mismatches_between(self, rows: slice, columns: slice) -> F32:
         """Return the mismatches of two blocks of ASVs of the study."""
         if len(self.tokens_FL) <= _MAX_KEPT:
-            return self._mismatches_FF[one, two]
-        return mismatches(self.tokens_FL[one], self.tokens_FL[two])
+            return self._mismatches_FF[rows, columns]
+        return mismatches(self.tokens_FL[rows], self.tokens_FL[columns])
 
     def known(self, tokens_UL: Tokens) -> tuple[Rows, Rows]:
         """Return which of U ASVs are ASVs of the study: their rows and its rows."""
@@ -235,10 +235,10 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
-    (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
+    (letters, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
     # Equal letters are an inner product of indicators, which BLAS computes; sums of halves up to
     # the length of a sequence are exact in float32.
-    mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
+    mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - letters @ two.T
     return mismatches_UV
 
 
@@ -273,9 +273,9 @@ def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
         merges[made : made + len(part), :2] = nodes[part[:, :2].astype(np.int64)]
         made += len(part)
     heights, sizes = np.zeros(number + made), np.ones(number + made)
-    for node, (one, two) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
-        heights[node] = max(merges[node - number, 2], heights[one], heights[two])
-        sizes[node] = sizes[one] + sizes[two]
+    for node, (left, right) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
+        heights[node] = max(merges[node - number, 2], heights[left], heights[right])
+        sizes[node] = sizes[left] + sizes[right]
     merges[:, 2], merges[:, 3] = heights[number:], sizes[number:]
     return merges
 
@@ -329,8 +329,8 @@ def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
 
     A mean of inner products of indicators is the inner product of their means.
     """
-    means = [[part.mean(axis=0) for part in _letters(tokens_FL[one], tokens_FL.shape[1])]
-             for one in clusters]  # fmt: skip
+    means = [[part.mean(axis=0) for part in _letters(tokens_FL[rows], tokens_FL.shape[1])]
+             for rows in clusters]  # fmt: skip
     letters = np.stack([letters for letters, _ in means])
     number_K = np.array([number for _, number in means], dtype=np.float32)
     means_KK: F32 = (number_K[:, None] + number_K) / 2 - letters @ letters.T

@@ -182,7 +182,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         outputs: Outputs,
     ) -> Importance:
         # Integrated gradients, the mean of the networks.
-        samples, each = inputs.samples, []
+        samples, networks = inputs.samples, []
         for network in self.networks:
             contributions = integrated_gradients(
                 network, inputs.study, _AT_ONCE, covariates=samples.covariates
@@ -198,12 +198,13 @@ class TransformerModel(FittedModel[TransformerInputs]):
                 zero_U = np.zeros_like(mean_U)
                 effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=zero_U))
             effects_UC = np.stack(effects, axis=1)
-            each.append(of_effects("transformer_effect", effects_UC, outputs.classes))
+            networks.append(of_effects("transformer_effect", effects_UC, outputs.classes))
         columns = {
-            name: np.mean([one.columns[name] for one in each], axis=0) for name in each[0].columns
+            name: np.mean([effects.columns[name] for effects in networks], axis=0)
+            for name in networks[0].columns
         }
         size_U = np.abs(list(columns.values())).max(axis=0)
-        return Importance(columns, size_U, tuple(one.size_U for one in each))
+        return Importance(columns, size_U, tuple(effects.size_U for effects in networks))
 
     def explain(
         self,
@@ -223,11 +224,11 @@ class TransformerModel(FittedModel[TransformerInputs]):
         place_UV = sparse.csr_array(entries, shape=(number, len(explained.joint.tokens_FL)))
         effects_NV = np.zeros((len(explained.class_N), place_UV.shape[1]))
         for network in self.networks:
-            found = integrated_gradients(
+            gradients = integrated_gradients(
                 network, study, _AT_ONCE, covariates=samples.covariates,
                 reference_FL=relations.tokens_FL,
             )  # fmt: skip
-            target, scores_NC = _target(network), found.scores_NC
+            target, scores_NC = _target(network), gradients.scores_NC
             if (transform := target.transform) is not None:
                 slopes_NC = explained.slopes(outputs, scores_NC + transform.shift)
             elif len(target.classes) == 2:  # one score, the log odds of the second class
@@ -235,7 +236,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
                 slopes_NC = explained.slopes(outputs, logits_NC)[:, 1:]
             else:
                 slopes_NC = explained.slopes(outputs, scores_NC)
-            for values_NU, slope_N in zip(found.values, slopes_NC.T, strict=True):
+            for values_NU, slope_N in zip(gradients.values, slopes_NC.T, strict=True):
                 effects_NV += slope_N[:, None] * (values_NU @ place_UV).toarray()
         return SampleEffects(effects_NV / len(self.networks), {})
 

@@ -79,8 +79,8 @@ def preview(
                 if same_values(study.metadata.values(name, ids).tolist(), repeated.values)
             ]
     known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
-    found = associations(study.metadata, known, study.study, folds)
-    if shown_columns := leading(found, folds):
+    columns = associations(study.metadata, known, study.study, folds)
+    if shown_columns := leading(columns, folds):
         title = TITLES[shown_columns[0].metric]
         for shown_column in shown_columns:
             if shown_column.other_form:
@@ -89,10 +89,10 @@ def preview(
                     f"({title} {shown_column.value:.3f}): another form of it, or completely "
                     "confounded with it."
                 )
-        if others := [column for column in shown_columns if not column.other_form]:
-            listed = ", ".join(f"'{other.column}' {other.value:.2f}" for other in others)
+        if leaks := [column for column in shown_columns if not column.other_form]:
+            listed = ", ".join(f"'{column.column}' {column.value:.2f}" for column in leaks)
             info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
-    return found, repeated
+    return columns, repeated
 
 
 def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:

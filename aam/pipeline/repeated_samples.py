@@ -236,10 +236,10 @@ def has_subjects_name(name: str, texts: Sequence[str]) -> bool:
     >>> has_subjects_name("patient", ["yes", "yes", "no"])
     False
     """
-    found = _SUBJECTS.fullmatch(name)
-    if found is None:
+    match = _SUBJECTS.fullmatch(name)
+    if match is None:
         return False
-    return bool(found["id"]) or all(re.search(r"\d", text) for text in texts if text)
+    return bool(match["id"]) or all(re.search(r"\d", text) for text in texts if text)
 
 
 def _ordered_codes(
@@ -333,7 +333,7 @@ def score_with_groups(
     )
 
 
-def same_values(one: Sequence[str], other: Sequence[str]) -> bool:
+def same_values(left: Sequence[str], right: Sequence[str]) -> bool:
     """Return whether two columns divide the samples alike, whatever the values are called."""
-    pairs = set(zip(one, other, strict=True))
-    return len(pairs) == len(set(one)) == len(set(other))
+    pairs = set(zip(left, right, strict=True))
+    return len(pairs) == len(set(left)) == len(set(right))

@@ -111,11 +111,11 @@ def run(
             run_folder.begin(prepared, group, files, **checked, **facts) as record,
             blas_threads(len(labelled.values)),
         ):
-            found: list[Association] = []
+            associated: list[Association] = []
             repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                found, repeated = preview(options, labelled, folds)
+                associated, repeated = preview(options, labelled, folds)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
             result = train(
@@ -125,7 +125,7 @@ def run(
                 return
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
-            scores = _scores(options, labelled, result, found, repeated)
+            scores = _scores(options, labelled, result, associated, repeated)
             facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
             model = dataclasses.replace(model, facts=facts_of_model)
             model.save(prepared.folder / MODEL)
@@ -192,25 +192,25 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         folds.labels.groups,
         folds.seed,
         labelled.depth or auto_depth(study.reads),  # for the richness of new samples
-        refitted=any(found.fold_models for found in result.members.values()),
+        refitted=any(member.fold_models for member in result.members.values()),
     )
     rows = np.unique(np.concatenate([split.rows for split in folds.splits]))
     column, ensemble = options.target.metadata_column, result.combined.ensemble
     facts = ModelFacts.of(
         column, folds.labels, rows, folds.scale, ensemble, to_plain(options), training
     )
-    models = {name: found.model for name, found in result.members.items() if found.model}
+    models = {name: member.model for name, member in result.members.items() if member.model}
     importance = {
         name: np.stack(
             [
                 model.importance(
-                    found.inputs, samples.samples.tokens_FL, samples.relations, facts.outputs
+                    member.inputs, samples.samples.tokens_FL, samples.relations, facts.outputs
                 ).size_U
-                for model in found.fold_models
+                for model in member.fold_models
             ]
         )
-        for name, found in result.members.items()
-        if len(folds.splits) > 1 and found.fold_models
+        for name, member in result.members.items()
+        if len(folds.splits) > 1 and member.fold_models
     }
     rates = q_values(samples, folds)
     return TrainedModel(facts, models, samples.relations, training, importance, rates)
@@ -242,12 +242,12 @@ def _scores(
     options: Train,
     labelled: LabelledStudy,
     result: Result,
-    found: Sequence[Association],
+    associated: Sequence[Association],
     repeated: RepeatedSamples | None,
 ) -> Scores:
     """Score the run, and everything that it is compared with."""
     column, folds, grouped = options.target.metadata_column, result.folds, None
-    seconds = {name: one.cpu_seconds for name, one in result.members.items()}
+    seconds = {name: member.cpu_seconds for name, member in result.members.items()}
     test = permutation_test(folds, result.combined.predictions_MC)
     kernel = result.members.get(KERNEL)
     if repeated is not None:
@@ -259,7 +259,7 @@ def _scores(
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
         inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
-    columns = confounders(found, folds, predictions_MC)
+    columns = confounders(associated, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in columns)
     if options.equal_depth or confounded:
         equal = score_at_equal_depth(labelled, result, confounded)

@@ -190,9 +190,9 @@ def search(options: Search) -> dict[str, Any] | None:
     folder = options.run.output_dir
     trials = Trials.of(base, folder)
     splits = trials.labelled.splits
-    training = [np.sort(np.concatenate([one.train, one.validation])) for one in splits]
+    training = [np.sort(np.concatenate([split.train, split.validation])) for split in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
-    everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
+    everything = np.unique(np.concatenate([*training, *(split.test for split in splits)]))
     make_parent(folder / RESULT)
     # All that decides the scores: options, content of the files, version.
     values = values_of(options)
@@ -265,9 +265,9 @@ def _optimize(
 ) -> None:
     """Run the trials of a study that are left, and write `progress.json` after each of them."""
     optuna, study = import_optuna(), studies[number]
-    others = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
+    running = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
-    shared = options.trials_only or others
+    shared = options.trials_only or running
     # The number of trials is part of the seed: a resumed search would otherwise draw the values of
     # its first trials again.
     seed = None if shared else options.loop.seed + len(study.trials)
@@ -322,7 +322,7 @@ def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[S
         groups=None if labelled.labels is None else [labelled.labels[row] for row in rows],
         classes=codes if options.split.stratify else None,
     )
-    return [Split(rows[one.train], rows[one.validation], rows[one.test]) for one in made]
+    return [Split(rows[split.train], rows[split.validation], rows[split.test]) for split in made]
 
 
 def _described(study: Any) -> dict[str, Any]:
@@ -452,7 +452,7 @@ def open_studies(
         with suppress(OSError):  # a file system without locks
             fcntl.lockf(stream, fcntl.LOCK_EX)
         # Hidden files may be those of a job that reserved the folder.
-        occupied = any(not one.name.startswith(".") for one in folder.iterdir())
+        occupied = any(not path.name.startswith(".") for path in folder.iterdir())
         if occupied and given in files and not (folder / files[given]).exists():
             raise refusal
         if given == "journal":

@@ -100,17 +100,19 @@ def train_targets(options: Train) -> None:
             ids = [study.table.sample_ids[row] for row in inside]
             labelled = {
                 column: {name for name, value in zip(ids, values, strict=True) if value}
-                for column, values in ((one, metadata.values(one, ids)) for one in columns)
+                for column, values in ((column, metadata.values(column, ids)) for column in columns)
             }
-            for one, other in itertools.combinations(columns, 2):
-                if not labelled[one] & labelled[other]:
-                    numbers = (f"'{column}' in {len(labelled[column])}" for column in (one, other))
+            for first, second in itertools.combinations(columns, 2):
+                if not labelled[first] & labelled[second]:
+                    numbers = (
+                        f"'{column}' in {len(labelled[column])}" for column in (first, second)
+                    )
                     raise DataError(
-                        f"The targets '{one}' and '{other}' have no sample in common",
+                        f"The targets '{first}' and '{second}' have no sample in common",
                         f"{' and '.join(numbers)} of {len(ids)} samples",
                         "train them in separate runs",
                     )
-            ids = [name for name in ids if any(name in own for own in labelled.values())]
+            ids = [name for name in ids if any(name in rows for rows in labelled.values())]
             seed = options.loop.seed
             made = split_samples(
                 options.split, options.folds, seed, ids, metadata,

@@ -102,8 +102,8 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
             "the run folder has the scores of held-out samples"
         )
         raise DataError("All samples trained this model", evidence, remedy)
-    if others := len(predicted) - len(new):
-        info(f"Samples left out of the scores, which trained this model: {others}.")
+    if trained := len(predicted) - len(new):
+        info(f"Samples left out of the scores, which trained this model: {trained}.")
     study, values_M = study.take_samples(new), values_M[new]
     predicted = predicted.iloc[new].reset_index(drop=True)
     ids = study.table.sample_ids
@@ -189,8 +189,8 @@ def _class_codes(
         if name not in code_of and alike is not None and alike not in code_of.values():
             info(f"'{name}' of '{column}' is taken for the class '{classes[alike]}' of the model.")
             code_of[name] = alike
-    if other := [name for name, _ in times.most_common() if name not in code_of]:
-        shown = ", ".join(f"'{name}' in {times[name]}" for name in other)
+    if unknown := [name for name, _ in times.most_common() if name not in code_of]:
+        shown = ", ".join(f"'{name}' in {times[name]}" for name in unknown)
         names = f"the model has {first_few(classes)}"
         if not code_of:
             raise DataError(

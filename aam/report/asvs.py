@@ -297,12 +297,12 @@ def explanations_table(given: ReportInput) -> Table | None:
         features = [k for k, row in enumerate(parts) if row["kind"] in FEATURES][:3]
         # The first row is the mean, the last what is not divided among features.
         mean, rest = effects[0], effects[-1]
-        others = sum(effects) - mean - rest - sum(effects[k] for k in features)
+        unnamed = sum(effects) - mean - rest - sum(effects[k] for k in features)
         of = [parts[0]["unit"].removeprefix("probability of ")] if probability else []
         named = [f"{_feature_name(parts[k])} {significant(effects[k], True)}" for k in features]
         named += [""] * (3 - len(named))
         starts = [significant(sum(effects)), significant(mean)]
-        ends = [significant(others, signed=True), significant(rest, signed=True)]
+        ends = [significant(unnamed, signed=True), significant(rest, signed=True)]
         cells.append([sample, parts[0]["group"], *of, *starts, *named, *ends])
     heads = ["Sample", "Error", *(["Class"] if probability else []), "Predicted", "Mean"]
     heads += ["Largest effect", "Second", "Third", "All others", "Remainder"]
@@ -346,14 +346,16 @@ def asv_name(row: Mapping[str, str]) -> str:
 def _measure(rows: Sequence[Mapping[str, str]], *names: str) -> tuple[str, list[str]]:
     """Return the first measure that importance.tsv has, and its columns: one, or one a class."""
     for name in names if rows else ():
-        if columns := [one for one in rows[0] if one == name or one.startswith(f"{name}_")]:
+        if columns := [
+            column for column in rows[0] if column == name or column.startswith(f"{name}_")
+        ]:
             return name, columns
     return names[-1], []
 
 
 def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> tuple[float, str]:
     """Return the largest absolute value of a measure, and its class."""
-    name = max(columns, key=lambda one: abs(float(row[one])))
+    name = max(columns, key=lambda column: abs(float(row[column])))
     return float(row[name]), name.removeprefix(measure).removeprefix("_")
 
 

@@ -96,49 +96,54 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         ends = ["/".join(path.parts[-parts:]) for path in paths]
         names = ends if len(set(ends)) == len(ends) else names
 
-    if len({frozenset(own.studies) for own in scored}) > 1:
+    if len({frozenset(predictions.studies) for predictions in scored}) > 1:
         # Summaries over other studies, or over none, cannot be compared.
-        scored = [replace(own, studies=()) for own in scored]
+        scored = [replace(predictions, studies=()) for predictions in scored]
 
     def on(chosen_of: Sequence[set[str]]) -> list[_Scored]:
         """Take samples of each run, in all partitions into folds."""
-        found = []
-        for name, run, own, chosen in zip(names, runs, scored, chosen_of, strict=True):
+        scored_runs = []
+        for name, run, predictions, chosen in zip(names, runs, scored, chosen_of, strict=True):
             rows = [row for row, sample in enumerate(run.partition_ids) if sample in chosen]
-            part = own.take(np.array(rows, dtype=np.int64))
+            part = predictions.take(np.array(rows, dtype=np.int64))
             ids = [run.partition_ids[row] for row in rows]
             # Units by name: those of the same samples are left out of every run.
             groups = joint_groups([run.groups for run in runs], ids)
             # The metric that compares classifiers is the AUC, which needs probabilities.
             has_intervals = part.type != "classification" or part.probabilities is not None
             drawn = resample(part, groups) if has_intervals else None
-            found.append(_Scored(name, run, part, ids, drawn))
-        return found
+            scored_runs.append(_Scored(name, run, part, ids, drawn))
+        return scored_runs
 
     samples = [set(run.sample_ids) for run in runs]
     inside = set.intersection(*samples)
-    same = all(one == inside for one in samples)
+    same = all(ids == inside for ids in samples)
     tables = _differing_table(names, runs)
     if not same:
-        own = on(samples)
-        tables.append(_metrics_table(f"{first.target}: each run on its own samples", own))
+        whole = on(samples)
+        tables.append(_metrics_table(f"{first.target}: each run on its own samples", whole))
     if not inside:
         return tables, {}
     shared = on([inside] * len(runs))
     labels = []
-    for one in shared:
+    for scored_run in shared:
         # Names of classes: the codes of two runs may differ.
-        names_of, actual = np.array(one.scored.classes), one.scored.actual
+        names_of, actual = np.array(scored_run.scored.classes), scored_run.scored.actual
         label_of = dict(
-            zip(one.sample_ids, names_of[actual] if len(names_of) else actual, strict=True)
+            zip(scored_run.sample_ids, names_of[actual] if len(names_of) else actual, strict=True)
         )
         labels.append(np.array([label_of[name] for name in sorted(inside)]))
-    for one, actual in zip(shared[1:], labels[1:], strict=True):
-        equal = actual == labels[0] if one.scored.classes else np.isclose(actual, labels[0], atol=0)
+    for scored_run, actual in zip(shared[1:], labels[1:], strict=True):
+        equal = (
+            actual == labels[0]
+            if scored_run.scored.classes
+            else np.isclose(actual, labels[0], atol=0)
+        )
         if differing := int((~equal).sum()):
             raise DataError(
-                f"The runs have other true values of {one.run.target}",
-                f"{differing} of {len(equal)} samples of '{one.run.folder}' and '{first.folder}'",
+                f"The runs have other true values of {scored_run.run.target}",
+                f"{differing} of {len(equal)} samples of '{scored_run.run.folder}' and "
+                f"'{first.folder}'",
                 "train one of them again with the metadata of the other",
             )
     on_common = f"On the {len(inside)} samples that all runs scored"
@@ -153,10 +158,12 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         for name, run in zip(names, runs, strict=True)
     }
     # Classifiers without probabilities have no score with an interval.
-    paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
+    paired = [
+        (scored_run.name, scored_run.drawn) for scored_run in shared if scored_run.drawn is not None
+    ]
     if len(paired) > 1:
-        (reference, drawn), *others = paired
-        differences = [(name, *one.paired_difference(drawn)) for name, one in others]
+        (reference, drawn), *compared = paired
+        differences = [(name, *resampled.paired_difference(drawn)) for name, resampled in compared]
         rows = []
         for name, metric, score in differences:
             if divided[name] != divided[reference]:
@@ -209,15 +216,19 @@ def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
 
 
 def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
-    found: list[dict[str, Score]] = []
-    for one in compared:
-        plain = compute_metrics(one.scored).items()
+    scores_of: list[dict[str, Score]] = []
+    for scored_run in compared:
+        plain = compute_metrics(scored_run.scored).items()
         scores = {name: Score(value, None, None) for name, value in plain}
-        found.append(scores | (one.drawn.score() if one.drawn else {}))
-    metrics = [name for name in TITLES if all(name in scores for scores in found)]
+        scores_of.append(scores | (scored_run.drawn.score() if scored_run.drawn else {}))
+    metrics = [name for name in TITLES if all(name in scores for scores in scores_of)]
     rows = [
-        [one.name, one.run.part, *(with_interval(name, scores[name]) for name in metrics)]
-        for one, scores in zip(compared, found, strict=True)
+        [
+            scored_run.name,
+            scored_run.run.part,
+            *(with_interval(name, scores[name]) for name in metrics),
+        ]
+        for scored_run, scores in zip(compared, scores_of, strict=True)
     ]
     note = "In brackets: 95 % interval."
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
@@ -264,16 +275,16 @@ def _overlay(shared: Sequence[_Scored]) -> Drawing:
     """Plot predicted against true numbers of several runs."""
     target = shared[0].run.target
     figure, axes = blank(4.6, 4.6)
-    firsts = [one.scored.first for one in shared]
-    both = np.concatenate([[one.actual, one.predicted] for one in firsts], axis=None)
+    firsts = [scored_run.scored.first for scored_run in shared]
+    both = np.concatenate([[scored.actual, scored.predicted] for scored in firsts], axis=None)
     ends = (both.min(), both.max())
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6)
     many = len(both) > 2 * MAX_VECTORS
-    for number, (one, scored) in enumerate(zip(shared, firsts, strict=True)):
+    for number, (scored_run, scored) in enumerate(zip(shared, firsts, strict=True)):
         axes.scatter(
             scored.actual, scored.predicted, color=SERIES[number % len(SERIES)],
             marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55, linewidths=0,
-            label=shortened(one.name, LETTERS), rasterized=many,
+            label=shortened(scored_run.name, LETTERS), rasterized=many,
         )  # fmt: skip
     axes.set(title="Predictions", xlabel=f"true {target}", ylabel=f"predicted {target}")
     figure.legend(loc="outside lower center", ncols=2)
@@ -289,14 +300,14 @@ def _recalls(shared: Sequence[_Scored]) -> Drawing:
     most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
     classes = [first.classes[code] for code in most.tolist() if times[code]]
     figure, axes = blank(4.6, 1.5 + 0.4 * len(classes))
-    for number, one in enumerate(shared):
-        actual = np.array(one.scored.classes, dtype=object)[one.scored.actual]
-        right = one.scored.actual == one.scored.predicted
+    for number, scored_run in enumerate(shared):
+        actual = np.array(scored_run.scored.classes, dtype=object)[scored_run.scored.actual]
+        right = scored_run.scored.actual == scored_run.scored.predicted
         recalls = [right[actual == label].mean() for label in classes]
         shift = 0.5 * (number + 0.5) / len(shared) - 0.25
         axes.plot(
             recalls, np.arange(len(classes)) + shift, MARKERS[number % len(MARKERS)],
-            color=SERIES[number % len(SERIES)], label=shortened(one.name, LETTERS),
+            color=SERIES[number % len(SERIES)], label=shortened(scored_run.name, LETTERS),
         )  # fmt: skip
     axes.set_yticks(range(len(classes)), [shortened(name, LETTERS) for name in classes])
     axes.set(title="Recall of each class", xlabel="recall")

@@ -272,9 +272,9 @@ class Colour:
         times = Counter(self.texts)
         colour_of = self._colour_of_label()
         entries = [(colour, f"{name} ({times[name]})") for name, colour in colour_of.items()]
-        others = len(times) - len(colour_of) - ("" in times)
-        if others:
-            entries.append((OTHERS, f"{others} others"))
+        unlisted = len(times) - len(colour_of) - ("" in times)
+        if unlisted:
+            entries.append((OTHERS, f"{unlisted} others"))
         if "" in times:
             entries.append((UNKNOWN, f"no value ({times['']})"))
         return entries
@@ -347,8 +347,8 @@ def ordination_figure(
     chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
     rest = known & ~np.isin(labels, chosen)
     if rest.any():
-        others = f"{len(times) - len(chosen)} others"
-        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=others, **look)
+        unlisted = f"{len(times) - len(chosen)} others"
+        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=unlisted, **look)
     for number, name in enumerate(chosen):
         look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
         label = f"{shortened(name, 24)} ({times[name]})"

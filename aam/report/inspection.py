@@ -33,7 +33,7 @@ SMALL, LARGE = (3.1, 2.1), (4.6, 3.2)  # inches
 
 
 def write_inspection(
-    found: Inspection,
+    inspection: Inspection,
     target: tuple[MetadataColumn, Sequence[Association]] | None,
     name: str,
     place: Path,
@@ -50,7 +50,7 @@ def write_inspection(
     Raises:
         CannotCreate: it cannot be written.
     """
-    table = None if found.study is None else found.study.table
+    table = None if inspection.study is None else inspection.study.table
     drawings, tiles = {}, []
     if table is not None:
         tiles = [
@@ -63,39 +63,46 @@ def write_inspection(
             reads = f"{np.median(table.reads):,.0f}"
             tiles.insert(2, Tile(reads, "reads", "median of the samples"))
         drawings["prevalence"] = prevalence_picture(table)
-    if found.overlaps:
-        drawings["overlap"] = overlap_picture(found.overlaps)
-    if found.metadata is not None:
-        tiles.append(Tile(f"{len(found.metadata.columns):,}", "metadata columns"))
-    drawn = [one for one in found.columns if one.kind in ("numbers", "categories")]
+    if inspection.overlaps:
+        drawings["overlap"] = overlap_picture(inspection.overlaps)
+    if inspection.metadata is not None:
+        tiles.append(Tile(f"{len(inspection.metadata.columns):,}", "metadata columns"))
+    drawn = [column for column in inspection.columns if column.kind in ("numbers", "categories")]
     columns = {
-        f"column-{number}": column_picture(one, *SMALL)
-        for number, one in enumerate(drawn[:MAX_COLUMNS])
+        f"column-{number}": column_picture(column, *SMALL)
+        for number, column in enumerate(drawn[:MAX_COLUMNS])
     }
     without = {"one value": "One value only", "empty": "Empty", "names": "A name of each sample"}
     left_out = {
-        title: [one.name for one in found.columns if one.kind == kind]
+        title: [column.name for column in inspection.columns if column.kind == kind]
         for kind, title in without.items()
-    } | {"Without a picture": [one.name for one in drawn[MAX_COLUMNS:]]}
-    order, captions = ("error", "warning", "fact"), {(one.name, one.text) for one in found.columns}
+    } | {"Without a picture": [column.name for column in drawn[MAX_COLUMNS:]]}
+    order, captions = (
+        ("error", "warning", "fact"),
+        {(column.name, column.text) for column in inspection.columns},
+    )
     # Facts about columns are the captions of their pictures.
     findings = sorted(
-        (f for f in found.findings if f.severity != "fact" or (f.subject, f.text) not in captions),
-        key=lambda one: order.index(one.severity),
+        (
+            f
+            for f in inspection.findings
+            if f.severity != "fact" or (f.subject, f.text) not in captions
+        ),
+        key=lambda finding: order.index(finding.severity),
     )
-    errors = sum(one.severity == "error" for one in findings)
+    errors = sum(finding.severity == "error" for finding in findings)
     text = render(
         "inspection.html.j2",
         name=name,
         errors=f"{errors} error{'s' * (errors > 1)}" if errors else "",
         tiles=tiles,
-        findings=[one for one in findings if one.subject != "target"],
-        target_findings=[one for one in findings if one.subject == "target"],
+        findings=[finding for finding in findings if finding.subject != "target"],
+        target_findings=[finding for finding in findings if finding.subject == "target"],
         marks={"fact": "", "warning": "warning", "error": "error"},
-        reads=[Picture.of(*one) for one in drawings.items()],
+        reads=[Picture.of(*drawing) for drawing in drawings.items()],
         target=[Picture.of("target", column_picture(target[0], *LARGE))] if target else [],
         predictors=predictors_table(*target) if target else Table("", [], []),
-        columns=[Picture.of(*one) for one in columns.items()],
+        columns=[Picture.of(*drawing) for drawing in columns.items()],
         left_out=[
             f"{what} ({len(names)}): {', '.join(names)}"
             for what, names in left_out.items()
@@ -197,7 +204,9 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
         axes.set(ylabel="samples")
     elif in_order:
         values = sorted(counts, key=float)
-        axes.bar(range(len(values)), [counts[one] for one in values], color=SERIES[0], width=0.8)
+        axes.bar(
+            range(len(values)), [counts[value] for value in values], color=SERIES[0], width=0.8
+        )
         names = [shortened(name, 8) for name in values]
         # About 22 digits fit below the small picture.
         every = 1 + (len(names) * (1 + max(map(len, names)))) // 22
@@ -206,8 +215,8 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
         axes.set(ylabel="samples")
     else:
         rows = [(name, times, SERIES[0]) for name, times in counts.most_common(MAX_BARS)]
-        if others := sum(counts.values()) - sum(times for _, times, _ in rows):
-            rows.append((f"{len(counts) - MAX_BARS} others", others, GREY))
+        if unlisted := sum(counts.values()) - sum(times for _, times, _ in rows):
+            rows.append((f"{len(counts) - MAX_BARS} others", unlisted, GREY))
         if missing:
             rows.append(("missing", missing, GREY))
         places, names = range(len(rows)), [shortened(printable(row[0]), 18) for row in rows]
@@ -225,13 +234,13 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
     return Drawing(figure, caption, f"{name}: {column.text}")
 
 
-def predictors_table(target: MetadataColumn, found: Sequence[Association]) -> Table:
+def predictors_table(target: MetadataColumn, columns: Sequence[Association]) -> Table:
     """List the columns that alone predict the target best."""
-    skilled = [one for one in found if one.value > NO_SKILL[one.metric]][:10]
-    forms = any(one.other_form for one in skilled)
+    skilled = [column for column in columns if column.value > NO_SKILL[column.metric]][:10]
+    forms = any(column.other_form for column in skilled)
     rows = [
-        [one.column, f"{one.value:.3f}", *[OTHER_FORM if one.other_form else ""] * forms]
-        for one in skilled
+        [column.column, f"{column.value:.3f}", *[OTHER_FORM if column.other_form else ""] * forms]
+        for column in skilled
     ]
     title = TITLES[skilled[0].metric] if skilled else ""
     note = "Each column alone, on the same splits as the model would be; a guess has "

@@ -59,17 +59,17 @@ def paragraph(run: Run) -> str:
         scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
         if run.is_external:
             scored = f"{len(run.scored.actual)} samples"
-        how = f"{folds}-fold cross-validation" if folds else "a single split"
+        design = f"{folds}-fold cross-validation" if folds else "a single split"
         studies = None if run.scores is None else run.scores.studies
         if studies is not None:
-            how = f"{len(studies.studies)} studies, of which one at a time was left out"
+            design = f"{len(studies.studies)} studies, of which one at a time was left out"
         if run.is_external:
-            how = f"another study than that of its training, '{run.option('model')}'"
+            design = f"another study than that of its training, '{run.option('model')}'"
         if run.partitions is not None and run.partitions.repeats:
-            how += f", repeated {len(run.partitions.partitions)} times with mean scores"
+            design += f", repeated {len(run.partitions.partitions)} times with mean scores"
         apart = f", in which all samples of a {group} are on one side" if group else ""
         apart = "" if run.is_external else apart
-        sentences.append(f"It was scored on {scored} of {how}{apart}.")
+        sentences.append(f"It was scored on {scored} of {design}{apart}.")
         sentences.append(
             f"Intervals are {100 * LEVEL:.0f} % t intervals of the jackknife over "
             f"{'groups' if group else 'samples'} (Efron and Stein 1981)."
@@ -96,13 +96,13 @@ def bibtex(run: Run) -> str:
         keys |= {"efron1981"}
         keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
         keys |= {"hartung2001", "vanleeuwen2025"} if run.scored.studies else set()
-    own = (
+    aam_entry = (
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
         f"  version = {{{run.facts.get('aam', '')}}}\n}}"
     )
     entries = (files("aam.report") / "references.bib").read_text(encoding="utf-8").split("\n\n")
     known = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
-    return "\n".join([own, *(known[key] for key in sorted(keys))])
+    return "\n".join([aam_entry, *(known[key] for key in sorted(keys))])
 
 
 def _members(run: Run) -> list[str]:
@@ -161,7 +161,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {item}" for name, item in value.items())
     return (
         "" if value is None else "yes" if value is True else "no" if value is False else str(value)
     )

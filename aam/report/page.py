@@ -126,8 +126,12 @@ def page(given: ReportInput, place: Path) -> str:
     """Return the HTML page of a run."""
     run, finished = given.run, given.run.facts.get("finished")
     options, heads = methods.option_rows(run), ["Option", "Value"]
-    own, others = (
-        Table(name, heads, [[flag, text or "-"] for flag, text, own in options if own is differs])
+    options_of_run, options_of_others = (
+        Table(
+            name,
+            heads,
+            [[flag, text or "-"] for flag, text, changed in options if changed is differs],
+        )
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
     return render(
@@ -163,8 +167,8 @@ def page(given: ReportInput, place: Path) -> str:
         citations=methods.bibtex(run),
         inputs=Table("Inputs", ["Option", "File", "Size", "SHA-256"], methods.input_rows(run)),
         facts=methods.fact_rows(run),
-        own_options=own,
-        other_options=others,
+        own_options=options_of_run,
+        other_options=options_of_others,
         command=methods.command_line(run),
     )
 
@@ -196,12 +200,12 @@ def result_of(given: ReportInput) -> list[str]:
     if given.run.scored is None:
         return []
     # The scores are compared with the predictions before anything of them is shown.
-    own = next(iter(given.models.values()))
+    ensemble = next(iter(given.models.values()))
     if given.run.scores is not None:
         return result_sentences(given.run.scores, given.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
-    defined = [name for name in names if name in own and own[name].value is not None]
-    return [f"{TITLES[name]} is {with_interval(name, own[name])}." for name in defined[:1]]
+    defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
+    return [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
 
 
 class Tile(NamedTuple):
@@ -315,15 +319,15 @@ def measured_on(run: Run) -> str:
     group = run.option("group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
     if run.part == "test":
-        how = "that took no part in training"
+        origin = "that took no part in training"
         if folds:
-            how = f"of {folds} folds: each was predicted by a model that it did not train"
+            origin = f"of {folds} folds: each was predicted by a model that it did not train"
             if partitions:
-                how += (
+                origin += (
                     f"; scores are means over {partitions} partitions into folds, pictures and "
                     "tables of samples show the first"
                 )
-        return f"{samples} test samples {how}.{apart}"
+        return f"{samples} test samples {origin}.{apart}"
     if run.part == "validation" and TRANSFORMER not in run.members:
         return f"{samples} validation samples that took no part in training.{apart}"
     if run.part == "validation":

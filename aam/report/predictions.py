@@ -349,7 +349,9 @@ def _point_names(given: ReportInput) -> list[str]:
     run, scored = given.run, given.run.scored
     assert scored is not None
     numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
-    return [f"{name}\ntrue {true:.4g}, predicted {found:.4g}" for name, true, found in numbers]
+    return [
+        f"{name}\ntrue {true:.4g}, predicted {predicted:.4g}" for name, true, predicted in numbers
+    ]
 
 
 def _samples(given: ReportInput) -> str:
@@ -365,8 +367,8 @@ def comparison_table(given: ReportInput) -> Table | None:
     scored = given.run.scored
     if scored is None:
         return None
-    own = next(iter(given.models))
-    names = [name for name in TITLES if name in given.models[own]]
+    ensemble = next(iter(given.models))
+    names = [name for name in TITLES if name in given.models[ensemble]]
     rows = _score_rows(given.models, names)
     note = "In brackets: 95 % interval."
     if "guess" in given.models:
@@ -394,8 +396,8 @@ def inputs_table(given: ReportInput) -> Table | None:
 def _score_rows(models: Any, names: Sequence[str]) -> list[list[str]]:
     """Return a row for each model: its name, and its metrics with their intervals."""
     return [
-        [model, *(with_interval(name, found.get(name)) for name in names)]
-        for model, found in models.items()
+        [model, *(with_interval(name, scores.get(name)) for name in names)]
+        for model, scores in models.items()
     ]
 
 
@@ -516,7 +518,7 @@ def groups_table(given: ReportInput) -> Table | None:
         labels = [colour.labels[place[name]] if name in place else "" for name in run.sample_ids]
         parts = _parts(labels)
         if len(parts) <= MAX_CATEGORIES:
-            rows += [[f"{colour.column}: {k}", *_errors(scored, own)] for k, own in parts.items()]
+            rows += [[f"{colour.column}: {k}", *_errors(scored, part)] for k, part in parts.items()]
     if run.groups:
         parts = _parts([run.groups.get(name, "") for name in run.sample_ids])
         wrong = wrongness(scored)

@@ -271,12 +271,12 @@ class ReportInput:
         plain = compute_metrics(scored if run.scores is None else run.partitions)
         if run.scores is None:
             del plain["samples"]
-            found = {name: Score(value, None, None) for name, value in plain.items()}
+            scores = {name: Score(value, None, None) for name, value in plain.items()}
             # The intervals of classes need probabilities, as the AUC does.
             if scored.type != "classification" or scored.probabilities is not None:
                 names = [run.groups.get(name, name) for name in run.sample_ids]
-                found |= resample(scored, np.array(names)).score()
-            return {"ensemble": found}
+                scores |= resample(scored, np.array(names)).score()
+            return {"ensemble": scores}
         models = run.scores.models
         if absent := {"ensemble", "guess"} - models.keys():
             evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
@@ -296,15 +296,15 @@ class ReportInput:
                 for study in studies.studies
             ]
         for other_of, own_of in pairs:
-            for name, own in own_of.items():
-                other = other_of.get(name, own)
-                alike = other is own
-                if other is not None and own is not None:
-                    alike = math.isclose(other, own, rel_tol=1e-3, abs_tol=1e-3)
+            for name, computed in own_of.items():
+                recorded = other_of.get(name, computed)
+                alike = recorded is computed
+                if recorded is not None and computed is not None:
+                    alike = math.isclose(recorded, computed, rel_tol=1e-3, abs_tol=1e-3)
                 if not alike:
                     raise DataError(
                         "The files scores.json and predictions.tsv contradict each other",
-                        f"'{run.folder}', {name}: {other} and {own}",
+                        f"'{run.folder}', {name}: {recorded} and {computed}",
                         "restore the file that was edited, or remove scores.json: the report is "
                         "then computed from predictions.tsv",
                     )

@@ -67,9 +67,11 @@ def curve_picture(
 
     run, curves = given.run, given.run.curves.values()
     known = {name for fold in curves for name, values in fold.items() if np.isfinite(values).any()}
-    others = {f"{side}_{one}" for side in ("train", "val") for one in LOSS_PARTS if one != part}
+    other_parts = {
+        f"{side}_{name}" for side in ("train", "val") for name in LOSS_PARTS if name != part
+    }
     columns = {name: label for name, label in columns.items() if name in known}
-    if not columns or (part in LOSS_PARTS and not others & known):
+    if not columns or (part in LOSS_PARTS and not other_parts & known):
         return None
     several, chosen_by_loss = len(curves) > 1, run.option("best_metric") in (None, "val_loss")
     mark = "val_loss" if part == "loss" and chosen_by_loss and not several else None
@@ -189,7 +191,9 @@ def _ordination(
     place = {name: row for row, name in enumerate(given.run.described_ids)}
     for name in ids:
         row = place[name]
-        texts = (f"{one.column} {one.texts[row]}" for one in given.colours if one.texts[row])
+        texts = (
+            f"{colour.column} {colour.texts[row]}" for colour in given.colours if colour.texts[row]
+        )
         names.append("\n".join([name, *texts]))
         styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
     figure, axes = blank(4.6, 4.4)

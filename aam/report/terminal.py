@@ -100,9 +100,9 @@ def show(summary: Mapping[str, Any]) -> None:
     `by`, if there, has the metrics of each value of metadata columns.
     """
     print_table(metrics_table(summary))
-    for column, found in summary.get("by", {}).items():
-        names = [name for name in TITLES if any(name in one for one in found.values())]
-        rows = [[value, *metric_cells(names, one)] for value, one in found.items()]
+    for column, parts in summary.get("by", {}).items():
+        names = [name for name in TITLES if any(name in scores for scores in parts.values())]
+        rows = [[value, *metric_cells(names, scores)] for value, scores in parts.items()]
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MAX_CLASSES:
@@ -128,14 +128,14 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     part = {"repeats": "repeat ", "folds": "fold ", "studies": ""}[parts]
     overall, folds = summary["overall"], summary[parts]
     names = [name for name in TITLES if name in overall]
-    rows = [[f"{part}{fold}", *metric_cells(names, found)] for fold, found in folds.items()]
+    rows = [[f"{part}{fold}", *metric_cells(names, scores)] for fold, scores in folds.items()]
     heads = ["", *(TITLES[name] for name in names)]
     if parts == "studies":
         return Table(str(summary["column"]), heads, rows)
     if folds:
         rows += [["mean"], ["sd"]]
     for name in names if folds else ():
-        values = [value for found in folds.values() if (value := found.get(name)) is not None]
+        values = [value for scores in folds.values() if (value := scores.get(name)) is not None]
         defined = name != "samples" and len(values) > 1
         figures = (np.mean(values), np.std(values, ddof=1)) if defined else ()
         ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
@@ -153,8 +153,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     `classes` are those of the target.
     """
     metrics = scores.studies[0].metrics
-    first, *others = metrics
-    shown = [first, *(name for name in others if name in ("auc", "mae", "mae_ranks"))]
+    first, *further = metrics
+    shown = [first, *(name for name in further if name in ("auc", "mae", "mae_ranks"))]
     means = scores.studies[0].actual_mean is not None
     rows = []
     for study in scores.studies:
@@ -173,10 +173,10 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
-    found = [scores.summaries.get(name) for name in shown]
+    summaries = [scores.summaries.get(name) for name in shown]
     empty = [""] * (2 * means + 1)
-    rows.append(["mean", "", *map(_mean_cell, found), *empty])
-    rows.append(["next study", "", *map(next_cell, found), *empty])
+    rows.append(["mean", "", *map(_mean_cell, summaries), *empty])
+    rows.append(["next study", "", *map(next_cell, summaries), *empty])
     note += (
         f" Mean and next study: random effects on the scale {summary.scale} ({TITLES[first]}), "
         f"standard deviation between studies {significant(summary.tau)}, I² {summary.i2:.0%}."
@@ -184,19 +184,19 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     return Table("By study", heads, rows, note, (len(rows) - 2,))
 
 
-def _mean_cell(found: StudySummary | None) -> str:
-    if found is None:
+def _mean_cell(summary: StudySummary | None) -> str:
+    if summary is None:
         return metric_text("", None)
-    return with_interval(found.metric, Score(found.value, found.lower, found.upper))
+    return with_interval(summary.metric, Score(summary.value, summary.lower, summary.upper))
 
 
-def next_cell(found: StudySummary | None) -> str:
+def next_cell(summary: StudySummary | None) -> str:
     """Format the prediction interval of the next study, with the digits that it supports."""
-    if found is None:
+    if summary is None:
         return metric_text("", None)
-    digits = digits_of(found.next_lower, found.next_upper)
+    digits = digits_of(summary.next_lower, summary.next_upper)
     low, high = (
-        metric_text(found.metric, end, digits) for end in (found.next_lower, found.next_upper)
+        metric_text(summary.metric, end, digits) for end in (summary.next_lower, summary.next_upper)
     )
     return f"{low} to {high}"
 
@@ -226,7 +226,7 @@ def with_interval(name: str, score: Score | None) -> str:
         return metric_text(name, None)
     digits = digits_of(score.lower, score.upper)
     value, lower, upper = (
-        metric_text(name, one, digits) for one in (score.value, score.lower, score.upper)
+        metric_text(name, value, digits) for value in (score.value, score.lower, score.upper)
     )
     if score.lower is None or score.upper is None:
         return value
@@ -267,5 +267,5 @@ def fitted(content: Table, width: int) -> rich.table.Table:
     """Convert a table, with rows and columns exchanged where that makes it narrow enough."""
     heads, *rows = zip(content.heads, *content.rows, strict=True)
     tables = rich_table(content), rich_table(Table(content.title, heads, rows))
-    own, exchanged = (Console(width=10_000).measure(table).maximum for table in tables)
-    return tables[own > width and exchanged < own]
+    upright, exchanged = (Console(width=10_000).measure(table).maximum for table in tables)
+    return tables[upright > width and exchanged < upright]

@@ -24,7 +24,7 @@ LONGEST_CHOICES = 24
 
 def overview(
     program: str,
-    own: Mapping[str, Mapping[str, type]] | None = None,
+    command_groups: Mapping[str, Mapping[str, type]] | None = None,
     more: Mapping[str, Mapping[str, type]] | None = None,
     *,
     everything: bool,
@@ -39,7 +39,10 @@ def overview(
     """
     described = [group for group in COMMANDS if everything or group == EVERYDAY]
     classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
-    groups: dict[str, Mapping[str, type | None]] = {EVERYDAY: classes.pop(EVERYDAY), **(own or {})}
+    groups: dict[str, Mapping[str, type | None]] = {
+        EVERYDAY: classes.pop(EVERYDAY),
+        **(command_groups or {}),
+    }
     later = {group: COMMANDS[group] for group in COMMANDS if group != EVERYDAY}
     if everything:
         groups |= {**classes, **(more or {})}
