@@ -172,7 +172,9 @@ def importance_table(
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
-    columns["rank"] = _mean_rank([member.size_U for member in members])
+    # A member of weight 0 predicts nothing, so its ASVs are not the model's.
+    weights = [loaded.facts.weights[name] for name in models]
+    columns["rank"] = _mean_rank([member.size_U for member in members], weights)
     q_values_U = {name: np.ones(len(ids)) for name in loaded.q_values}
     for name, q_U in q_values_U.items():
         q_U[rows] = loaded.q_values[name][known]
@@ -182,7 +184,7 @@ def importance_table(
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
-        ranks_KU = np.array([_mean_rank(sizes) for sizes in zip(*folds, strict=True)])
+        ranks_KU = np.array([_mean_rank(sizes, weights) for sizes in zip(*folds, strict=True)])
         stable = stability(ranks_KU)
         columns["stability"] = stable.times_U / stable.folds
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
@@ -361,8 +363,8 @@ def agreement_table(
     return pd.concat(tables, ignore_index=True)
 
 
-def _mean_rank(sizes: Sequence[F64]) -> F64:
-    ranks: F64 = np.mean([rankdata(-size_U) for size_U in sizes], axis=0)
+def _mean_rank(sizes: Sequence[F64], weights: Sequence[float]) -> F64:
+    ranks: F64 = np.average([rankdata(-size_U) for size_U in sizes], axis=0, weights=weights)
     return ranks
 
 

@@ -189,6 +189,10 @@ def test_effects_follow_the_simulated_niches(study: Path, tmp_path: Path) -> Non
     assert _importance(study, folder, tmp_path / "i.tsv") == 0
     found = _read(tmp_path / "i.tsv")
     assert found["forest"].sum() == pytest.approx(1)
+    # The forest has the weight 0, so the model's ASVs are the kernel's.
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["weights"]["model"]["forest"] == 0
+    assert found["effect"].abs().is_monotonic_decreasing
     first = found[:20]
     truth = json.loads((study / "truth.json").read_text())
     mean = np.mean(list(truth["gradient_ph"].values()))
