@@ -231,6 +231,13 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
         for scored_run, scores in zip(compared, scores_of, strict=True)
     ]
     note = "In brackets: 95 % interval."
+    if any(one.run.groups for one in compared):
+        numbers = {one.drawn.units.number for one in compared if one.drawn is not None}
+        units = f"{numbers.pop()} groups" if len(numbers) == 1 else "groups"
+        note = (
+            f"In brackets: 95 % interval over {units}; samples that share a group in any of the "
+            "runs are in one."
+        )
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
 

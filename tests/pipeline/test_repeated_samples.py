@@ -86,6 +86,8 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     compared = " ".join(capsys.readouterr().out.split())
     assert "not comparable" in compared and "known subjects" in compared
     assert "behind" not in compared and "ahead" not in compared
+    # Samples that one run takes for independent are units of the other's groups.
+    assert f"over {SUBJECTS} groups" in compared
     # A model without skill is named where it is used.
     predicted = ("--output", tmp_path / "p.tsv")
     assert aam("predict", "--model", run, args[0], args[1], *predicted) == 0
