@@ -21,7 +21,7 @@ help:
 	@echo "Durations are of two cores; half as long, or twice, on other machines. The first makes .venv: 0.5 GB."
 	@echo "make demo    the example study inspected, trained, predicted, pretrained, compared: 2 to 3 CPU-minutes"
 	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 to 6 minutes"
-	@echo "make test    lint, types and the tests of every change: 15 to 25 minutes; a third: PART=units, training, engines"
+	@echo "make test    lint, types and the tests of every change: 12 to 20 minutes; a third: PART=units, training, engines"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"
@@ -48,7 +48,7 @@ test-fast: lint
 test: $(if $(filter training engines,$(PART)),,lint) $(VENV)/has-dev
 	$(PYTEST) -m $(SELECTED) $(PYTEST_OPTIONS)
 
-FITS = tests/training tests/distributed tests/performance
+FITS = tests/training tests/distributed tests/members tests/performance
 SELECTED_units = 'not nightly and not container and not slurm' $(FITS:%=--ignore=%)
 SELECTED_training = 'not nightly and not container and not slurm' $(FITS)
 SELECTED_engines = 'not nightly and (container or slurm)'

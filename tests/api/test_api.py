@@ -141,8 +141,8 @@ def test_a_fit_keeps_the_results_of_its_run(
     study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
 ) -> None:
     """In memory as in a run folder: scores, tables, plots, page and comparison."""
-    stored = aam.AAMRegressor(output_dir=tmp_path / "run").fit(table, metadata.ph)
-    held = pickle.loads(pickle.dumps(aam.AAMRegressor().fit(table, metadata.ph)))
+    stored = aam.AAMRegressor(repeats=2, output_dir=tmp_path / "run").fit(table, metadata.ph)
+    held = pickle.loads(pickle.dumps(aam.AAMRegressor(repeats=2).fit(table, metadata.ph)))
     assert "Most important ASVs" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
     assert main(["predict", "--model", str(tmp_path / "run"), *data]) == 0
@@ -490,7 +490,8 @@ CODE = """
 import sys, threading, warnings, aam, biom, numpy
 warnings.simplefilter("ignore", aam.AamWarning)
 table = biom.load_table(sys.argv[1])
-options = dict(epochs=2, embedding_dim=8, attention_heads=2, attention_layers=1, device="cpu",
+options = dict(epochs=1, folds=2, repeats=1, embedding_dim=8, attention_heads=2,
+               attention_layers=1, device="cpu",
                profile_features=8, rarefy_depth=0, members=("transformer",))
 model = aam.AAMRegressor(**options)
 fit = threading.Thread(target=model.fit, args=(table, numpy.arange(table.shape[1])))

@@ -168,7 +168,7 @@ def test_bombs_of_texts(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.parametrize("command", ["prepare", "unifrac"])
+@pytest.mark.parametrize("command", ["prepare", pytest.param("unifrac", marks=pytest.mark.nightly)])
 def test_bombs(folder: Path, name: str, command: str) -> None:
     make, message = BOMBS[name]
     make(folder / "bomb")

@@ -32,7 +32,7 @@ from tests.support.images import (
     write_lock,
 )
 
-pytestmark = [pytest.mark.container, pytest.mark.slow]
+pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
 REGISTRY = "127.0.0.1:5000/published"
 PACKAGED = (".ci", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 """What the packages of a release are built of, besides what the images are built of."""
@@ -75,7 +75,6 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(engines: E
     assert done.stdout.startswith("aam "), done.stderr
 
 
-@pytest.mark.nightly
 def test_every_package_of_a_lock_works_on_python_312(engines: Engines, tmp_path: Path) -> None:
     """By its hash, in an image without PyTorch; a study is made in it."""
     folder = Path("/var/tmp") / f"aam-whole-{os.getpid()}"
@@ -104,7 +103,6 @@ def test_every_package_of_a_lock_works_on_python_312(engines: Engines, tmp_path:
         shutil.rmtree(folder)
 
 
-@pytest.mark.nightly
 def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:
     """Root holds the image in podman, saves it as an archive, and makes the SIF."""
     archive = engines.images / "rocm63.tar"
@@ -147,7 +145,6 @@ def release(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Itera
         shutil.rmtree(checkout)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("engine", "form"), [("podman", "oci"), ("apptainer", "sif")])
 def test_a_release_pulls_its_images_without_options(
     engines: Engines, release: Path, engine: str, form: str
@@ -169,7 +166,6 @@ def test_a_release_pulls_its_images_without_options(
     assert "The image was not pulled" in refused.stderr
 
 
-@pytest.mark.nightly
 def test_podman_and_apptainer_make_the_same_of_the_same_inputs() -> None:
     """Same packages, same source, same versions: `cpu` is built in full by both."""
     held = recorded(podman_image("cpu"), "cpu", "podman")["labels"]

@@ -109,7 +109,13 @@ def test_unifrac_of_a_store_is_the_same(
     assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
 
 
-@pytest.mark.parametrize("args", ["--metadata-column ph", "--metadata-column site --classifier"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param("--metadata-column ph", marks=pytest.mark.nightly),
+        "--metadata-column site --classifier",
+    ],
+)
 def test_train_and_evaluate_on_a_store_give_the_same_result(
     study_dir: Path, store: Path, tmp_path: Path, args: str
 ) -> None:

@@ -273,6 +273,7 @@ def test_the_package_unifrac_agrees(python_with_unifrac: str, tmp_path: Path) ->
             np.testing.assert_allclose(found[metric], other, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_package_unifrac_reads_our_matrix(
     python_with_unifrac: str, study: Path, tmp_path: Path

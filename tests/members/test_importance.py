@@ -166,6 +166,7 @@ def test_reads_are_permuted_within_groups_only(run: Path, study: Path, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_networks_find_planted_asvs_by_integrated_gradients(study: Path, tmp_path: Path) -> None:
     """Of the first 20 ASVs 6 are planted, by networks of half of the samples (R2 0.19)."""
     args = ("--folds", 2, "--epochs", 60, "--lr", 0.003, "--batch-size", 16, "--rarefy-depth", 0)

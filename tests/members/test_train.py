@@ -91,7 +91,9 @@ def test_reads_of_equal_sequences_are_summed(study: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("groups", [(), ("--group-column", "subject")])
+@pytest.mark.parametrize(
+    "groups", [pytest.param((), marks=pytest.mark.nightly), ("--group-column", "subject")]
+)
 def test_the_order_of_the_rows_changes_nothing(
     study: Path, tmp_path: Path, groups: tuple[str, ...]
 ) -> None:

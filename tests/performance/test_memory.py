@@ -66,10 +66,15 @@ MATH = Backends(named("math"), named("math"))
     [
         pytest.param({}, "none", id="plain"),
         pytest.param({"patch": 1, "width": 192}, "none", id="patch-1-width-192"),
-        pytest.param({"backends": MATH}, "none", id="math"),
-        pytest.param({"asv_chunk": 16, "recompute": True}, "none", id="chunked-recomputed"),
-        pytest.param({"frozen": True}, "none", id="frozen"),
-        pytest.param({}, "bf16", id="bf16"),
+        pytest.param({"backends": MATH}, "none", id="math", marks=pytest.mark.nightly),
+        pytest.param(
+            {"asv_chunk": 16, "recompute": True},
+            "none",
+            id="chunked-recomputed",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param({"frozen": True}, "none", id="frozen", marks=pytest.mark.nightly),
+        pytest.param({}, "bf16", id="bf16", marks=pytest.mark.nightly),
         pytest.param({"asv_chunk": 16}, "bf16", id="bf16-chunked"),
         pytest.param({"counts": True}, "none", id="counts"),
     ],
@@ -144,14 +149,9 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @local_ranks.NEEDS_FSDP
-@pytest.mark.parametrize(
-    "fsdp",
-    [
-        pytest.param(False, id="ddp", marks=pytest.mark.nightly),
-        pytest.param(True, id="fsdp"),
-    ],
-)
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
 def test_the_peak_of_a_rank_is_that_of_its_allocator(
     study: Study, study_dir: Path, tmp_path: Path, fsdp: bool
 ) -> None:

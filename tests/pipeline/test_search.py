@@ -257,7 +257,8 @@ def _process(folder: Path, storage: str | None, total: int) -> None:
 @pytest.mark.parametrize("storage", [None, "journal"])
 def test_several_processes_share_the_trials(tmp_path: Path, storage: str | None) -> None:
     """Each finishes the trial that it runs when the last one of the total ends."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # 3 s of imports, once
     processes = [
         context.Process(target=_process, args=(tmp_path, storage, 7), daemon=True) for _ in range(3)
     ]

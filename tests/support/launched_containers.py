@@ -11,9 +11,16 @@ import pytest
 
 from tests.support.engines import USER, Engines, start
 
-ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root"),
-           ("docker", USER)]  # fmt: skip
-each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
+ENGINES = [("apptainer", USER), ("podman", USER), ("docker", USER)]
+AT_NIGHT = [("singularity", USER), ("podman", "root")]
+"""The same programs under another name, and with other rights."""
+each = pytest.mark.parametrize(
+    ("engine", "user"),
+    [
+        *(pytest.param(*pair, id="-".join(pair)) for pair in ENGINES),
+        *(pytest.param(*pair, id="-".join(pair), marks=pytest.mark.nightly) for pair in AT_NIGHT),
+    ],
+)
 
 
 @pytest.fixture(scope="module")

@@ -265,13 +265,6 @@ def same(one: Path, other: Path) -> None:
         assert torch.equal(found[name], value), name
 
 
-def near(one: Path, other: Path) -> None:
-    """Check that two runs with as many ranks ended with the same weights."""
-    expected, found = weights(one), weights(other)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
-
-
 def losses(run: Path) -> list[float]:
     """Return the validation loss of each epoch."""
     with (run / "metrics.csv").open(newline="") as stream:

@@ -99,6 +99,7 @@ def test_a_compiler_that_computes_something_else_is_not_used() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
     study_dir: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from tests.support.resumed_runs import (
     HUP,
     INT,
     KILL,
-    RUNS,
     STOPPED,
     TERM,
     USR1,
@@ -101,7 +100,13 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pretraining", "regression", "folds"),
+        pytest.param("classification", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
     study_dir: Path, whole: Any, tmp_path: Path, name: str, workers: int
 ) -> None:

@@ -119,7 +119,9 @@ def test_a_resumed_run_has_the_input_of_before(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pretraining", "counts-alone", "targets"])
+@pytest.mark.parametrize(
+    "name", ["pretraining", pytest.param("counts-alone", marks=pytest.mark.nightly), "targets"]
+)
 def test_a_run_lists_its_files(study_dir: Path, tmp_path: Path, name: str) -> None:
     run, logger = tmp_path / "run", ("--logger", "tensorboard")
     if name == "pretraining":
