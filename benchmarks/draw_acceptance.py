@@ -1,10 +1,10 @@
-"""Tables of docs/stack.md and docs/containers.md: measured stacks, images, and GPUs with theirs.
+"""Tables of docs/: measured stacks (stack.md), images (versions.md), GPUs (containers.md).
 
     python benchmarks/draw_acceptance.py
 
 replaces what stands between `<!-- NAME -->` and `<!-- end -->`: from docs/acceptance/*.json the
 measurements, from launcher/catalog.yaml the images and the GPUs that they serve. A file is the
-acceptance.json of `aam acceptance` (docs/acceptance.md), named after its host, such as mi300a.json.
+acceptance.json of `aam acceptance` (docs/stack.md), named after its host, such as mi300a.json.
 PyTorch is not needed.
 """
 
@@ -25,18 +25,20 @@ from launcher.plan.hardware import fused, preference, serves
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "acceptance"
-STACK, CONTAINERS = ROOT / "docs" / "stack.md", ROOT / "docs" / "containers.md"
-NOT_MEASURED = "not measured"
+STACK, VERSIONS, CONTAINERS = (
+    ROOT / "docs" / name for name in ("stack.md", "versions.md", "containers.md")
+)
 CARDS = {
     # Compute capabilities: https://developer.nvidia.com/cuda-gpus.
     "sm_50": "GTX 750, Quadro M1200", "sm_52": "M40, M60, GTX 900", "sm_60": "P100",
-    "sm_61": "P4, P40, GTX 10", "sm_70": "V100, Titan V", "sm_75": "T4, RTX 20, Quadro RTX",
+    "sm_61": "P4, P40, GTX 10", "sm_70": "V100, Titan V", "sm_75": "T4, GTX 16, RTX 20, Quadro RTX",
     "sm_80": "A100, A30", "sm_86": "A10, A40, RTX 30, RTX A6000",
-    "sm_89": "L4, L40S, RTX 40, RTX 6000 Ada", "sm_90": "H100, H200, GH200",
+    "sm_89": "L4, L40S, RTX 40, RTX 4000 to 6000 Ada", "sm_90": "H100, H200, GH200",
     "sm_100": "B200, GB200", "sm_103": "B300, GB300",
     "sm_120": "RTX 50, RTX PRO 6000", "sm_121": "GB10 (DGX Spark)",
     # Those without a PCI device in `launcher.gpus.amd`: the ROCm documents.
-    "gfx1030": "Radeon RX 6800, 6900, PRO W6800", "gfx1101": "Radeon RX 7700, 7800, PRO W7700",
+    "gfx1030": "Radeon RX 6800, 6900, PRO W6800", "gfx1100": "Radeon PRO W7800, W7900",
+    "gfx1101": "Radeon RX 7700, 7800, PRO W7700",
     "gfx1102": "Radeon RX 7600", "gfx1150": "Radeon 890M", "gfx1151": "Radeon 8060S",
 }  # fmt: skip
 """Cards of an architecture, where the launcher has no product names."""
@@ -56,38 +58,24 @@ def read_files(folder: Path = FOLDER) -> dict[str, AcceptanceFile]:
     return {path.name: read(path) for path in sorted(folder.glob("*.json"))}
 
 
-def stacks(files: Files) -> str:
-    """Return the table of the attention backends that were measured, by GPU and PyTorch."""
-    lines = ["| GPU | PyTorch | image | right | wrong | golden run | date |",
+def stacks(files: Files, catalog: Catalog) -> str:
+    """Return the table of what was measured on each host with each image, and what was not."""
+    lines = ["| GPU | image | nodes | attention right | wrong | parts | date |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     vendors = {vendor.name: vendor.title for vendor in VENDORS.values() if vendor.torch_field}
+    names = [image.name for image in catalog.images]
     for name, content in files.items():
         vendors.pop(vendor_of(content.host) or "", None)
         for run in content.runs:
-            if "check" in run.parts:
-                outcomes = backends_of(run)
-                right = sorted(one for one, bad in outcomes.items() if not bad)
-                wrong = sorted(one for one, bad in outcomes.items() if bad)
-                golden = run.parts["golden"].verdict if "golden" in run.parts else NOT_MEASURED
-                cells = run.torch, run.image or "native", ", ".join(right), ", ".join(wrong), golden
-                lines.append(_row(_gpu(name, content), *map(_text, (*cells, run.date[:10]))))
-    lines += [_row(title, NOT_MEASURED, *[""] * 5) for title in vendors.values()]
-    return "\n".join(lines)
-
-
-def images(files: Files, catalog: Catalog) -> str:
-    """Return the table of the verdicts of each image on each GPU."""
-    lines = ["| image | GPU | nodes | verdicts | date |", "|---|---|---|---|---|"]
-    rows: dict[str, list[str]] = {f"`{image.name}`": [] for image in catalog.images}
-    for name, content in files.items():
-        for run in content.runs:
-            image, torch, date = map(_text, (run.image, run.torch, run.date[:10]))
-            title = f"`{image}`" if run.image else f"native, PyTorch {torch}"
-            cells = _gpu(name, content), str(run.nodes), _verdicts(run), date
-            rows.setdefault(title, []).append(_row(title, *cells))
-    for title, found in rows.items():
-        lines += found or [_row(title, NOT_MEASURED, *[""] * 3)]
-    return "\n".join(lines)
+            outcomes = backends_of(run) if "check" in run.parts else {}
+            right = ", ".join(sorted(backend for backend, bad in outcomes.items() if not bad))
+            wrong = ", ".join(sorted(backend for backend, bad in outcomes.items() if bad))
+            image = f"{run.image or 'native'}, PyTorch {run.torch}"
+            cells = [_text(cell) for cell in (image, run.nodes, right, wrong)]
+            lines.append(_row(_gpu(name, content), *cells, _verdicts(run), _text(run.date[:10])))
+            names = [other for other in names if other != run.image]
+    missing = [*(f"GPUs of {title}" for title in vendors.values()), *(f"`{n}`" for n in names)]
+    return "\n".join(lines) + f"\n\nNot measured: {', '.join(missing) or 'nothing'}."
 
 
 def definitions(catalog: Catalog) -> str:
@@ -183,12 +171,11 @@ def page(old: str, name: str, drawn: str) -> str:
 def pages(files: Files, catalog: Catalog) -> dict[Path, str]:
     """Return the pages with their tables."""
     tables = (
-        (STACK, "acceptance", stacks(files)),
-        (CONTAINERS, "acceptance", images(files, catalog)),
-        (CONTAINERS, "images", definitions(catalog)),
+        (STACK, "acceptance", stacks(files, catalog)),
+        (VERSIONS, "images", definitions(catalog)),
         (CONTAINERS, "gpus", gpus(catalog)),
     )
-    texts = {path: path.read_text(encoding="utf-8") for path in (STACK, CONTAINERS)}
+    texts = {path: path.read_text(encoding="utf-8") for path in (STACK, VERSIONS, CONTAINERS)}
     for path, name, drawn in tables:
         texts[path] = page(texts[path], name, drawn)
     return texts

@@ -175,7 +175,7 @@ def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
     """Check that engines accept every name.
 
     Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
-    as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
+    as CSV, which has one kind of line end.
     """
     found = [(name, "it is not UTF-8") for name in argv
              if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip

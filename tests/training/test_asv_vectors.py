@@ -43,7 +43,7 @@ def printed(capsys: Capture) -> str:
 
 
 def assert_same(found: bytes, expected: bytes) -> None:
-    """A vector may depend by rounding on its place among others (docs/compatibility.md)."""
+    """A vector may depend by rounding on its place among others (docs/versions.md)."""
     tables = [pd.read_csv(io.BytesIO(content), sep="\t") for content in (found, expected)]
     pd.testing.assert_frame_equal(*tables, rtol=1e-5, atol=1e-6)
 
