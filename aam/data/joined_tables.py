@@ -59,12 +59,14 @@ class JoinedTables:
         table: the joined table.
         sequence_of: the sequence of each ASV by its id; None where one table is taken as it is.
         id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
+        id_of_asv: the same of its ASVs.
         tips: how tips of the tree are named, where ASVs are cut.
     """
 
     table: TableBlocks
     sequence_of: Mapping[str, str] | None
     id_of_sample: Sequence[Mapping[str, str]]
+    id_of_asv: Sequence[Mapping[str, str]]
     tips: TrimmedTips | None
 
 
@@ -84,7 +86,8 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
     if len(paths) == 1 and options.trim_length in ("auto", 0):
         table = TableBlocks(samples, tables[0].feature_ids, tables[0].blocks)
-        return JoinedTables(table, None, id_of_sample, None)
+        unchanged = {name: name for name in table.feature_ids}
+        return JoinedTables(table, None, id_of_sample, (unchanged,), None)
 
     dna_KF = []
     for number, table in enumerate(tables):
@@ -134,19 +137,17 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
                 rows = slice(first, first := first + counts.shape[0])
                 yield counts if kept_KN is None else counts[np.flatnonzero(kept_KN[number][rows])]
 
+    id_of_asv = [
+        {name: id_of[dna] for name, dna in zip(table.feature_ids, dnas, strict=True)}
+        for table, dnas in zip(tables, kept_KF, strict=True)
+    ]
     tips = None
     if cut is not None:
-        pairs = zip(tables, kept_KF, strict=True)
-        asv_of = {
-            name: dna
-            for table, dnas in pairs
-            for name, dna in zip(table.feature_ids, dnas, strict=True)
-            if not is_sequence(name)
-        }
-        tips = TrimmedTips(cut, asv_of)
+        items = (item for new_ids in id_of_asv for item in new_ids.items())
+        tips = TrimmedTips(cut, {name: dna for name, dna in items if not is_sequence(name)})
     table = TableBlocks(samples, tuple(id_of.values()), blocks)
     sequence_of = {name: dna for dna, name in id_of.items()}
-    return JoinedTables(table, sequence_of, id_of_sample, tips)
+    return JoinedTables(table, sequence_of, id_of_sample, id_of_asv, tips)
 
 
 def study_names(options: Prepare) -> tuple[str, ...]:
@@ -156,7 +157,12 @@ def study_names(options: Prepare) -> tuple[str, ...]:
         UsageError: files or names do not fit the number of tables, or a name cannot be one.
     """
     tables = len(options.table)
-    for flag, given in (("--sequences", options.sequences), ("--metadata", options.metadata)):
+    of_tables = {
+        "--sequences": options.sequences,
+        "--metadata": options.metadata,
+        "--taxonomy": options.taxonomy,
+    }
+    for flag, given in of_tables.items():
         if len(given) not in (0, 1, tables):
             raise UsageError(
                 f"Too many or too few {flag}",

@@ -32,6 +32,7 @@ from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
 from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
 from aam.data.table import check_reads, leave_out_samples
+from aam.data.taxonomy import join_taxonomies, read_taxonomy
 from aam.memory import memory_budget
 
 
@@ -50,6 +51,8 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     joined = join_tables(options, block_bytes, budget)
     # Before the counts are written, which takes long.
     metadata = join_metadata(options, joined.id_of_sample)
+    taxonomies = [read_taxonomy(path) for path in options.taxonomy]
+    taxa = join_taxonomies(taxonomies, joined.id_of_asv) if taxonomies else None
     table, sequence_of = joined.table, joined.sequence_of
     richness_N = np.zeros(len(table.sample_ids), dtype=np.int64)
     prevalence_F = np.zeros(len(table.feature_ids), dtype=np.int64)
@@ -88,6 +91,11 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         sequences = tuple(sequence_of[name] for name in names)
     letters, ends = pack(names)
     save(tokens=encode(sequences, None, budget), asvs=letters, asvs_ends=ends)
+    if taxa is not None:
+        if unmatched := sum(name not in taxa for name in names):
+            info(f"{unmatched} of {len(names)} ASVs are not in the taxonomy.")
+        letters, ends = pack(taxa.get(name, "") for name in names)
+        save(taxa=letters, taxa_ends=ends)
 
     # Counts are written block by block below a header with their number, which is known from the
     # first reading. (Through a mapping, a full disk would kill the process.)
@@ -130,6 +138,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         "--sequences": options.sequences,
         "--tree": () if options.tree is None else (options.tree,),
         "--metadata": options.metadata,
+        "--taxonomy": options.taxonomy,
     }
     made_from = {
         name: {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}

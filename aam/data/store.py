@@ -11,6 +11,7 @@
     lengths.npy  ancestors.npy  ancestors_ends.npy                  the sheared tree, if any
     metadata_rows.npy     int64 [m], samples that have metadata     if any
     metadata_cells.npy  metadata_ends.npy                           column after column, packed
+    taxa.npy  taxa_ends.npy                taxon of each ASV, packed    if any
 
 Opening costs the same for ten samples and ten million, and processes that open one store share its
 pages. It finds arrays that are absent, cut off or of another shape; `aam prepare --verify` compares
@@ -130,6 +131,18 @@ def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]
         for k, name in enumerate(header.metadata)
     }
     return PackedStrings(ids, ids_ends, rows), columns
+
+
+def stored_taxa(path: Path) -> dict[str, str]:
+    """Return the taxon of each ASV that has one, by feature id."""
+    header = read_header(path)
+    if "taxa" not in header.arrays:
+        remedy = "give the taxonomy itself, or make the store again with --taxonomy"
+        raise DataError("The store holds no taxonomy", f"'{path}'", remedy)
+    names = ("asvs", "asvs_ends", "taxa", "taxa_ends")
+    ids, ids_ends, taxa, taxa_ends = (_map(path, header, name) for name in names)
+    pairs = zip(PackedStrings(ids, ids_ends), PackedStrings(taxa, taxa_ends), strict=True)
+    return {name: taxon for name, taxon in pairs if taxon}
 
 
 def verify(path: Path) -> int:

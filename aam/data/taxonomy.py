@@ -1,14 +1,16 @@
-"""Taxonomy of ASVs: a TSV of QIIME 2, or its artifact FeatureData[Taxonomy]."""
+"""Taxonomy of ASVs: a TSV of QIIME 2, its artifact FeatureData[Taxonomy], or that of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
 from aam.data.formats.text import decoded, lines_of
+from aam.data.store import is_store, stored_taxa
 
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
@@ -25,6 +27,8 @@ def named_ranks(taxon: str) -> list[str]:
 
 def read_taxonomy(path: Path) -> dict[str, str]:
     """Read the taxon of each ASV, by feature id."""
+    if is_store(path):
+        return stored_taxa(path)
     data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
     lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
@@ -52,6 +56,32 @@ def read_taxonomy(path: Path) -> dict[str, str]:
             "ASVs have two taxa", f"'{path}', {first_few(twice)}", "keep one line for each ASV"
         )
     return taxa
+
+
+def join_taxonomies(
+    taxonomies: Sequence[Mapping[str, str]], id_of_asv: Sequence[Mapping[str, str]]
+) -> dict[str, str]:
+    """Return the taxon of each joined ASV: the ranks that its ASVs of the tables have in common.
+
+    Args:
+        taxonomies: taxon by the ids of each of K tables, or of all of them.
+        id_of_asv: joined id of each ASV by its id in each of K tables.
+
+    >>> whole = {"ACGT": "d__B; g__A; s__a", "ACGA": "d__B; g__A; s__c"}
+    >>> join_taxonomies([whole], [{"ACGT": "ACG", "ACGA": "ACG"}])
+    {'ACG': 'd__B; g__A'}
+    """
+    ranks_of: dict[str, list[str]] = {}
+    for number, new_ids in enumerate(id_of_asv):
+        taxa = taxonomies[number % len(taxonomies)]
+        require_common(taxa, list(new_ids))
+        for name, joined in new_ids.items():
+            if name in taxa:
+                ranks = [rank.strip() for rank in taxa[name].split(";")]
+                pairs = zip(ranks, ranks_of.get(joined, ranks), strict=False)
+                common = takewhile(lambda pair: pair[0] == pair[1], pairs)
+                ranks_of[joined] = [rank for rank, _ in common]
+    return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}
 
 
 def require_common(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.sequences import decode
 from aam.data.study import load_study
+from aam.data.taxonomy import read_taxonomy
 from tests.data.test_joined_tables import Capture, counts_of, messages, prepare, write_table
 
 RNG = np.random.default_rng(3)
@@ -101,17 +102,29 @@ def test_the_tips_of_the_tree_stand_for_asvs_that_are_cut(tmp_path: Path) -> Non
 
 def test_hashes_have_a_fasta_each(tmp_path: Path) -> None:
     """The same id may name a short sequence in one study and a long one in the other."""
-    studies, fastas = {}, []
+    studies, files = {}, []
     for name, length in (("a", 50), ("b", 40)):
         dna_of = {hashlib.md5(dna[:length].encode()).hexdigest(): dna[:length] for dna in DNA}
         rows = {f"{name}{row}": value for row, value in enumerate(CLASSES)}
         studies[name] = write_study(tmp_path, name, rows, asvs=[*dna_of])
         fasta = tmp_path / f"{name}.fasta"
         fasta.write_text("".join(f">{md5}\n{dna}\n" for md5, dna in dna_of.items()))
-        fastas += ["--sequences", fasta]
-    assert join(tmp_path / "s.aam", studies, tuple(fastas)) == 0
+        taxonomy = tmp_path / f"{name}.taxonomy.tsv"
+        # The studies name the genus of the first ASV differently, and b has no taxon of the last.
+        genera = [f"G{k}{name if k == 0 else ''}" for k in range(len(DNA) - (name == "b"))]
+        lines = [f"{md5}\td__B; g__{g}\n" for md5, g in zip(dna_of, genera, strict=False)]
+        taxonomy.write_text("".join(["Feature ID\tTaxon\n", *lines]))
+        files += ["--sequences", fasta, "--taxonomy", taxonomy]
+    assert join(tmp_path / "s.aam", studies, tuple(files)) == 0
     found = decode(load_study(TableOptions(table=tmp_path / "s.aam")).tokens_FL)
     assert set(found) == {dna[:40] for dna in DNA}
+    # ASVs that are cut have other ids than the taxonomies.
+    taxa = read_taxonomy(tmp_path / "s.aam")
+    genera = {dna[:40]: f"d__B; g__G{k}" for k, dna in enumerate(DNA)}
+    assert taxa == genera | {DNA[0][:40]: "d__B"}
+    assert join(tmp_path / "t.aam", studies, tuple(files[:2] + files[4:6])) == 0
+    with pytest.raises(DataError, match="holds no taxonomy"):
+        read_taxonomy(tmp_path / "t.aam")
 
 
 def test_the_same_sample_in_two_studies_is_kept_in_the_first(

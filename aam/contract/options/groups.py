@@ -110,7 +110,9 @@ Metric = Literal[
 TargetType = Literal["regression", "classification", "ordinal"]
 
 # Options of several groups and commands.
-TAXONOMY = basic_option("Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.")
+TAXONOMY = basic_option(
+    "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon), .qza, or folder of `aam prepare`."
+)
 DROP_MISSING_ASVS = option(
     "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
 )

@@ -22,8 +22,8 @@ from aam.contract.options.groups import (
 class Prepare:
     """Write a study, or several together, as a folder that every command memory-maps as --table.
 
-    The folder replaces table, sequences and tree, and --metadata if that is given here. ASVs of
-    several tables with the same sequence are one ASV.
+    The folder replaces table, sequences and tree, and --metadata and --taxonomy if these are given
+    here. ASVs of several tables with the same sequence are one ASV.
 
     Examples:
         aam prepare --table table.biom --tree tree.nwk --output study.aam
@@ -44,6 +44,13 @@ class Prepare:
     metadata: tuple[Path, ...] = basic_option(
         "Sample metadata to store with the samples: TSV as QIIME 2 reads it; once for each table, "
         "or once for all.",
+        default=(),
+        repeated=True,
+    )
+    taxonomy: tuple[Path, ...] = basic_option(
+        "Taxonomy of the ASVs to store, for --taxonomy of other commands: TSV of QIIME 2 or .qza; "
+        "once for each table, or once for all. An ASV that stands for several has the ranks that "
+        "they have in common.",
         default=(),
         repeated=True,
     )

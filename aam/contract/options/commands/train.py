@@ -136,7 +136,7 @@ class Train:
     )
     taxonomy: Path | None = basic_option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
-        "(Feature ID, Taxon) or .qza.",
+        "(Feature ID, Taxon), .qza, or the folder of `aam prepare`.",
         resumable=True,
     )
     equal_depth: bool = option(

@@ -48,7 +48,7 @@ class Predict:
         role="output",
     )
     taxonomy: Path | None = option(
-        "Taxonomy of the ASVs, TSV of QIIME 2 or .qza: --explain sums the ASVs of a taxon.",
+        "Taxonomy of the ASVs, as `aam train` takes it: --explain sums the ASVs of a taxon.",
         needs=("--explain",),
     )
     force: bool = option(
