@@ -1,17 +1,21 @@
-"""The commands of a tutorial run as they are, from top to bottom, and print what it shows."""
+"""The commands of a tutorial, and of the demo, run as they are and print what is promised."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import aam
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial_several_studies.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "tutorial_several_studies.md"
 BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -40,3 +44,20 @@ def test_the_tutorial_of_several_studies_runs(
 def without_figures(text: str) -> str:
     """Leave out numbers, whose last digits differ between processors, and blanks."""
     return re.sub(r"[\d.,\s]+", " ", text).strip()
+
+
+@pytest.mark.nightly  # `.ci/run` runs `make demo` at each change
+def test_the_demo_names_its_report_early_and_lists_the_planted_asvs(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / "demo.sh", tmp_path / "demo"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = f"{tmp_path / 'demo' / 'response' / 'report.html'}\n"
+    assert Path(report.strip()).is_file()
+    assert done.stdout.index(report) < done.stdout.index("== Predict")
+    assert "3 of 3 are among the" in done.stdout
+    assert (tmp_path / "demo" / "pretrain" / "model").is_dir()
