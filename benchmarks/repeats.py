@@ -24,7 +24,7 @@ from aam.evaluation.intervals import SCORED
 from aam.evaluation.metrics import value_of
 from aam.members.member import combine_results, estimator
 from aam.members.option_checks import resolve
-from aam.pipeline.train import folds_of, samples_of
+from aam.pipeline.plan import plan
 from aam.training.labelled_study import load_labelled_study
 
 
@@ -38,7 +38,8 @@ def main() -> None:
         words = [*arguments.train, "--output-dir", folder, "--repeats", str(arguments.partitions)]
         options = resolve(build(Train, parse_command("train", words)))
         study = load_labelled_study(options, None, options.split)
-        folds, samples = folds_of(options, study), samples_of(study)
+        planned = plan(options, study)
+        folds, samples = planned.folds, planned.samples()
         began = time.process_time()
         results = {
             name: estimator(name).cross_validate(samples, folds, final=False, weighed=True)

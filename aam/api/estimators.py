@@ -50,8 +50,8 @@ from aam.data.study import make_study
 from aam.data.table import table_of
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.members.option_checks import resolve
+from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
-from aam.pipeline.train import sequence_length
 from aam.training.labelled_study import label_study
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import

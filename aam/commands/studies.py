@@ -173,16 +173,16 @@ def _preview(
     """Print what a training would do."""
     # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
     from aam.members.option_checks import resolve
+    from aam.pipeline.plan import plan
     from aam.pipeline.preview import preview
-    from aam.pipeline.train import folds_of
-    from aam.training.labelled_study import check_labels, label_study
+    from aam.training.labelled_study import label_study
 
     options = resolve(options)
     labelled = label_study(options, study, metadata, options.split)
-    check_labels(options, labelled)
-    folds = folds_of(options, labelled)
-    associations, _ = preview(options, labelled, folds)
-    column, names = options.target.metadata_column, folds.labels.classes or folds.labels.levels
+    planned = plan(options, labelled)
+    associations, _ = preview(planned)
+    column, labels = options.target.metadata_column, planned.folds.labels
+    names = labels.classes or labels.levels
     texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
     kind: Literal["categories", "numbers"] = "categories" if names else "numbers"
     return MetadataColumn(column, kind, texts, ""), associations

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, TransformName
 from aam.contract.records import AboveZero
 from aam.data.ids import likely_difference
@@ -332,11 +331,11 @@ class OutputRange:
 UNLIMITED = OutputRange()
 
 
-def output_range(options: Train) -> OutputRange:
+def output_range(
+    levels: Sequence[str], output_min: float | None, output_max: float | None
+) -> OutputRange:
     """Return the range of --output-min and --output-max, or that of the ranks of --ordinal."""
-    if levels := options.target.levels:
-        return OutputRange(0.0, len(levels) - 1.0)
-    return OutputRange(options.output_min, options.output_max)
+    return OutputRange(0.0, len(levels) - 1.0) if levels else OutputRange(output_min, output_max)
 
 
 @dataclass(frozen=True)

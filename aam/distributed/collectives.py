@@ -24,7 +24,6 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from aam.contract.errors import AamError, DataError, UsageError
-from aam.contract.options import values_of
 from aam.contract.version import __version__
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, RankGroup, Ranks, T
@@ -183,8 +182,8 @@ class Communicator(RankGroup):
                     "start all ranks with the same command, program and files",
                 )
 
-    def require_equal_options(self, options: Any) -> None:
-        """Refuse ranks whose programs, libraries or options differ."""
+    def require_equal_options(self, values: Mapping[str, Any]) -> None:
+        """Refuse ranks whose programs, libraries or options (values by flag) differ."""
         programs = {
             "aam": __version__,
             "torch": torch.__version__,
@@ -196,7 +195,7 @@ class Communicator(RankGroup):
         programs["image"] = str(launch.get("digest") or launch.get("place"))
         gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
         programs["GPUs"] = ", ".join(sorted(gpus))
-        self.require_equal(programs | values_of(options), UsageError)
+        self.require_equal(programs | dict(values), UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
         """Refuse ranks whose input or decisions differ, by digest: no rank sends its arrays."""

@@ -25,7 +25,6 @@ from aam.arrays import Rows
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
-from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
@@ -397,12 +396,11 @@ def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) 
     return assigned
 
 
-def check_options(options: Train) -> None:
+def check_groups(target: str, group: str | None, study: str | None) -> None:
     """Refuse groups that are the target: training samples have no held-out value of it."""
-    group, study = options.split.group_column, options.study_column
     named = {"--group-column": group, "--study-column": study}
     for flag, column in named.items():
-        if column == options.target.metadata_column:
+        if column == target:
             raise UsageError(
                 "The groups are the target, so no training sample has the value of a held-out one",
                 f"{flag} {column}",
@@ -413,13 +411,15 @@ def check_options(options: Train) -> None:
         raise UsageError("The groups are the studies", f"--group-column {group}", remedy)
 
 
-def read_studies(options: Train, metadata: Metadata, sample_ids: Sequence[str]) -> list[str] | None:
+def read_studies(
+    column: str | None, metadata: Metadata, sample_ids: Sequence[str]
+) -> list[str] | None:
     """Read the study of each sample; None without --study-column.
 
     Raises:
         DataError: samples without a study, or fewer than two studies.
     """
-    if (column := options.study_column) is None:
+    if column is None:
         return None
     studies: list[str] = metadata.values(column, sample_ids).tolist()
     if missing := [name for name, study in zip(sample_ids, studies, strict=True) if not study]:

@@ -17,7 +17,7 @@ from aam.contract.options.groups import TRANSFORMER
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import Metadata, listed_columns
 from aam.distributed.environment import read_environment
-from aam.evaluation.splits import check_options
+from aam.evaluation.splits import check_groups
 
 
 def resolve(options: Train) -> Train:
@@ -26,7 +26,7 @@ def resolve(options: Train) -> Train:
     `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
     one split, since it takes long to train.
     """
-    check_options(options)
+    check_groups(options.target.metadata_column, options.split.group_column, options.study_column)
     several, number = several_processes(options), options.scale.processes
     if not options.uses_network and (number > 1 or several):
         # Each process would train the same models.

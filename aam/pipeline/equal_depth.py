@@ -20,7 +20,7 @@ from aam.evaluation.splits import Split
 from aam.members.base import Samples
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
-from aam.pipeline.train import Result
+from aam.pipeline.cross_validation import Result
 from aam.training.labelled_study import LabelledStudy
 
 

@@ -12,38 +12,36 @@ import numpy as np
 
 from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
-from aam.contract.options.commands.train import Train
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import TITLES
+from aam.pipeline.plan import TrainingPlan
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
-from aam.training.labelled_study import LabelledStudy
 
 _SHOWN_CLASSES = 8
 _FEW_SAMPLES = 20
 
 
-def preview(
-    options: Train, study: LabelledStudy, folds: Folds
-) -> tuple[list[Association], RepeatedSamples | None]:
+def preview(plan: TrainingPlan) -> tuple[list[Association], RepeatedSamples | None]:
     """Print the samples and splits of a training, and warn of what it may learn instead.
 
     Returns:
         The columns that predict the target by themselves, see `associations`, and the subjects that
         the split divides.
     """
-    column, samples = options.target.metadata_column, len(study.values)
+    study, folds, column = plan.study, plan.folds, plan.target.metadata_column
+    samples = len(study.values)
     # What makes all that follows too good comes first.
-    if (repeated := find_repeated_samples(options, study, folds)) is not None:
+    if (repeated := find_repeated_samples(study, folds, column)) is not None:
         warn(repeated.sentence)
     if samples < _FEW_SAMPLES:
         warn(
             f"Only {samples} samples have '{column}': so few say little of new samples, "
             "whatever the score; a few dozen are the least from which to learn."
         )
-    if options.device.device not in ("auto", "cpu") and not options.uses_network:
+    if plan.device not in ("auto", "cpu") and not plan.uses_network:
         warn(
-            f"--device {options.device.device} has no effect: {' and '.join(options.members)} "
+            f"--device {plan.device} has no effect: {' and '.join(plan.members)} "
             "compute on the processor."
         )
     start = f"Samples: {samples} with '{column}', of {len(study.study.table.feature_ids)} ASVs"

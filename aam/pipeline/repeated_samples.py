@@ -25,7 +25,6 @@ from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
-from aam.contract.options.commands.train import Train
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
@@ -33,8 +32,9 @@ from aam.evaluation.intervals import SCORED, TITLES
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import value_of
 from aam.evaluation.scores import RepeatedScore
-from aam.evaluation.splits import FOLDS, make_splits
+from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
+from aam.pipeline.plan import TrainingPlan
 from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
@@ -152,16 +152,19 @@ class Communities:
 
 
 def find_repeated_samples(
-    options: Train, study: LabelledStudy, folds: Folds
+    study: LabelledStudy, folds: Folds, target: str
 ) -> RepeatedSamples | None:
-    """Return the column of the metadata whose values are most clearly repeated subjects."""
-    if options.split.group_column is not None:
+    """Return the column of the metadata whose values are most clearly repeated subjects.
+
+    None where the user named the column of the subjects; the `target` is no such column.
+    """
+    if folds.group_column not in (None, FILE_GROUPS):
         return None
     communities = Communities.of(study.study.table.counts, folds.labels)
     ids = study.study.table.sample_ids
     best, most = None, (False, 0.0)
     for name in study.metadata.columns:
-        if name == options.target.metadata_column:
+        if name == target:
             continue
         texts = study.metadata.values(name, ids).tolist()
         # A column with the name of subjects is preferred to one that divides them further.
@@ -281,10 +284,8 @@ def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64])
 
 
 def score_with_groups(
-    options: Train,
-    study: LabelledStudy,
+    plan: TrainingPlan,
     samples: TrainingSamples,
-    folds: Folds,
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> RepeatedScore | None:
@@ -292,8 +293,8 @@ def score_with_groups(
 
     None where the subjects cannot be split.
     """
-    kernel = estimator("kernel")
-    codes = category_codes(options.target, study.values) if options.split.stratify else None
+    kernel, folds = estimator("kernel"), plan.folds
+    codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
     number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
     try:

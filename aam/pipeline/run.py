@@ -16,7 +16,8 @@ from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import MEMBERS, networks
-from aam.contract.run_files import MODEL, planned
+from aam.contract.run_files import MODEL
+from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
@@ -48,21 +49,16 @@ from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
+from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.equal_depth import score_at_equal_depth
+from aam.pipeline.plan import TrainingPlan, plan, start_session
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
-from aam.pipeline.train import (
-    Result,
-    folds_of,
-    samples_of,
-    session,
-    train,
-)
 from aam.report.page import write_report_of_run
 from aam.report.terminal import print_table, show, studies_table
 from aam.threads import blas_threads
 from aam.training import run_folder
-from aam.training.labelled_study import LabelledStudy, check_labels, load_labelled_study
+from aam.training.labelled_study import LabelledStudy, load_labelled_study
 from aam.training.loggers import log_scores
 
 if TYPE_CHECKING:
@@ -92,21 +88,21 @@ def run(
         facts: entries of run.json in place of those of the command line.
 
     Raises:
-        AamError: see `session`, `load_labelled_study`, `check_labels`, `folds_of` and `train`.
+        AamError: see `start_session`, `load_labelled_study`, `plan` and `cross_validate`.
     """
-    with session(options, labelled, policy) as members:
-        options, group = members.options, members.group
-        prepared = run_folder.prepare("train", options, group, members.gpus)
+    with start_session(options, labelled, policy) as session:
+        options, group = session.options, session.group
+        prepared = run_folder.prepare("train", options, group, session.gpus)
         if labelled is None:
             splits = prepared.split_options(options.split)
-            labelled = load_labelled_study(options, members.length, splits)
-        check_labels(options, labelled)
+            labelled = load_labelled_study(options, session.length, splits)
         if options.equal_depth:
             require_reads(labelled.study.table.quantity, "--equal-depth")
-        folds = folds_of(options, labelled)
+        planned = plan(options, labelled)
+        folds = planned.folds
         # All that may refuse the study comes before `begin`, which changes the run folder.
-        checked = members.check(labelled)
-        files = planned(len(labelled.splits))
+        checked = session.check(labelled)
+        files = planned_files(len(labelled.splits))
         with (
             run_folder.begin(prepared, group, files, **checked, **facts) as record,
             blas_threads(len(labelled.values)),
@@ -115,17 +111,15 @@ def run(
             repeated: RepeatedSamples | None = None
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                associated, repeated = preview(options, labelled, folds)
+                associated, repeated = preview(planned)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
-            result = train(
-                labelled, samples_of(labelled), folds, options.members, members, record.record_fact
-            )
+            result = cross_validate(planned, planned.samples(), session, record.record_fact)
             if result is None:
                 return
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
-            scores = _scores(options, labelled, result, associated, repeated)
+            scores = _scores(options.equal_depth, planned, result, associated, repeated)
             facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
             model = dataclasses.replace(model, facts=facts_of_model)
             model.save(prepared.folder / MODEL)
@@ -137,7 +131,7 @@ def run(
                 for metric, score in model_scores.metrics.items()
                 if score.value is not None
             }
-            log_scores(options, finals)
+            log_scores(options.run, to_plain(options), finals)
             made: dict[str, Any] = {}
             for member in result.members.values():
                 made |= member.facts
@@ -169,13 +163,12 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
     Raises:
         AamError: see `run`.
     """
-    with session(options, labelled) as members:
-        options = members.options
-        check_labels(options, labelled)
-        folds, samples = folds_of(options, labelled), samples_of(labelled)
-        members.check(labelled)
+    with start_session(options, labelled) as session:
+        options = session.options
+        planned = plan(options, labelled)
+        session.check(labelled)
         with blas_threads(len(labelled.values)):
-            result = train(labelled, samples, folds, options.members, members)
+            result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
         model = _model(options, labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
@@ -239,20 +232,21 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
 
 
 def _scores(
-    options: Train,
-    labelled: LabelledStudy,
+    at_equal_depth: bool,
+    planned: TrainingPlan,
     result: Result,
     associated: Sequence[Association],
     repeated: RepeatedSamples | None,
 ) -> Scores:
     """Score the run, and everything that it is compared with."""
-    column, folds, grouped = options.target.metadata_column, result.folds, None
+    labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
+    grouped = None
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
     test = permutation_test(folds, result.combined.predictions_MC)
     kernel = result.members.get(KERNEL)
     if repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC
-        grouped = score_with_groups(options, labelled, result.samples, folds, repeated, given_MC)
+        grouped = score_with_groups(planned, result.samples, repeated, given_MC)
     scores = evaluate(column, folds, result.combined, seconds, test, grouped)
     predictions_MC = result.combined.predictions_MC
     inputs, curve, equal, transfer, differences = None, None, None, None, None
@@ -261,7 +255,7 @@ def _scores(
         inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
     columns = confounders(associated, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in columns)
-    if options.equal_depth or confounded:
+    if at_equal_depth or confounded:
         equal = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= MAX_SAMPLES:
         # A network takes too long to be fitted once more for each study and part.

@@ -61,10 +61,11 @@ from aam.inference.output_tables import write_table
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
 from aam.members.prediction_tables import held_out_table
-from aam.pipeline.train import Result, folds_of, samples_of, sequence_length, session, train
+from aam.pipeline.cross_validation import Result, cross_validate
+from aam.pipeline.plan import plan, sequence_length, start_session
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads
-from aam.training.labelled_study import LabelledStudy, check_labels, label_study, read_inputs
+from aam.training.labelled_study import LabelledStudy, label_study, read_inputs
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
@@ -355,7 +356,7 @@ class Trials:
     def of(cls, base: Train, folder: Path) -> Trials:
         """Read the study of a search, and split it."""
         labelled = label_study(base, *read_inputs(base, sequence_length(base)), base.split)
-        return cls(base, folder, labelled, samples_of(labelled))
+        return cls(base, folder, labelled, plan(base, labelled).samples())
 
     def train(self, values: Mapping[str, Any], split: Split) -> Result:
         """Train with other values of options, and predict the test samples of a split."""
@@ -384,15 +385,14 @@ class Trials:
         with as_library(), place as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
             with (
-                session(dataclasses.replace(options, run=run), study) as trial,
+                start_session(dataclasses.replace(options, run=run), study) as session,
                 blas_threads(len(study.values)),
             ):
-                check_labels(trial.options, study)
-                folds = folds_of(trial.options, study)
-                trial.check(study)
+                planned = plan(session.options, study)
+                session.check(study)
                 # A final fit, the bootstrap and the comparison with other columns would take longer
                 # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
-                result = train(study, trials.samples, folds, options.members, trial, final=False)
+                result = cross_validate(planned, trials.samples, session, final=False)
         assert result is not None  # a search runs in one process
         return result
 

@@ -30,10 +30,10 @@ from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
 from aam.members.prediction_tables import join_targets
+from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.run import run
-from aam.pipeline.train import folds_of, sequence_length
 from aam.training import run_folder
-from aam.training.labelled_study import check_labels, label_study, read_inputs
+from aam.training.labelled_study import label_study, read_inputs
 
 _OF_TARGET = (
     "target_transform",
@@ -116,7 +116,7 @@ def train_targets(options: Train) -> None:
             seed = options.loop.seed
             made = split_samples(
                 options.split, options.folds, seed, ids, metadata,
-                repeats=options.repeats, studies=read_studies(options, metadata, ids),
+                repeats=options.repeats, studies=read_studies(options.study_column, metadata, ids),
             )  # fmt: skip
             write_splits(path, ids, *made)
         content = path.read_bytes()
@@ -125,8 +125,7 @@ def train_targets(options: Train) -> None:
             info(f"Target: {column}")
             of_one = of_column(column, path)
             studies[column] = label_study(of_one, study, metadata, of_one.split)
-            check_labels(of_one, studies[column])
-            folds_of(of_one, studies[column])
+            plan(of_one, studies[column])
     replaced = around.overwrite and not resumed
     prepared = dataclasses.replace(prepared, overwrite=replaced, resumes=resumed)
     names = {column: place.name for column, place in folders.items()}

@@ -142,7 +142,7 @@ def fit(
         progress, table = run / "progress.json", folder / "metrics.csv"
         observers.append(Progress(progress, table, samples, name, fold, folds))
         title = run.name if folds == 1 else f"{run.name}/fold-{fold}"
-        observers.append(LoggedMetrics(options, folder, title))
+        observers.append(LoggedMetrics(options.run, config.options, folder, title))
     if os.environ.get("AAM_STEP_LOG"):
         observers.append(StepLog(os.environ, is_main))
 

@@ -126,7 +126,7 @@ def label_study(
         UsageError: options of split and target contradict each other.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
-    limits = output_range(options)
+    limits = output_range(options.target.levels, options.output_min, options.output_max)
     # Before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
@@ -145,7 +145,7 @@ def label_study(
         )
     if not labelled.classes:
         limits.check(values, options.target.metadata_column)
-    studies = read_studies(options, metadata, study.table.sample_ids)
+    studies = read_studies(options.study_column, metadata, study.table.sample_ids)
     parts, labels = split_samples(
         splits,
         options.folds,

@@ -13,15 +13,14 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from aam.contract.errors import AamError, Unavailable
 from aam.contract.files import write_json
-from aam.contract.options import flat, to_plain
-from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.groups import LoggerName
+from aam.contract.options import flat
+from aam.contract.options.groups import LoggerName, RunOptions
 from aam.contract.records import read_json
 
 PROJECT = "aam"
@@ -146,9 +145,9 @@ LOGGERS: dict[LoggerName, type[Logger]] = {
 """Registry of --logger; the option lists the same names (`LoggerName`)."""
 
 
-def require(options: Pretrain | Train) -> None:
+def require(names: Sequence[LoggerName]) -> None:
     """Refuse loggers that are not installed."""
-    for name in options.run.logger:
+    for name in names:
         module = LOGGERS[name].module
         if importlib.util.find_spec(module) is None:
             raise Unavailable(
@@ -159,8 +158,17 @@ def require(options: Pretrain | Train) -> None:
             )
 
 
-def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) -> list[Logger]:
-    """Open the loggers of a fit, which go on in their runs if the fit is resumed."""
+def open_loggers(
+    run: RunOptions, options: Mapping[str, Any], folder: Path, name: str, step: int
+) -> list[Logger]:
+    """Open the loggers of a fit, which go on in their runs if the fit is resumed.
+
+    Args:
+        run: loggers and run folder.
+        options: the options of the run, as the configuration of its network has them.
+        folder, name: folder and name of the fit.
+        step: optimizer steps that are made already.
+    """
     # With the checkpoints, which it belongs to: a folder that is replaced loses both.
     file, ids = folder / "checkpoints" / "trackers.json", dict[str, str]()
     if step and file.exists():
@@ -169,17 +177,16 @@ def open_loggers(options: Pretrain | Train, folder: Path, name: str, step: int) 
         except AamError:  # it is damaged; new runs are no reason to end the training
             ids = {}
     values, loggers = _values(options), dict[str, Logger]()
-    for logger in options.run.logger:
-        place = options.run.output_dir if LOGGERS[logger].tracker else folder
+    for logger in run.logger:
+        place = run.output_dir if LOGGERS[logger].tracker else folder
         loggers[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
     if ids := {logger: opened.id for logger, opened in loggers.items() if opened.id}:
         write_json(file, ids)
     return list(loggers.values())
 
 
-def log_scores(options: Train, scores: Mapping[str, float]) -> None:
+def log_scores(run: RunOptions, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
     """Log the final scores of a run with members other than the transformer, by the trackers."""
-    run = options.run
     for name in run.logger:
         if LOGGERS[name].tracker:
             folder = run.output_dir
@@ -188,10 +195,10 @@ def log_scores(options: Train, scores: Mapping[str, float]) -> None:
             logger.close("complete")
 
 
-def _values(options: Pretrain | Train) -> dict[str, Any]:
+def _values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options, by field."""
     return {
         name: value if isinstance(value, (bool, int, float)) else str(value)
-        for name, value in flat(to_plain(options)).items()
+        for name, value in flat(options).items()
         if value is not None
     }

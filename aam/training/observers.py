@@ -45,7 +45,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -54,7 +54,7 @@ from torch import Tensor
 
 from aam.console import LINE_EVERY, console, duration, info, interactive
 from aam.contract.files import write_json, write_text
-from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import RunOptions
 from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
 from aam.numerics.device import is_gpu
@@ -270,12 +270,14 @@ class Progress(Observer):
 class LoggedMetrics(Observer):
     """Options and metrics of each epoch of a fit in the loggers, on the first rank."""
 
-    def __init__(self, options: Pretrain | Train, folder: Path, name: str) -> None:
-        self.options, self.folder, self.name = options, folder, name
+    def __init__(
+        self, run: RunOptions, options: Mapping[str, Any], folder: Path, name: str
+    ) -> None:
+        self.run, self.options, self.folder, self.name = run, options, folder, name
         self._loggers: list[Logger] = []
 
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
-        self._loggers = open_loggers(self.options, self.folder, self.name, progress.step)
+        self._loggers = open_loggers(self.run, self.options, self.folder, self.name, progress.step)
 
     def epoch_ends(self, history: Sequence[Row]) -> None:
         metrics = {name: value for name, value in history[-1].items() if name != "step"}

@@ -82,7 +82,7 @@ def prepare(
         UsageError: an option differs that a resumed run may not change.
         Unavailable: a logger is not installed.
     """
-    loggers.require(options)
+    loggers.require(options.run.logger)
     folder, resume_from = options.run.output_dir, options.run.resume_from
     resumes = resume_from is not None
     check_run_folder(folder, options.run.overwrite, resumes)

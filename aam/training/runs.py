@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aam.console import info, warn
 from aam.contract.errors import UsageError
-from aam.contract.options import to_plain
+from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import (
     TRANSFORMER,
@@ -85,7 +85,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
         raise UsageError("Nothing to learn", weights, "raise one of them")
     with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
-        communicator.require_equal_options(options)
+        communicator.require_equal_options(values_of(options))
         options = check_resources(options)
         prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
         base = read_pretrained_encoder(options.pretrained_encoder)
@@ -349,7 +349,7 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
-        range=output_range(options),
+        range=output_range(options.target.levels, options.output_min, options.output_max),
         levels=options.target.levels,
     )
 

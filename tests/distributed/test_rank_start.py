@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
+from aam.contract.options import values_of
 from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.groups import ScaleOptions
 from aam.distributed import process_group
@@ -118,7 +119,7 @@ def differ(communicator: Communicator, study_dir: Path, what: str) -> None:
     mine = communicator.ranks.rank == 1
     if what == "options":
         communicator.require_equal_options(
-            options(study_dir, study_dir / "out", 0.01 if mine else 0.001)
+            values_of(options(study_dir, study_dir / "out", 0.01 if mine else 0.001))
         )
     else:
         communicator.require_equal_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))

@@ -1,0 +1,108 @@
+"""Cross-validation of members on a study in memory, and the ensemble of them.
+
+Each member is fitted for each split without its held-out samples. Scores, prediction intervals and
+calibration come from the held-out predictions. For new samples, estimators are fitted once more to
+all samples, and the networks of the folds are averaged.
+
+With metadata among the inputs, the same members are also fitted to the same splits with the columns
+alone and with the counts alone: a site or a season that predicts by itself must not be taken for
+biology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aam.arrays import F64
+from aam.console import info
+from aam.contract.options.groups import MEMBERS, default_members
+from aam.evaluation.ensemble import Combined
+from aam.evaluation.folds import Folds
+from aam.evaluation.metrics import ScoredPredictions
+from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
+from aam.pipeline.plan import TrainingPlan
+from aam.pipeline.session import Session
+from aam.training.run_folder import RecordFact, no_record
+
+METADATA, COUNTS = "metadata alone", "counts alone"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a training.
+
+    Attributes:
+        samples: samples of the study.
+        folds: labels and splits.
+        members: predictions of the held-out samples and models of each member, by name.
+        combined: the ensemble of the members.
+        alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
+    """
+
+    samples: TrainingSamples
+    folds: Folds
+    members: Mapping[str, CrossValidated]
+    combined: Combined
+    alone: Mapping[str, F64]
+
+    @property
+    def scored(self) -> ScoredPredictions:
+        """The ensemble's predictions of the held-out samples."""
+        return self.folds.scored(self.combined.predictions_MC)
+
+
+def cross_validate(
+    plan: TrainingPlan,
+    samples: TrainingSamples,
+    session: Session,
+    record_fact: RecordFact = no_record,
+    final: bool = True,
+) -> Result | None:
+    """Train the members of a plan, and combine them; None on ranks other than the first.
+
+    The only files are the checkpoints from which a network resumes, in the run folder of the
+    session's options. Without `final` the members predict the held-out samples alone.
+    """
+    study, folds = plan.study, plan.folds
+    compares = final and study.covariates is not None
+    # Networks come first, since all ranks train them. `leave` then ends the group of the ranks: one
+    # process fits the estimators.
+    networks = {
+        name: network.cross_validate(samples, folds, final)
+        for name, network in session.networks(study, record_fact).items()
+    }
+    of_counts = {}
+    if compares:
+        for name, network in session.networks(study, counts_alone=True).items():
+            info(f"Training the {name} again with the counts alone, to compare the inputs.")
+            of_counts[name] = network.cross_validate(samples.counts_alone, folds, final=False)
+    if not session.leave():
+        return None
+    estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
+    weighed = len(estimators) > 1
+    results = {
+        name: member.cross_validate(samples, folds, final, weighed=weighed)
+        for name, member in estimators.items()
+    }
+    results |= _present(networks)
+    alone: dict[str, F64] = {}
+    if compares:
+        # No network is fitted to the metadata alone: without an estimator among the members, the
+        # default ones are.
+        of_metadata = estimators or {name: estimator(name) for name in default_members()}
+        for title, members, inputs, more in (
+            (METADATA, of_metadata, samples.metadata_alone, {}),
+            (COUNTS, estimators, samples.counts_alone, of_counts),
+        ):
+            predicted = {
+                name: member.cross_validate(inputs, folds, False, title, len(members) > 1)
+                for name, member in members.items()
+            } | _present(more)
+            alone[title] = combine_results(predicted, folds).predictions_MC
+    return Result(samples, folds, results, combine_results(results, folds), alone)
+
+
+def _present(networks: Mapping[str, CrossValidated | None]) -> dict[str, CrossValidated]:
+    """Return the results of networks, all of which the first rank has."""
+    return {name: result for name, result in networks.items() if result is not None}
