@@ -84,6 +84,7 @@ def join_studies(
     with library_call() as folder:
         paths, fastas, described = [], [], []
         for name, table in tables.items():
+            # Names of studies may have slashes and spaces, which names of folders may not.
             of_study = folder / quote(name, safe="")
             of_study.mkdir()
             path, fasta = written_table(table, (sequences or {}).get(name), of_study)
@@ -105,6 +106,7 @@ def join_studies(
             relabel_file=_relabel_file(relabel, folder),
             **arguments(Prepare, values),
         )
+        # Through files, so that both ways of joining are one, with the same checks and messages.
         prepare(options, store)
         study, joined = load_study(TableOptions(table=store)), read_metadata(store)
         ids = list(study.table.sample_ids)

@@ -84,6 +84,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     tables = [open_counts(path, block_bytes, budget) for path in paths]
     id_of_sample = _sample_ids(studies, [table.sample_ids for table in tables])
     samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
+    # A single table that is not cut keeps its ids: its sequences are not compared, nor even read.
     if len(paths) == 1 and options.trim_length in ("auto", 0):
         table = TableBlocks(samples, tables[0].feature_ids, tables[0].blocks)
         unchanged = {name: name for name in table.feature_ids}
@@ -92,6 +93,8 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     dna_KF = []
     for number, table in enumerate(tables):
         ids = table.feature_ids
+        # One file of sequences may serve the tables whose ids are hashes, beside those whose ids
+        # are the sequences themselves.
         known = len(files) == len(tables) or not all(map(is_sequence, ids))
         path = files[number % len(files)] if files and known else None
         dna_KF.append([as_dna(dna) for dna in sequences_of(ids, path, budget)])
@@ -101,6 +104,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     id_of: dict[str, str] = {}
     for dnas, table in zip(kept_KF, tables, strict=True):
         for dna, name in zip(dnas, table.feature_ids, strict=True):
+            # A cut ASV is no longer what its id names, so its sequence is its id.
             id_of.setdefault(dna, name if cut is None else dna)
     if twice := repeated(id_of.values()):
         remedy = "name ASVs by their sequence or its MD5, or add --trim-length"
@@ -123,6 +127,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
                 raise DataError(cause, evidence, "check how the tables were made")
             yield joined.astype(np.int32)
 
+    # The tables are read twice, here and when they are written: in memory they need not fit.
     blocks_K = [blocks_of(number) for number in range(len(tables))]
     kept_KN = None
     if studies:
@@ -309,6 +314,7 @@ def _compare_reads(
             new = np.ones(counts.shape[0], dtype=np.bool_)
             for row, (low, high) in enumerate(zip(counts.indptr, counts.indptr[1:], strict=False)):
                 sample = ids[len(kept) + row]
+                # A digest of ASVs and reads: the counts of all studies need not fit into memory.
                 content = counts.indices[low:high].tobytes() + counts.data[low:high].tobytes()
                 study, same = first_with.setdefault(hash_of(content), (number, sample))
                 if study != number and high - low >= DISTINCT:
@@ -329,6 +335,7 @@ def _compare_reads(
             "Samples with the reads of a sample of an earlier study are left out: "
             f"{first_few(sample for sample, _ in twice)}; {twice[0][0]} has those of {twice[0][1]}."
         )
+    # Of the samples that stay alone: those left out would be in common by definition.
     has_KF = reads_KF > 0
     studies_F = has_KF.sum(axis=0)
     info(
@@ -342,6 +349,7 @@ def _compare_reads(
             f"{int(shared.sum())} with {reads_F[shared].sum() / max(1, reads_F.sum()):.0%} of the "
             "reads are in another study."
         )
+    # Without a common ASV the cause is mostly another region, or primers that were not removed.
     pairs = combinations(range(len(studies)), 2)
     if apart := [(i, j) for i, j in pairs if not (has_KF[i] & has_KF[j]).any()]:
         shown = first_few(f"{studies[i]} and {studies[j]}" for i, j in apart)

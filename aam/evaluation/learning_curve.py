@@ -72,6 +72,8 @@ def learning_curve(
         np.random.default_rng(folds.seed).permutation(np.unique(folds.labels.groups[rows]))
         for rows in rows_of
     ]
+    # Parts of a fixed order are nested: points of the curve then differ by the samples that are
+    # added, and not by a new draw of all.
     drawn, numbers = [], []
     for fraction in FRACTIONS:
         sizes = [int(fraction * len(groups)) for groups in shuffled]
@@ -92,6 +94,8 @@ def learning_curve(
     drawn.append(folds.drawn(predictions_MC))
     numbers.append(round(float(np.mean([len(groups) for groups in shuffled]))))
     units = "samples" if folds.group_column is None else f"groups of {folds.group_column}"
+    # Paired, since both score the same samples: the intervals of the two points overlap long
+    # before their difference is noise.
     metric, gain = drawn[-1].paired_difference(drawn[-2])
     sentence = f"From {numbers[-2]} to {numbers[-1]} {units} the {TITLES[metric]} "
     if gain.value is None or gain.lower is None or gain.upper is None:

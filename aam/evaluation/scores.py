@@ -323,6 +323,8 @@ def evaluate(
     studies = None
     if folds.study_column is not None:
         studies = score_studies(folds.study_column, drawn[ENSEMBLE])
+    # Without enough residuals for the coverage the width is infinite (`calibration`): no interval
+    # is stated then.
     known, widths_M = folds.held_out, combined.half_widths_M
     interval, calibration = None, None
     if widths_M is not None and np.isfinite(widths_M).all():
@@ -330,6 +332,7 @@ def evaluate(
         covered = float((errors_M <= widths_M).mean())
         interval = PredictionIntervals(COVERAGE, combined.ensemble.half_width, covered)
     if labels.classes:
+        # The held-out samples may lack a class, so `labels` names all of them.
         codes_M, names = known.values.astype(np.int64), range(len(labels.classes))
         before_MC, after_MC = combined.uncalibrated_MC, combined.predictions_MC
         calibration = Calibration(
@@ -349,6 +352,7 @@ def evaluate(
         differences=[
             compare(drawn, model, reference, folds.units)
             for model, reference in itertools.combinations(compared, 2)
+            # An ensemble in which one member has all the weight is that member.
             if not drawn[model].equals(drawn[reference])
         ],
         column=column,
@@ -378,10 +382,14 @@ def _verdict_over_studies(
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     outcome: Outcome = "undecided"
     reasons = []
+    # Of the mean over studies: samples of a study are alike, so that not they but the studies are
+    # the independent observations.
     if summary is not None and summary.upper < guess:
         outcome = "worse"
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
+    # Few studies have wide intervals, but a spread that is small by chance makes them narrow: both
+    # the interval and the test have to agree.
     elif summary is not None and test is not None and test.p > SIGNIFICANT:
         reasons.append("the interval is above a guess, but shuffled labels often do as well")
     elif summary is not None:

@@ -268,6 +268,7 @@ def read_splits(
             raise DataError(
                 "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
+        # Also of samples that this table lacks: a line that repeats one shows a damaged file.
         placed.add((fold, sample))
         if group:
             group_of[sample] = group
@@ -292,6 +293,7 @@ def read_splits(
             **{part: np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS},
             repeat=repeat_of[name],
         )
+        # By number: `10` comes after `9`, whatever the order of the lines.
         for name in sorted(folds, key=lambda name: (repeat_of[name], len(name), name))
     )
     return splits, [group_of.get(name, name) for name in sample_ids] if group_of else None

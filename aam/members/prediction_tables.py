@@ -175,6 +175,7 @@ def predict_study(
         NotFinite: a prediction is NaN or infinite.
     """
     facts = loaded.facts
+    # Of the whole study, before it is divided among ranks: all refuse it, or none.
     known = find_known_asvs(loaded.training, loaded.tokens_FL, study, required=not options.force)
     part = share.take(study, options.batch_size)
     ids = part.table.sample_ids
@@ -210,6 +211,7 @@ def predict_study(
             loaded.models, facts.ensemble, facts.outputs, loaded.relations, samples,
             predictions_NC, members, means_NC, part.table.feature_ids, taxa, first,
         )  # fmt: skip
+    # The samples of all ranks are compared with the training together.
     gathered = share.gather((pd.DataFrame(columns), distances_N, explanations))
     table = pd.concat([part[0] for part in gathered], ignore_index=True)
     distances_N = np.concatenate([part[1] for part in gathered])

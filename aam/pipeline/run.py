@@ -253,6 +253,8 @@ def _scores(
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
         inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
+    # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
+    # second answer, a score on samples of equal depth.
     columns = confounders(associated, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in columns)
     if at_equal_depth or confounded:
@@ -268,6 +270,7 @@ def _scores(
 
         if kernel is not None:
             curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+        # Tables of studies: how well each can be told from the others, and predicts another.
         if folds.study_column is not None:
             differences = study_differences(name, predict, folds, column)
             if refitted:

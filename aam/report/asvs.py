@@ -222,8 +222,11 @@ def importance_table(given: ReportInput) -> Table | None:
         "ASV's log abundance; of classes, of the score of the class that changes most. An "
         "association, not a cause."
     )
+    # First, before anything that reads like a finding.
     if not given.run.is_better:
         note = _NO_FINDING + note
+    # Tests of the samples, not of the model: q-values control the false discovery rate of the
+    # association, which the order of the model does not (Benjamini and Hochberg 1995).
     tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
     q_values = {
         name: np.array([float(row[name]) for row in rows]) for name in tests if name in rows[0]

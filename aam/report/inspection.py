@@ -67,6 +67,7 @@ def write_inspection(
         drawings["overlap"] = overlap_picture(inspection.overlaps)
     if inspection.metadata is not None:
         tiles.append(Tile(f"{len(inspection.metadata.columns):,}", "metadata columns"))
+    # Columns with one value, none, or a name for each sample have no distribution to draw.
     drawn = [column for column in inspection.columns if column.kind in ("numbers", "categories")]
     columns = {
         f"column-{number}": column_picture(column, *SMALL)

@@ -63,6 +63,7 @@ def paragraph(run: Run) -> str:
         studies = None if run.scores is None else run.scores.studies
         if studies is not None:
             design = f"{len(studies.studies)} studies, of which one at a time was left out"
+        # A validation elsewhere has no folds of its own, whatever its model was trained with.
         if run.is_external:
             design = f"another study than that of its training, '{run.option('model')}'"
         if run.partitions is not None and run.partitions.repeats:
@@ -83,6 +84,7 @@ def paragraph(run: Run) -> str:
         elif folds and run.scored.classes:
             sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
     versions = facts.get("versions") or {}
+    # PyTorch, the last, computes nothing of a kernel or forest.
     used = LIBRARIES if TRANSFORMER in members else LIBRARIES[:-1]
     if named := [f"{name} {versions[name]}" for name in used if versions.get(name)]:
         sentences.append(f"Software: {', '.join(named)}.")

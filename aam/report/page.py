@@ -126,6 +126,7 @@ def page(given: ReportInput, place: Path) -> str:
     """Return the HTML page of a run."""
     run, finished = given.run, given.run.facts.get("finished")
     options, heads = methods.option_rows(run), ["Option", "Value"]
+    # Readers look for what was chosen; the defaults are folded away.
     options_of_run, options_of_others = (
         Table(
             name,
@@ -158,6 +159,8 @@ def page(given: ReportInput, place: Path) -> str:
         embedding=draw_section("embedding", given),
         colours=given.colours if run.embeddings is not None or run.ordination else (),
         missing=list(missing(given)),
+        # Relative to the page, which may lie elsewhere and is copied together with the folder; of
+        # the files that the run lists, not of others that lie there.
         links=[
             (quote(os.path.relpath(run.folder / name, place.parent)), name, what)
             for name, what in FILES.items()

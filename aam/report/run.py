@@ -151,6 +151,7 @@ def read_run(folder: Path) -> Run:
     facts = run_record.read(folder / RECORD)
     files = tuple(run_files.files_of(folder))
 
+    # Files of an earlier run, or those of a user, are no results of this one.
     def there(name: str) -> Path | None:
         return folder / name if name in files else None
 
@@ -181,6 +182,8 @@ def read_run(folder: Path) -> Run:
                 ends = [numeric_column(frame, name) for name in ("lower", "upper")]
                 limits = np.column_stack(ends)
         part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
+        # Pictures and tables of samples show the first of several partitions, in which each sample
+        # is predicted once; the scores are means over all.
         partitions, partition_ids = scored, sample_ids
         if scored.repeats:
             first, scored = scored.partitions[0]
@@ -195,6 +198,7 @@ def read_run(folder: Path) -> Run:
         header, importance = read_rows(path, what, ("feature-id", "prevalence"))
         measured = ("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)
         for name in header:
+            # Checked here, with the line of the file: the tables convert the cells they show.
             if name.startswith(measured):
                 numbers(importance, name, path, what)
     associations: list[dict[str, str]] = []
@@ -203,6 +207,7 @@ def read_run(folder: Path) -> Run:
         columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
         header, associations = read_rows(path, what, columns)
         for name in header:
+            # A study in which too few samples have the feature has no z.
             if name in columns[2:] or name.startswith("z_"):
                 numbers(associations, name, path, what, optional=True)
     explanations = None

@@ -73,6 +73,8 @@ def curve_picture(
     columns = {name: label for name, label in columns.items() if name in known}
     if not columns or (part in LOSS_PARTS and not other_parts & known):
         return None
+    # The dot marks a checkpoint by its loss: not where another metric chose it, and not on the mean
+    # of folds, each of which has a best epoch of its own.
     several, chosen_by_loss = len(curves) > 1, run.option("best_metric") in (None, "val_loss")
     mark = "val_loss" if part == "loss" and chosen_by_loss and not several else None
     figure, axes = blank(3.7, 2.75)

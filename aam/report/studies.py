@@ -65,6 +65,7 @@ def forest_picture(given: ReportInput) -> Drawing | None:
         texts.append(_text(summary.value, summary.lower, summary.upper))
         texts.append(f"{fixed(summary.next_lower, 2)} to {fixed(summary.next_upper, 2)}")
     axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
+    # R² of a small study can be far below 0, which leaves the others no width: the axis is cut.
     low, high = max(min(ends), guess - _REACH), max(ends)
     for row, study in enumerate(studies.studies):
         _draw_study(axes, row, study, metric, low)
@@ -93,6 +94,7 @@ def forest_picture(given: ReportInput) -> Drawing | None:
         )
     if min(ends) < low:
         caption += f" Cut at {fixed(low, 1)}; triangles are below."
+    # For readers of the page who do not see the picture.
     spoken = ", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
     return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.")
 

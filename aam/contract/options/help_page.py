@@ -86,6 +86,7 @@ def page(
     sections: dict[str, list[OptionSpec]] = {"Required options": required, "Options": []}
     of_members: dict[str, list[OptionSpec]] = {}
     for spec in options:
+        # Required options have a section of their own, which the short page shows too.
         if spec.required or not (spec.basic or everything):
             continue
         if members and of_member(spec):
@@ -96,6 +97,7 @@ def page(
         else:
             title = "Further options" if spec.group == summary(options_class) else spec.group
             sections.setdefault(title.rstrip("."), []).append(spec)
+    # Last, since most runs train without a network: their readers need not pass these options.
     sections |= of_members
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
