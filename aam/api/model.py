@@ -34,19 +34,19 @@ from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, nearest
 from aam.contract.files import dump_json, require
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
-from aam.contract.options.groups import Device, DeviceOptions, RankOptions
+from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
 from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.output_tables import NO_VECTORS, InferenceSettings
+from aam.inference.output_tables import InferenceSettings
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
-from aam.members.prediction_tables import predict_table
+from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.comparison import compare_runs
@@ -247,16 +247,8 @@ class Model:
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
         given = arguments(Predict, options)
         with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
-            predict = Predict(
-                input=input,
-                device=self.device,
-                scale=RankOptions(),
-                vectors=NO_VECTORS,
-                model=self.path,
-                output=Path("unwritten.tsv"),
-                metadata=metadata_file(metadata, folder),
-                **given,
-            )
+            file = metadata_file(metadata, folder)
+            predict = unwritten(input, self.device, self.path, file, **given)
             loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 

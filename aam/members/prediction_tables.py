@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,13 +13,19 @@ import pandas as pd
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.groups import networks
+from aam.contract.options.groups import DeviceOptions, RankOptions, TableOptions, networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
-from aam.inference.output_tables import ALONE, InferenceSettings, RankShare, require_finite
+from aam.inference.output_tables import (
+    ALONE,
+    NO_VECTORS,
+    InferenceSettings,
+    RankShare,
+    require_finite,
+)
 from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
 from aam.members.member import reader
@@ -146,6 +154,26 @@ def predict_table(
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, loaded.facts.options, options.metadata)
     return predict_study(loaded, study, options, share, taxa, first)
+
+
+def unwritten(
+    input: TableOptions,
+    device: DeviceOptions,
+    model: Path,
+    metadata: Path | None,
+    **given: Any,
+) -> Predict:
+    """Return the options of a prediction whose table is returned, and not written to a file."""
+    return Predict(
+        input=input,
+        device=device,
+        scale=RankOptions(),
+        vectors=NO_VECTORS,
+        model=model,
+        output=Path("unwritten.tsv"),
+        metadata=metadata,
+        **given,
+    )
 
 
 def predict_study(

@@ -20,8 +20,8 @@ from aam.console import info, warn
 from aam.contract import run_files
 from aam.contract.errors import DataError, first_few
 from aam.contract.options import flat
-from aam.contract.options.commands.use import Evaluate, Predict
-from aam.contract.options.groups import RankOptions, TableOptions
+from aam.contract.options.commands.use import Evaluate
+from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
 from aam.data.study import Study, load_study
@@ -43,9 +43,14 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import Split, write_splits
-from aam.inference.output_tables import NO_VECTORS, write_table
+from aam.inference.output_tables import write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
-from aam.members.prediction_tables import held_out_table, predict_study, stored_predictions
+from aam.members.prediction_tables import (
+    held_out_table,
+    predict_study,
+    stored_predictions,
+    unwritten,
+)
 from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
 from aam.training import run_folder
@@ -82,18 +87,12 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
     study = study.take_samples(rows_where(options.where, metadata, study.table.sample_ids))
     _show_training(options, facts)
+    # Before the prediction: samples without a label are not scored, so they need none.
     study, values_M = _labelled(options.metadata_column, metadata, study, facts)
-    predict = Predict(
-        input=table,
-        device=options.device,
-        scale=RankOptions(),
-        vectors=NO_VECTORS,
-        model=options.model,
-        output=Path("unwritten.tsv"),
-        metadata=options.metadata,
-    )
+    predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
+    # Of equal id, with reads that the training knows: a score on them is no validation.
     new = np.flatnonzero(predicted["split"] == "new")
     if not len(new):
         evidence = f"{len(predicted)} samples, by id and reads"
@@ -127,6 +126,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
     if options.output is not None:
         _write(options, options.output, facts, study, folds, scores, names, of_samples)
+    # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
     if options.output is not None:
         info(f"Scores, predictions and report: {options.output}")
