@@ -238,14 +238,16 @@ def fit_labels(
     return class_weights(options.class_weights, labelled.classes, number), None
 
 
-def study_weights(labelled: LabelledStudy, split: Split) -> npt.NDArray[np.float64] | None:
-    """Return weights [N] that make classes and studies independent in each part of a split.
+def study_weights(
+    labelled: LabelledStudy, levels: tuple[str, ...], split: Split
+) -> npt.NDArray[np.float64] | None:
+    """Return weights [N] that make categories and studies independent in each part of a split.
 
     See `Labels.weights_N`; None of numbers and of a single study.
     """
-    if labelled.studies is None or not labelled.classes:
+    labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
+    if labels.studies is None or labels.type == "regression":
         return None
-    labels = Labels.of(labelled.values, labelled.classes, None, studies=labelled.studies)
     weights_N = np.ones(len(labelled.values))
     for rows in (split.train, split.validation):
         weights_N[rows] = labels.take(rows).weights_N

@@ -96,22 +96,24 @@ def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
 def _quantile(error_BC: Tensor, target: Target) -> Tensor:
     """Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q."""
     level_C = error_BC.new_tensor(target.quantiles)
-    return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC).mean()
+    return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC)
 
 
 def _asymmetric(error_BC: Tensor, target: Target) -> Tensor:
     above_BC, below_BC = target.over_penalty * error_BC, -target.under_penalty * error_BC
-    return torch.where(error_BC > 0, above_BC, below_BC).mean()
+    return torch.where(error_BC > 0, above_BC, below_BC)
 
 
 LOSSES: dict[LossType, Callable[[Tensor, Target], Tensor]] = {
-    "mse": lambda error_BC, _: error_BC.square().mean(),
-    "mae": lambda error_BC, _: error_BC.abs().mean(),
-    "huber": lambda error_BC, _: F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC)),
+    "mse": lambda error_BC, _: error_BC.square(),
+    "mae": lambda error_BC, _: error_BC.abs(),
+    "huber": lambda error_BC, _: F.smooth_l1_loss(
+        error_BC, torch.zeros_like(error_BC), reduction="none"
+    ),
     "quantile": _quantile,
     "asymmetric": _asymmetric,
 }
-"""Value of --loss-type -> mean loss of the errors [B, C] of a batch; the option lists the same
+"""Value of --loss-type -> loss of each of the errors [B, C] of a batch; the option lists the same
 names (`LossType`)."""
 
 
@@ -130,12 +132,11 @@ def target_loss(
     outputs_BC = at_least_fp32(outputs_BC)
     number = outputs_BC.new_tensor(len(target_B))
     if not target.classes:
+        losses_BC = LOSSES[target.loss_type](outputs_BC - target_B[:, None], target)
+        if weights_B is not None:
+            return LossTerm((weights_B * losses_BC.mean(dim=1)).sum(), weights_B.sum())
         # The sum over no samples is 0; their mean is undefined.
-        mean = (
-            LOSSES[target.loss_type](outputs_BC - target_B[:, None], target)
-            if len(target_B)
-            else outputs_BC.sum()
-        )
+        mean = losses_BC.mean() if len(target_B) else losses_BC.sum()
         return LossTerm(mean * number, number)
     if not target.class_weights and weights_B is None:
         return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)

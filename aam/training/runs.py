@@ -327,7 +327,7 @@ def train_fold(
         config.standard,
         options.speed.chunk_size,
         config.inputs(labelled.covariates),
-        study_weights(labelled, split),
+        study_weights(labelled, options.target.levels, split),
     )
     batches = batches_of(options, study, config.plan, split)
     trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)

@@ -215,3 +215,8 @@ def test_weights_of_samples_and_classes_weigh_the_loss() -> None:
         weighted = target_loss(target, logits, codes, torch.tensor([1.0, 2.0, 1.0]))
         repeated = target_loss(target, logits[[0, 1, 1, 2]], codes[[0, 1, 1, 2]])
         assert weighted.mean.item() == pytest.approx(repeated.mean.item())
+    # So do ranks of ordered categories, which are numbers.
+    ranks, rank = torch.tensor([[0.5], [2.0], [1.0]]), torch.tensor([0.0, 1.0, 2.0])
+    weighted = target_loss(Target("stage"), ranks, rank, torch.tensor([1.0, 2.0, 1.0]))
+    repeated = target_loss(Target("stage"), ranks[[0, 1, 1, 2]], rank[[0, 1, 1, 2]])
+    assert weighted.mean.item() == pytest.approx(repeated.mean.item())
