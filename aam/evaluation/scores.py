@@ -418,10 +418,11 @@ def _verdict_over_studies(
         if summary is None
         else (summary.value, summary.lower - guess, summary.upper - guess)
     )
-    headline = _headline(outcome, None if summary is not None else f"{len(included)} studies")
+    few = f"{len(included)} studies" if summary is None else None
+    place = " in a study that it has not seen" if few is None else ""
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
-        headline=f"{headline} in a study that it has not seen",
+        headline=f"{_headline(outcome, few)}{place}",
         outcome=outcome,
         metric=metric,
         model=value,
@@ -632,8 +633,11 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
     """Describe a paired difference."""
     if difference.value is None:
         return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
-    text = f"{model} is {'ahead of' if difference.value >= 0 else 'behind'} {reference} by "
-    text += f"{fixed(abs(difference.value))} {TITLES[metric]}"
+    size = fixed(abs(difference.value))
+    place = "ahead of" if difference.value > 0 else "behind"
+    text = f"{model} is {place} {reference} by {size} {TITLES[metric]}"
+    if size == fixed(0):
+        text = f"{model} and {reference} have the same {TITLES[metric]}"
     if difference.lower is None or difference.upper is None:
         return f"{text} (no interval: {units})"
     limits = sorted([difference.lower, difference.upper])
