@@ -44,10 +44,10 @@ def write(host: Host, file: Path) -> int:
         folder = f"{DEVICES}/{function.split()[0]}"
         paths += [p for name in ATTRIBUTES if os.path.exists(p := f"{folder}/{name}")]
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
-    own = [name for vendor in vendors for name in vendor.variables]
+    of_vendors = [name for vendor in vendors for name in vendor.variables]
     inside = {engine.traits.inside for engine in (*host.engines, *host.absent_engines)} | {""}
     masks = [prefix + name for prefix in sorted(inside) for name in visible_devices_variables()]
-    kept = (*SLURM_VARIABLES, *masks, *own)
+    kept = (*SLURM_VARIABLES, *masks, *of_vendors)
     variables = {name: host.environment[name] for name in kept if name in host.environment}
     engines = [msgspec.structs.asdict(engine) for engine in host.engines]
     manifest = {

@@ -52,17 +52,19 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or any(argument in HELP for argument in before_program(rest)):
         print(help_of(rest))
         return 0
-    own = (*NAMES, *HIDDEN)
-    command, arguments = split_command(rest, own, "aam-launch")
+    own_names = (*NAMES, *HIDDEN)
+    command, arguments = split_command(rest, own_names, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()
-    of_launcher = command in own
+    of_launcher = command in own_names
     module_name = name if of_launcher or command in OWN_STARTS else "start"
     module = importlib.import_module(f"launcher.commands.{module_name}")
     # --host is refused before a command that would run on this host, whatever the capture holds.
     reads = HOST in READ.get(command, ()) if of_launcher else "--dry-run" in launcher_options
     if HOST in launcher_options and not reads:
-        others = ", ".join(f"`{each}`" for each, flags in READ.items() if HOST in flags)
+        others = ", ".join(
+            f"`{command_name}`" for command_name, flags in READ.items() if HOST in flags
+        )
         evidence = f"--host {launcher_options[HOST]} and `{command}`, which runs on this host"
         remedy = f"leave it out; {others} and --dry-run decide for a captured host"
         raise UsageError("A captured host runs nothing", evidence, remedy)
@@ -95,9 +97,9 @@ def help_of(argv: Sequence[str]) -> str:
     assert options_class is not None, command
     submits = program.endswith("submit")
     more = [("Options of the job", specs(find("submit")))] if submits else []
-    own = [s for s in LAUNCHER_OPTIONS.values() if not (submits and s.flag == "--gpus")]
+    of_launcher = [s for s in LAUNCHER_OPTIONS.values() if not (submits and s.flag == "--gpus")]
     options = (*options_of(command), CONFIG)
-    return help_page.page(program, command, options_class, options, [*more, (TITLE, own)],
+    return help_page.page(program, command, options_class, options, [*more, (TITLE, of_launcher)],
                           everything=everything)  # fmt: skip
 
 

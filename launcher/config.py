@@ -116,8 +116,8 @@ def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
         places = [Path(name)]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        found = sites()
-        known = f"known are {', '.join(found)}" if found else "name a file"
+        known_sites = sites()
+        known = f"known are {', '.join(known_sites)}" if known_sites else "name a file"
         raise ConfigurationError("No such site", f"'{name}'", known)
     entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *HELP))
     return site_of(file.stem, entries, who(variables))

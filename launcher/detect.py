@@ -68,13 +68,13 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     user_id, search = user.uid if user else 0, variables.get("PATH", os.defpath)
     if live:
         paths = ((engine, system.which(engine.name, search)) for engine in containers())
-        found = tuple(e.detect(path, tree, variables, user_id) for e, path in paths if path)
+        engines = tuple(e.detect(path, tree, variables, user_id) for e, path in paths if path)
     else:
-        found = tuple(
+        engines = tuple(
             replace(fact, traits=ENGINES[fact.name].traits)
             for fact in tree.manifest.engines if fact.name in ENGINES
         )  # fmt: skip
-    names = {fact.name for fact in found}
+    names = {fact.name for fact in engines}
     # Files of the Container Device Interface name the vendors whose GPUs they describe.
     files = (f"{folder}/{name}" for folder in CDI_FOLDERS for name in tree.names(folder))
     described = [tree.read(file) or "" for file in files]
@@ -86,7 +86,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         gpus=tuple(_confined(gpus, nodes, user)),
         nodes=nodes,
         drivers=drivers,
-        engines=found,
+        engines=engines,
         absent_engines=tuple(
             EngineFact(engine.name, engine.name, traits=engine.traits)
             for engine in containers() if engine.name not in names
@@ -134,8 +134,8 @@ def _look(path: str) -> DeviceNode | None:
 
 
 def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
-    if found := tree.manifest.nodes.get(path):
-        return replace(found, path=path)
+    if node := tree.manifest.nodes.get(path):
+        return replace(node, path=path)
     return DeviceNode(path) if tree.has(path) else None
 
 
@@ -151,9 +151,9 @@ def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | Non
     kept = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in gpus):
         same = [gpu for gpu in gpus if gpu.vendor == vendor]
-        some = any(path in by_path for gpu in same for path in gpu.nodes)
+        has_nodes = any(path in by_path for gpu in same for path in gpu.nodes)
         for gpu in same:
-            if some and not all(path in by_path and path not in refused for path in gpu.nodes):
+            if has_nodes and not all(path in by_path and path not in refused for path in gpu.nodes):
                 gpu = replace(gpu, readable=False)
             parts = tuple(part for part in gpu.instances if usable.issuperset(part.nodes))
             # If none opens, their access is unknown, as in old captures.
@@ -174,11 +174,11 @@ def with_versions(host: Host, startable: Container[str]) -> Host:
             stored = read_json(place, dict[str, str], "version") if place.exists() else {}
             version = stored.get("version") if stored.get("program") == program else None
         if version is None and engine.name in startable:
-            found = None
+            match = None
             with suppress(OSError):  # a TimeoutError among them
-                found = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
-            if found:
-                version = found[0]
+                match = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
+            if match:
+                version = match[0]
                 # It is determined again next time where the cache cannot be written.
                 with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
                     temporary.write_text(json.dumps({"program": program, "version": version}))

@@ -235,7 +235,7 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
     # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
     taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
     # Where symbolic links inside an input lead to, outside of it.
-    found, left = [], MAX_ENTRIES
+    targets, left = [], MAX_ENTRIES
     for inner, folders, files in os.walk(real) if links and is_folder and role == "input" else ():
         if inner.count("/") - real.count("/") >= MAX_DEPTH:
             folders.clear()
@@ -245,7 +245,7 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
             if os.path.islink(path) and os.path.exists(path):
                 target = os.path.realpath(path)
                 if not target.startswith(real + "/"):
-                    found.append(target)
+                    targets.append(target)
         if left < 0:
             break
-    return PathFact(flag, role, absolute, real, file_type, taken, tuple(found))
+    return PathFact(flag, role, absolute, real, file_type, taken, tuple(targets))

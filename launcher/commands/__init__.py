@@ -78,8 +78,8 @@ def find(command: str) -> type:
     """Return the options class of a command; only its module is imported."""
     reference = next(group[command] for group in COMMANDS.values() if command in group)
     module, _, class_name = reference.rpartition(".")
-    found: type = getattr(importlib.import_module(module), class_name)
-    return found
+    options_class: type = getattr(importlib.import_module(module), class_name)
+    return options_class
 
 
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:

@@ -28,19 +28,21 @@ SPARE_MINUTES = 15
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Measure in each image of --image (`NAME,NAME`); with a site, outside of jobs, queue a job."""
     names = [name for name in launcher_options.get("--image", "").split(",") if name]
-    each = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
-    site = config.read(each[0], os.environ).site.value
+    variants = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
+    site = config.read(variants[0], os.environ).site.value
     if site and "SLURM_JOB_ID" not in os.environ:
         given, rest = parse_known(specs(SubmitOptions), argv)
         jobs = []
-        for options in each:
+        for options in variants:
             request = request_of({k: v for k, v in options.items() if k != "--gpus"}, rest)
             minutes = math.ceil(request.value("--minutes")) + SPARE_MINUTES
             for nodes in (1, 2) if config.site(site).values.max_nodes != 1 else (1,):
                 chosen = {"--time": str(minutes), **options, **given, "--nodes": nodes}
                 jobs.append(job_of(request, build(SubmitOptions, {**chosen, "--requeue": False})))
         return queue_all(jobs, request.dry_run, after="afterany")
-    if len(each) == 1:
-        return start.run(each[0], argv)
-    own = [[*PROGRAM, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)] for options in each]
-    return max(subprocess.run(line, check=False).returncode for line in own)
+    if len(variants) == 1:
+        return start.run(variants[0], argv)
+    command_lines = [
+        [*PROGRAM, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)] for options in variants
+    ]
+    return max(subprocess.run(line, check=False).returncode for line in command_lines)

@@ -31,14 +31,14 @@ def launcher_parser() -> Parser:
     """Return the parser, with the names of engines, images and sites as candidates."""
     values: Values = {"--runtime": config.runtimes, "--site": config.sites, "--image": _images}
     anywhere = tuple(LAUNCHER_OPTIONS.values())
-    of_aam = {name: (*own, *anywhere) for name, own in commands_of_aam().items()}
+    of_aam = {name: (*options, *anywhere) for name, options in commands_of_aam().items()}
     of_launcher = {name: (*specs(find(name)), *anywhere) for name in NAMES}
     parser = Parser(prog="aam-launch")
     add_options(parser, anywhere, values)
-    found = add_commands(parser, {**of_aam, **of_launcher}, values)
+    parsers = add_commands(parser, {**of_aam, **of_launcher}, values)
     for name in FORWARDING:
-        nested = {sub: (*own, *of_launcher[name]) for sub, own in of_aam.items()}
-        add_commands(found[name], nested, values)
+        nested = {sub: (*options, *of_launcher[name]) for sub, options in of_aam.items()}
+        add_commands(parsers[name], nested, values)
     return parser
 
 

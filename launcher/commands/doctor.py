@@ -176,7 +176,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             scratch = nearest_folder(inputs.settings.scratch.value)
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
             lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
-        lines += [_line("aam check", f"{one.verdict}; {one.made}, {one.stack}") for one in reports]
+        lines += [
+            _line("aam check", f"{report.verdict}; {report.made}, {report.stack}")
+            for report in reports
+        ]
         if host.gpus and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
         lines += [_line("job", runs)] if runs else []
@@ -191,39 +194,41 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog, built = inputs.host, inputs.catalog, inputs.built
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    found = [warning(denial) for denial in denials(host, ours)]
+    findings = [warning(denial) for denial in denials(host, ours)]
     if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
-        found.append(Finding("note", "The capture records no engine", evidence,
+        findings.append(Finding("note", "The capture records no engine", evidence,
                              "make it on the host itself"))  # fmt: skip
     elif all(engine.obstacle is not None for engine in host.engines):
         evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
-        found.append(Finding("warning", "No engine can start a container", evidence, remedy))
+        findings.append(Finding("warning", "No engine can start a container", evidence, remedy))
     masks = inputs.masks
     set_here = [name for name in visible_devices_variables() if name in masks]
     if len(set_here) > 1:
         evidence = ", ".join(f"{name}={masks[name].value}" for name in set_here)
         remedy = "nothing to do; they become one in the container"
-        found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
+        findings.append(Finding("note", "Several variables select GPUs", evidence, remedy))
     if leaks := [name for name in LEAKS if host.environment.get(name)]:
-        found.append(Finding("note", "Variables that break images are set", ", ".join(leaks),
+        findings.append(Finding("note", "Variables that break images are set", ", ".join(leaks),
                              "nothing to do; containers do not get them"))  # fmt: skip
     remedy = "nothing to do; images have their own, and use these only on request"
-    found += [Finding("note", "The host has GPU libraries of its own", place, remedy)
+    findings += [Finding("note", "The host has GPU libraries of its own", place, remedy)
               for place in host.user_space.values()]  # fmt: skip
     if assessment is None:
-        return found
+        return findings
     hardware = assessment.hardware
-    found += (*hardware.findings, *hardware.obstacles)
+    findings += (*hardware.findings, *hardware.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
-        found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
+        findings += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
-        found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
-    return found
+        findings.append(
+            Finding("note", "No image is built", evidence, "aam runs natively until then")
+        )
+    return findings
 
 
 # --- the facts of a host; the partitions of a card share a line

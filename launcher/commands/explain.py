@@ -73,8 +73,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             why = "the image has no digest, so aam measures before each run"
         check = Decision("aam check", "not yet measured", why, str(folder))
         for report in stored_reports(folder):
-            own = plan.digest == report.image if plan.image else report.image.startswith("native:")
-            if own and report.arch == arch:
+            is_of_stack = (
+                plan.digest == report.image if plan.image else report.image.startswith("native:")
+            )
+            if is_of_stack and report.arch == arch:
                 why = f"measured {report.made} for {report.stack}"
                 check = Decision("aam check", report.verdict, why, report.file)
                 break
@@ -101,14 +103,14 @@ class StoredReport(msgspec.Struct, frozen=True):
 
 def stored_reports(folder: Path) -> list[StoredReport]:
     """Return the check reports in a folder, the latest first; other files are left out."""
-    found = []
+    reports = []
     latest = sorted(folder.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
     for file in latest[:MAX_REPORTS]:
         with suppress(AamError):
             report = read_json(file, _Report, "check report")
             texts = (report.key.image, report.key.arch, report.stack, report.made, report.verdict)
-            found.append(StoredReport(str(file), *(printable(text, 300) for text in texts)))
-    return sorted(found, key=lambda report: report.made, reverse=True)
+            reports.append(StoredReport(str(file), *(printable(text, 300) for text in texts)))
+    return sorted(reports, key=lambda report: report.made, reverse=True)
 
 
 class _Key(msgspec.Struct):

@@ -197,7 +197,7 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
         raise UsageError("Options that exclude each other", evidence, remedy)
     if options.sha256 and not options.from_:
         raise UsageError("--sha256 without --from", options.sha256, "name the file with --from")
-    found = build.find_builder(options.engine, SIF if options.from_ else None)
+    builder = build.find_builder(options.engine, SIF if options.from_ else None)
     # Every image is checked before the first is built.
     arguments: list[dict[str, str]] = [{} for _ in chosen]
     if not options.from_:
@@ -205,7 +205,7 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
         for image, given in zip(chosen, arguments, strict=True):
             definitions.require_locked(image.name, given)
     for image, given in zip(chosen, arguments, strict=True):
-        record, new = build.build(image, found, folder, options, given)
+        record, new = build.build(image, builder, folder, options, given)
         remark = "" if new else " (built of the same inputs before; --rebuild repeats it)"
         _print_made(image.name, record, folder, remark)
 
@@ -227,22 +227,22 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
             tag = options.tag or f"{image.name}-v{__version__}"
             ending = f"@{options.digest}" if options.digest else f":{tag}"
             named[image.name] = ImageReference.parse(registry + ending)
-    found = build.find_builder(options.engine)
+    builder = build.find_builder(options.engine)
     for image in chosen:
-        reference = named.get(image.name) or _published(image.name, found, release)
-        record = build.pull(image.name, found, folder, reference, options.minutes)
+        reference = named.get(image.name) or _published(image.name, builder, release)
+        record = build.pull(image.name, builder, folder, reference, options.minutes)
         _print_made(image.name, record, folder)
 
 
 def _published(
-    name: str, found: InstalledBuilder, release: index.Published | None
+    name: str, builder: InstalledBuilder, release: index.Published | None
 ) -> ImageReference:
     """Return the image of this release, in the form that an engine runs."""
     if release is None or name not in release.images:
         remedy = f"build it: `aam-launch images build {name}`"
         raise MissingInput("This release has no such image", name, remedy)
     digests = release.images[name]
-    if found.engine.traits.image_format == SIF:
+    if builder.engine.traits.image_format == SIF:
         return ImageReference(release.registry, f"{name}-v{__version__}-sif", digests.sif, True)
     return ImageReference(release.registry, digest=digests.oci)
 
@@ -264,8 +264,8 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
     for kind, record in formats.items():
         engine, program = build.suitable(kind)[0], ""
         if kind != SIF or options.test:  # a file is compared without a program
-            found = build.find_builder(options.engine, kind)
-            engine, program = found.engine, found.program
+            builder = build.find_builder(options.engine, kind)
+            engine, program = builder.engine, builder.program
         engine.verify(ImageBuild(program, name, place, options.test, options.minutes), record)
         show(f"ok      {name} ({kind}) is what was recorded")
         # The versions that were measured in the image, compared with the catalog's pins.
@@ -276,10 +276,12 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
                 show(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
         if kind == SIF and record.labels and spython_client.available():  # a second reader
             theirs = spython_client.labels(str(place))
-            other = sorted(k for k, label in record.labels.items() if label != theirs.get(k))
-            verdict = f"differs spython reads other labels: {', '.join(other)}"
+            differing = sorted(k for k, label in record.labels.items() if label != theirs.get(k))
+            verdict = f"differs spython reads other labels: {', '.join(differing)}"
             show(
-                verdict if other else f"ok      spython reads the same {len(record.labels)} labels"
+                verdict
+                if differing
+                else f"ok      spython reads the same {len(record.labels)} labels"
             )
         if options.test:
             _check(name, engine.name, folder, options.minutes)

@@ -139,8 +139,8 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
                 log(f"No stop can be requested: '{stop}', {error.strerror}; the job goes on, and "
                     "its last checkpoint is complete")  # fmt: skip
 
-    for each in (*reasons, signal.SIGTERM):
-        signal.signal(each, handle)
+    for signal_number in (*reasons, signal.SIGTERM):
+        signal.signal(signal_number, handle)
     nodes = of_slurm("SLURM_JOB_NUM_NODES", variables)
     ranks = of_slurm("SLURM_NTASKS_PER_NODE", variables)
     start = of_slurm("SLURM_RESTART_COUNT", variables, 0) + 1
@@ -196,8 +196,8 @@ def first_failure(before: int) -> int:
     with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
         stream.seek(before)
         for line in stream:
-            if found := FAILED.match(line.decode(errors="replace")):
-                code, name = found.groups()
+            if match := FAILED.match(line.decode(errors="replace")):
+                code, name = match.groups()
                 return int(code) if code else 128 + SIGNALS.get(name.strip(), signal.SIGKILL)
     return 0
 
@@ -263,7 +263,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
     if local_rank == 0:  # what the node runs, and how its GPUs differ from those of the site
         warn(plan.findings)
         names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
-        gpus = ", ".join(f"{names.count(each)} x {each}" for each in dict.fromkeys(names))
+        gpus = ", ".join(f"{names.count(product)} x {product}" for product in dict.fromkeys(names))
         image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
         name, here = os.uname().nodename, ranks // nodes
         log(f"{name}: {plan.engine}, {image}, {here} rank{'s' * (here > 1)}, {gpus or 'no GPU'}")
@@ -295,8 +295,10 @@ def rank_request(
     flags: dict[str, Any] = dict(request.launcher_options)
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
     if plugins:
-        own = LIBRARIES if flags.get("--runtime") != "native" else variables.get("LD_LIBRARY_PATH")
-        paths = ":".join(filter(None, [own, *plugins]))
+        inherited = (
+            LIBRARIES if flags.get("--runtime") != "native" else variables.get("LD_LIBRARY_PATH")
+        )
+        paths = ":".join(filter(None, [inherited, *plugins]))
         flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
         flags["--bind"] = (*flags.get("--bind", ()), *plugins)
     return Request(request.command, request.given, flags, wrapped=request.wrapped,

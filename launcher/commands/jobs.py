@@ -183,19 +183,19 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
 def progress(folder: Path, running: bool) -> str:
     """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
     try:
-        found = msgspec.json.decode(regular(folder / "progress.json"), type=RunProgress)
+        progress = msgspec.json.decode(regular(folder / "progress.json"), type=RunProgress)
     except (OSError, ValueError, RecursionError):
         return ""
-    unit, done, total = "step", found.step, found.steps
-    if found.trial is not None:
-        unit, done, total = "trial", found.trial, found.trials
+    unit, done, total = "step", progress.step, progress.steps
+    if progress.trial is not None:
+        unit, done, total = "trial", progress.trial, progress.trials
     if done is None or total is None:
         return ""
     text = f"{unit} {done}/{total}"
-    if found.folds > 1:
-        text = f"fold {found.fold}/{found.folds} {text}"
-    if running and found.samples_per_second is not None and found.seconds_left is not None:
-        minutes, seconds = divmod(round(found.seconds_left), 60)
+    if progress.folds > 1:
+        text = f"fold {progress.fold}/{progress.folds} {text}"
+    if running and progress.samples_per_second is not None and progress.seconds_left is not None:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
         left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-        text += f", {found.samples_per_second:.3g} samples/s, {left} left"
+        text += f", {progress.samples_per_second:.3g} samples/s, {left} left"
     return text

@@ -97,6 +97,6 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
 
 
 def _other(name: str, then: object, now: object) -> Finding:
-    shown = [", ".join(each) if isinstance(each, list) else each for each in (then, now)]
+    shown = [", ".join(value) if isinstance(value, list) else value for value in (then, now)]
     evidence = f"{shown[0] or 'none'} then, {shown[1] or 'none'} now"
     return Finding("warning", f"Another {name}", evidence, "the results may differ too")

@@ -113,9 +113,9 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         problems += checks.image(plan, site, force)
     # Where the site states no GPUs the node decides, unless the user has named an image.
     stated = site.values.vendor or inputs.settings.image.value != "auto" or not plan.image
-    own = inputs.absolute_request
-    if plan.gpus and own.computes_on_gpu and "--device" not in own.given:
-        own = own.with_values({"--device": GPU})
+    absolute = inputs.absolute_request
+    if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
+        absolute = absolute.with_values({"--device": GPU})
     flags = {flag: value for flag, value in request.launcher_options.items()
              if flag not in ONLY_HERE}  # fmt: skip
     place = inputs.settings.site.value or PLAIN_SITE  # in the job, a path is absolute
@@ -149,7 +149,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         f"image: {image}",
         f"device: {device}{'' if stated else ', or as each node has GPUs'}",
     )
-    text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *own.argv])
+    text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *absolute.argv])
     warn([*plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))

@@ -69,8 +69,8 @@ OFFLINE = (
 
 def user_namespaces(tree: HostTree) -> str | None:
     """Return the kernel setting that forbids user namespaces, or None."""
-    found = (path for path, value in NAMESPACE_SETTINGS.items() if tree.read(path) == value)
-    return next((f"{path} is {NAMESPACE_SETTINGS[path]}" for path in found), None)
+    forbidding = (path for path, value in NAMESPACE_SETTINGS.items() if tree.read(path) == value)
+    return next((f"{path} is {NAMESPACE_SETTINGS[path]}" for path in forbidding), None)
 
 
 def program(plan: Plan) -> tuple[str, ...]:
@@ -87,15 +87,15 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     """Return what was measured in an image when it was built, and check that it is image `name`."""
     done = system.run(argv)
     try:
-        found: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
+        measured: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
     except msgspec.DecodeError as error:
         evidence = f"{LABELS} of {name}: {(done.stderr or str(error)).strip()[-300:]}"
         raise CannotCreate("Not an image of this project", evidence,
                            "start it by its path: --image FILE.sif") from error  # fmt: skip
-    if (label := found.get("org.aam.name")) != name:
+    if (label := measured.get("org.aam.name")) != name:
         evidence, remedy = f"it is labelled {label}, not {name}", f"name it {label}"
         raise CannotCreate("Another image", evidence, remedy)
-    return found
+    return measured
 
 
 def require_space(needs: Sequence[SpaceRequirement]) -> None:
@@ -215,11 +215,11 @@ class ImageReference(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(text: str) -> ImageReference:
         """Return the image that a text names."""
-        found = REFERENCE.fullmatch(text)
-        if not found:
+        match = REFERENCE.fullmatch(text)
+        if not match:
             remedy = "write it as ghcr.io/owner/aam:TAG or ghcr.io/owner/aam@sha256:..."
             raise UsageError("Not an image in a registry", ascii(text), remedy)
-        return ImageReference(found["repository"], found["tag"], found["digest"])
+        return ImageReference(match["repository"], match["tag"], match["digest"])
 
     def __str__(self) -> str:
         # Not every engine reads a tag beside a digest, which it compares with what it gets.

@@ -37,8 +37,8 @@ class Docker(OciEngine):
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact:
         fact = EngineFact(self.name, path, traits=self.traits)
-        own = f"{environment.get('XDG_RUNTIME_DIR') or f'/run/user/{user_id}'}/docker.sock"
-        usual = own if os.path.exists(own) and not os.path.exists(SOCKET) else SOCKET
+        private = f"{environment.get('XDG_RUNTIME_DIR') or f'/run/user/{user_id}'}/docker.sock"
+        usual = private if os.path.exists(private) and not os.path.exists(SOCKET) else SOCKET
         address = environment.get("DOCKER_HOST") or f"unix://{usual}"
         socket = address.removeprefix("unix://")
         if not address.startswith("unix://") or environment.get("DOCKER_CONTEXT"):

@@ -45,10 +45,10 @@ def detect_stack() -> NativeStack:
     in_user_site = home is not None and __file__.startswith(home + os.sep)
     absent = tuple(name for name in LIBRARIES if importlib.util.find_spec(name) is None)
     # PyTorch's version.py states its version and, by a field that is set, the vendor of its GPUs.
-    found, stated = importlib.util.find_spec("torch"), dict[str, str]()
-    if found and found.submodule_search_locations:
+    spec, stated = importlib.util.find_spec("torch"), dict[str, str]()
+    if spec and spec.submodule_search_locations:
         with suppress(OSError):
-            text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
+            text = (Path(spec.submodule_search_locations[0]) / "version.py").read_text()
             fields = re.findall(r"""^(\w+)[^=\n]*=\s*['"](.*)['"]\s*$""", text, re.MULTILINE)
             stated = dict(fields)
     vendors = (vendor.name for vendor in VENDORS.values() if vendor.torch_field in stated)

@@ -86,13 +86,13 @@ class OciEngine(Engine, Builder):
         reference = f"{REPOSITORY}:{build.name}"
         try:
             log.run(self.build_argv(build, bare), build.context)
-            found = labels(self.exec_argv(build.program, bare, ["cat", LABELS]), build.name)
+            measured = labels(self.exec_argv(build.program, bare, ["cat", LABELS]), build.name)
             # Labels are known when the image is there; a second build from it adds them.
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
             argv = [build.program, "build", "--file", str(recipe), "--tag", aside]
-            options = [option for k, v in found.items() for option in ("--label", f"{k}={v}")]
+            options = [option for k, v in measured.items() for option in ("--label", f"{k}={v}")]
             log.run([*argv, *self.build_flags(build), *options, str(recipe.parent)], recipe.parent)
             if build.test:
                 log.step("test")
@@ -101,14 +101,14 @@ class OciEngine(Engine, Builder):
         finally:
             for tag in (aside, bare):
                 system.run([build.program, "rmi", tag])
-        return replace(inspected(build.program, reference), reference=reference, labels=found)
+        return replace(inspected(build.program, reference), reference=reference, labels=measured)
 
     def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
-        own, source = f"{REPOSITORY}:{build.name}", str(reference)
+        tag, source = f"{REPOSITORY}:{build.name}", str(reference)
         log.run([build.program, "pull", source], build.scratch)
-        found = labels(self.exec_argv(build.program, source, ["cat", LABELS]), build.name)
-        log.run([build.program, "tag", source, own], build.scratch)
-        return replace(inspected(build.program, source), reference=own, labels=found)
+        measured = labels(self.exec_argv(build.program, source, ["cat", LABELS]), build.name)
+        log.run([build.program, "tag", source, tag], build.scratch)
+        return replace(inspected(build.program, source), reference=tag, labels=measured)
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""

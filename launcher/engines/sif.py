@@ -100,7 +100,7 @@ class SifEngine(Engine, Builder):
         place = f"{prefix}/etc/{program}/{program}.conf"
         pairs = (line.partition("=") for line in (tree.read(place) or "").splitlines())
         conf = {key.strip(): value.strip().lower() for key, equals, value in pairs if equals}
-        starters = (s for each in STARTERS for s in installed.glob(each.format(program)))
+        starters = (s for pattern in STARTERS for s in installed.glob(pattern.format(program)))
         set_uid = any(starter.stat().st_mode & 0o4000 for starter in starters)
         obstacle = None
         if user_id and not (set_uid and conf.get("allow setuid") != "no"):
@@ -177,8 +177,8 @@ class SifEngine(Engine, Builder):
 
     def _recorded(self, build: ImageBuild, place: Path) -> ImageRecord:
         place.chmod(0o755)
-        found = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
-        return replace(record_of(place), labels=found)
+        measured = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
+        return replace(record_of(place), labels=measured)
 
     def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
         source = f"{'oras' if reference.sif else 'docker'}://{reference}"

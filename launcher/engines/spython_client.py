@@ -15,8 +15,8 @@ from launcher.system import which
 
 def available() -> bool:
     """Return whether spython and its program are installed."""
-    found = which("singularity", os.environ.get("PATH", ""))
-    return found is not None and importlib.util.find_spec("spython") is not None
+    program = which("singularity", os.environ.get("PATH", ""))
+    return program is not None and importlib.util.find_spec("spython") is not None
 
 
 def labels(place: str) -> dict[str, str]:
@@ -28,12 +28,12 @@ def labels(place: str) -> dict[str, str]:
     if "return_code" in result:
         evidence = f"inspect ended with status {result['return_code']}: {result['message']}"
         raise Unavailable("The engine failed under spython", evidence, "run it without spython")
-    found: dict[str, str] = result["attributes"]["labels"]
-    return found
+    stored: dict[str, str] = result["attributes"]["labels"]
+    return stored
 
 
 def instances() -> list[str]:
     """Return the running instances of this user, "NAME (IMAGE)"."""
     from spython.main import Client
 
-    return [f"{each.name} ({each._image})" for each in Client.instances(quiet=True)]
+    return [f"{instance.name} ({instance._image})" for instance in Client.instances(quiet=True)]

@@ -24,11 +24,11 @@ def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[st
     """
     chosen = tuple(gpus)
     present = {gpu.vendor for gpu in chosen} | {driver.vendor for driver in drivers}
-    found = {
+    nodes = {
         path: name for name in VENDORS if name in present for path in VENDORS[name].shared_nodes
     }
-    found |= {path: gpu.vendor for gpu in chosen for path in gpu.nodes}
-    return found | {p: gpu.vendor for gpu in chosen for part in gpu.instances for p in part.nodes}
+    nodes |= {path: gpu.vendor for gpu in chosen for path in gpu.nodes}
+    return nodes | {p: gpu.vendor for gpu in chosen for part in gpu.instances for p in part.nodes}
 
 
 def unused(bus: Iterable[str]) -> str:

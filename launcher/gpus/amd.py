@@ -98,8 +98,8 @@ class Amd(Vendor):
     install_variables = ("ROCM_PATH", "HIP_PATH")
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        found = [_node(tree, name) for name in tree.names(NODES) if name.isdecimal()]
-        listed = [gpu for gpu in found if gpu]
+        nodes = [_node(tree, name) for name in tree.names(NODES) if name.isdecimal()]
+        listed = [gpu for gpu in nodes if gpu]
         if not all(gpu.readable for gpu in listed):  # the cards of the others are unknown
             return tuple(listed)
         cards = {gpu.card for gpu in listed}

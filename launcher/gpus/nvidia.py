@@ -74,7 +74,7 @@ class Nvidia(Vendor):
                 obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
             return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
         chips = capabilities(CHIPS.read_text())
-        found = []
+        gpus = []
         for number, address in enumerate(sorted(driven)):
             lines = (tree.read(f"{ROOT}/gpus/{address}/information") or "").splitlines()
             pairs = (line.partition(":") for line in lines)
@@ -90,7 +90,7 @@ class Nvidia(Vendor):
                     capability = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
                     arch = f"sm_{capability[1]}{capability[2]}" if capability else None
             instances = _instances(tree, minor)
-            found.append(
+            gpus.append(
                 Gpu(
                     vendor="nvidia",
                     index=minor,
@@ -107,9 +107,9 @@ class Nvidia(Vendor):
             if place not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
                 held = pci.passed_through(tree, place)
-                found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False,
+                gpus.append(Gpu("nvidia", len(gpus), arch, f"NVIDIA {chip}", place, driven=False,
                                  obstacle=held))  # fmt: skip
-        return tuple(found)
+        return tuple(gpus)
 
     def driver(self, tree: HostTree) -> Driver | None:
         path = f"{ROOT}/version"
@@ -155,7 +155,7 @@ def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
     Source: MIG user guide, "Device Nodes and Capabilities".
     """
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
-    found = []
+    parts = []
     for group in tree.names(base):
         for name in tree.names(f"{base}/{group}"):
             numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
@@ -165,5 +165,5 @@ def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
                 )
                 minors = (re.search(r"DeviceFileMinor:\s*(\d+)", text or "") for text in texts)
                 nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{m[1]}" for m in minors if m)
-                found.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
-    return tuple(found)
+                parts.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
+    return tuple(parts)

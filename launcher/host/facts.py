@@ -213,11 +213,11 @@ def whole_number(text: str) -> int | None:
 
 def numbers(text: str) -> tuple[int, ...] | None:
     """Read "0,2-4" as (0, 2, 3, 4); None for anything else and for long ranges."""
-    found: list[int] = []
+    listed: list[int] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
         start, end = whole_number(first), whole_number(last or first)
         if start is None or end is None or end - start > LONGEST_LIST:
             return None
-        found.extend(range(start, end + 1))
-    return tuple(found)
+        listed.extend(range(start, end + 1))
+    return tuple(listed)

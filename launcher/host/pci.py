@@ -24,15 +24,15 @@ class PciFunction(msgspec.Struct, frozen=True):
 
 def functions(tree: HostTree, vendor: int | None = None) -> tuple[PciFunction, ...]:
     """List the graphics and accelerator functions, of one vendor or all, by address."""
-    found = []
+    matching = []
     for address in sorted(tree.names(DEVICES)):
         pci_class = number(tree, address, "class")
         if pci_class is None or pci_class >> 16 not in (DISPLAY, ACCELERATOR):
             continue  # a node has hundreds of functions of other classes
         maker, device = number(tree, address, "vendor"), number(tree, address, "device")
         if maker is not None and device is not None and vendor in (None, maker):
-            found.append(PciFunction(address, maker, device, pci_class >> 8))
-    return tuple(found)
+            matching.append(PciFunction(address, maker, device, pci_class >> 8))
+    return tuple(matching)
 
 
 def attribute(tree: HostTree, address: str, name: str) -> str | None:

@@ -182,8 +182,8 @@ def _require_file(file: Path, expected: str | None) -> None:
         raise UsageError("Not a SHA-256", f"--sha256 {expected}", remedy)
     if not file.is_file():
         raise MissingInput("No such file", f"'{file}'", "check the path")
-    if expected is not None and (found := sha256(file)) != expected:
-        evidence = f"'{file}' is sha256:{found}, expected was sha256:{expected}"
+    if expected is not None and (actual := sha256(file)) != expected:
+        evidence = f"'{file}' is sha256:{actual}, expected was sha256:{expected}"
         remedy = "copy or pull it again, or give the SHA-256 that its publisher states"
         raise MissingInput("The file is another one", evidence, remedy)
 

@@ -143,12 +143,12 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """List the built images."""
     folder = Path(settings.image_dir.value)
     listed = read(folder)
-    found: list[BuiltImage] = []
+    images: list[BuiltImage] = []
     sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
     with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
-        own = Path(image.sif or "").expanduser().absolute()
-        sif = own if image.sif else folder / f"{image.name}.sif"
+        named = Path(image.sif or "").expanduser().absolute()
+        sif = named if image.sif else folder / f"{image.name}.sif"
         formats = listed.get(image.name, {})
         if sif.is_file():
             record = ImageRecord() if image.sif else formats.get(SIF, ImageRecord())
@@ -158,27 +158,27 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
                 remedy = f"`aam-launch images build {image.name} --from {sif}` reads its labels"
                 # One that a configuration names needs no record.
                 mismatch = None if image.sif else (changed, f"{remedy} and records it")
-            found.append(BuiltImage(image.name, sif_engines, str(sif), record.known_digest,
+            images.append(BuiltImage(image.name, sif_engines, str(sif), record.known_digest,
                                     record.labels, mismatch))  # fmt: skip
         if image.reference:
-            found.append(BuiltImage(image.name, with_storage, image.reference))
+            images.append(BuiltImage(image.name, with_storage, image.reference))
         for engine in containers():
             record = formats.get(engine.traits.image_format or "", ImageRecord())
             if place := record.id or record.reference:  # by its id, which no tag can change
-                found.append(BuiltImage(image.name, (engine.name,), place, record.known_digest,
+                images.append(BuiltImage(image.name, (engine.name,), place, record.known_digest,
                                         record.labels))  # fmt: skip
     # The image that is requested by a path or a reference instead of its name.
     name = settings.image.value
     by_path = "/" in name or ":" in name or name.endswith(".sif")
     if by_path and catalog.image(name) is None:
         if os.path.isfile(name):
-            found.append(BuiltImage(name, sif_engines, os.path.abspath(name), sif_id(name)))
+            images.append(BuiltImage(name, sif_engines, os.path.abspath(name), sif_id(name)))
         elif name.endswith(".sif"):
             raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
         else:
             Sourced(name, settings.image.source).decoded(StoredName, "image")
-            found.append(BuiltImage(name, with_storage, name))
-    return tuple(found)
+            images.append(BuiltImage(name, with_storage, name))
+    return tuple(images)
 
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
@@ -197,18 +197,18 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
     none. Of several forms of an image the first counts that `runtime` can run.
     """
     labels: dict[str, Mapping[str, str]] = {}
-    for found in available:
-        if found.labels and runtime in ("auto", *found.engines):
-            labels.setdefault(found.image, found.labels)
+    for form in available:
+        if form.labels and runtime in ("auto", *form.engines):
+            labels.setdefault(form.image, form.labels)
     keys = {key for image in catalog.images for key in image.pins}
     images = []
     for image in catalog.images:
-        if own := labels.get(image.name):
-            known = {key: own[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in own}
+        if stated := labels.get(image.name):
+            known = {key: stated[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in stated}
             image = replace(image, pins={**image.pins, **known}, source="label")
             if vendor := VENDORS.get(image.vendor or ""):
-                archs = _archs(own.get("org.aam.archs", ""))
-                fused = _archs(own.get("org.aam.attention-archs", ""))
+                archs = _archs(stated.get("org.aam.archs", ""))
+                fused = _archs(stated.get("org.aam.attention-archs", ""))
                 image = replace(
                     image,
                     archs=_narrowed(image.archs, archs, vendor.serves),

@@ -75,12 +75,12 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def require(self, name: str, noun: str = "image") -> Image:
         """Return the image called `name`, which messages call a `noun`."""
-        found = self.image(name)
-        if found is None:
+        image = self.image(name)
+        if image is None:
             known = [image.name for image in self.images]
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise UsageError(f"No such {noun}", f"'{name}'", remedy)
-        return found
+        return image
 
     def faults_of(
         self, vendor: str | None, pins: Mapping[str, str], arch: str | None = None
@@ -107,9 +107,9 @@ def shipped() -> Catalog:
     content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     ranges = {
         vendor: tuple(
-            convert({**keys, "release": name}, DriverRange) for name, keys in found.items()
+            convert({**keys, "release": name}, DriverRange) for name, keys in releases.items()
         )
-        for vendor, found in content["drivers"].items()
+        for vendor, releases in content["drivers"].items()
     }
     faults = (
         convert({**keys, "name": name}, StackFault) for name, keys in content["faults"].items()
@@ -120,10 +120,10 @@ def shipped() -> Catalog:
 
 def extended(catalog: Catalog, images: tuple[Sourced[dict[str, dict[str, Any]]], ...]) -> Catalog:
     """Return the catalog with images of configurations changed or added."""
-    found = {image.name: image for image in catalog.images}
+    by_name = {image.name: image for image in catalog.images}
     for layer in images:
         for name, keys in layer.value.items():
-            base = msgspec.structs.asdict(found[name]) if name in found else {"title": name}
+            base = msgspec.structs.asdict(by_name[name]) if name in by_name else {"title": name}
             given = {**base, **keys, "name": name, "source": layer.source}
-            found[name] = Sourced(given, layer.source).decoded(Image, f"images.{name}").value
-    return replace(catalog, images=tuple(found.values()))
+            by_name[name] = Sourced(given, layer.source).decoded(Image, f"images.{name}").value
+    return replace(catalog, images=tuple(by_name.values()))

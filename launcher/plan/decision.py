@@ -88,26 +88,26 @@ class Assessment(msgspec.Struct, frozen=True):
     @property
     def fitting(self) -> tuple[Image, ...]:
         """The images that fit the hardware of the host, best first, built or not."""
-        fits = ([c.image for c in own if c.fits] for own in self.candidates.values())
+        fits = ([c.image for c in candidates if c.fits] for candidates in self.candidates.values())
         return tuple(images[0] for images in fits if images and images[0])
 
     def decisions(self, chosen: str = "") -> list[Decision]:
         """Return why images are not used; those for vendors that this host lacks are left out."""
         here = {CPU, None, *(gpu.vendor for gpu in self.inputs.host.gpus if gpu.driven)}
-        found = []
+        decisions = []
         for name, (first, *_) in self.candidates.items():
             if name != chosen and (first.image is None or first.image.vendor in here):
                 reason = self.against(name)
                 why = reason.brief if reason else "it can run"
-                found.append(Decision("not used", name, why, "rules"))
-        return found
+                decisions.append(Decision("not used", name, why, "rules"))
+        return decisions
 
     def against(self, name: str) -> AamError | None:
         """Return the reason against the candidate of an image that came furthest; None: it runs."""
-        own = self.candidates.get(name, [])
-        if not all(candidate.reason for candidate in own):
+        candidates = self.candidates.get(name, [])
+        if not all(candidate.reason for candidate in candidates):
             return None
-        return _furthest(own)[1][1] if own else None
+        return _furthest(candidates)[1][1] if candidates else None
 
 
 def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
@@ -119,10 +119,10 @@ def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
         settings = replace(inputs.settings, image=AUTO, runtime=AUTO)
         inputs = replace(inputs, settings=settings)
     hardware = hardware_of(inputs)
-    found: dict[str, list[Candidate]] = {}
+    candidates: dict[str, list[Candidate]] = {}
     for candidate in _candidates(inputs, hardware):
-        found.setdefault(candidate.name, []).append(candidate)
-    return Assessment(inputs, hardware, found)
+        candidates.setdefault(candidate.name, []).append(candidate)
+    return Assessment(inputs, hardware, candidates)
 
 
 def decide(inputs: LaunchInputs) -> Candidate:
@@ -157,12 +157,12 @@ def decide(inputs: LaunchInputs) -> Candidate:
     decisions.append(Decision("engine", chosen.engine, *engine))
     # GPUs that stay unused: those of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
-    for other in hardware.groups:
-        if other is not group:
+    for unused_group in hardware.groups:
+        if unused_group is not group:
             why = f"{runs} computes on the processor"
             if group:
                 why = f"one group of alike GPUs at a time, and {runs} runs on {group}"
-            decisions.append(Decision("left out", str(other), why, "host"))
+            decisions.append(Decision("left out", str(unused_group), why, "host"))
     if group and group.gpus[0].instances:
         cut = [gpu for gpu in group.selection.gpus if gpu.instances and gpu not in group.gpus]
         why = VENDORS[group.vendor].one_instance
@@ -299,7 +299,7 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
             return "engine", Unavailable("The engine is not installed", f"no {runtime} on PATH",
                                          remedy)  # fmt: skip
         if fact and fact.obstacle:
-            if runtime == "auto" and all(other.obstacle for other in host.engines):
+            if runtime == "auto" and all(engine.obstacle for engine in host.engines):
                 evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines)
                 names = " or ".join(engine.name for engine in host.engines)
                 remedy = f"let an administrator remove what stops {names}"

@@ -78,29 +78,31 @@ def container_variables(
     present: Mapping[str, str], settings: LaunchSettings, private: str
 ) -> tuple[dict[str, Variable], list[Decision]]:
     """Return the variables of a container by name, and decisions about those that are kept out."""
-    found = {name: Variable(name, value, why) for name, (value, why) in FIXED.items()}
-    found["HOME"] = Variable("HOME", f"{private}/home", "a private one, not the user's")
+    variables = {name: Variable(name, value, why) for name, (value, why) in FIXED.items()}
+    variables["HOME"] = Variable("HOME", f"{private}/home", "a private one, not the user's")
     why = "a cache of this user, job and node alone"
-    found |= {name: Variable(name, f"{private}/{folder}", why) for name, folder in CACHES.items()}
+    variables |= {
+        name: Variable(name, f"{private}/{folder}", why) for name, folder in CACHES.items()
+    }
     patterns = (*PASSED, *settings.pass_env)
     why = "ranks, libraries or the terminal need it"
     for name in sorted(present):
-        if matches(name, patterns) and not matches(name, NEVER) and name not in found:
-            found[name] = Variable(name, present[name], why, "environment")
+        if matches(name, patterns) and not matches(name, NEVER) and name not in variables:
+            variables[name] = Variable(name, present[name], why, "environment")
     kept_out = []
     for name, given in settings.env.items():
         literal = present.get(name) if given.value is None else given.value
         if literal is not None:
-            found[name] = Variable(name, literal, REQUESTED, given.source)
+            variables[name] = Variable(name, literal, REQUESTED, given.source)
         else:
             why = f"{REQUESTED}, but not set here"
             kept_out.append(Decision("kept out", name, why, given.source))
     why = "it would put the host's libraries or packages before the image's"
     kept_out += [
         Decision("kept out", name, why, "environment")
-        for name in LEAKS if present.get(name) and name not in found
+        for name in LEAKS if present.get(name) and name not in variables
     ]  # fmt: skip
-    return found, kept_out
+    return variables, kept_out
 
 
 def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:

@@ -178,25 +178,25 @@ def _offers(
     unserved: list[Finding] = []
     remarks: list[Finding] = []
     for group in groups:
-        own = [Offer(image, group, misfits_of(image, group, groups, inputs))
+        of_group = [Offer(image, group, misfits_of(image, group, groups, inputs))
                for image in images if image.vendor == group.vendor]  # fmt: skip
-        fitting = [offer for offer in own if not offer.misfits]
-        rest += [offer for offer in own if offer.misfits]
+        fitting = [offer for offer in of_group if not offer.misfits]
+        rest += [offer for offer in of_group if offer.misfits]
         if fitting:
-            remarks += _image_remarks(own, inputs.catalog)
+            remarks += _image_remarks(of_group, inputs.catalog)
             fitting.sort(key=lambda offer: preference(offer.image, group.arch, inputs.catalog))
             served.append(tuple(fitting))
             continue
         # By the example of the least demanding image: the oldest one compiled for this processor
         # and these GPUs.
         why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
-        if own:
-            here = [o for o in own if built_for(o.image, inputs.host.machine)] or own
+        if of_group:
+            here = [o for o in of_group if built_for(o.image, inputs.host.machine)] or of_group
             oldest = ([o for o in here if serves(o.image, group.arch)] or here)[-1]
             why = f"{oldest.image.name}: {'; '.join(oldest.misfits.values())}"
         unserved.append(Finding("warning", "No image serves these GPUs", f"{group}; {why}"))
-    served.sort(key=lambda own: (own[0].fused, *_size(own[0].group)), reverse=True)
-    offers = [offer for own in served for offer in own]
+    served.sort(key=lambda of_group: (of_group[0].fused, *_size(of_group[0].group)), reverse=True)
+    offers = [offer for of_group in served for offer in of_group]
     # Images that do not fit are offers too: their reasons are the explanation.
     with_group = {group.vendor for group in groups}
     on_processor = [
@@ -215,33 +215,33 @@ def misfits_of(
 
     Without a group the command computes on the processor; `groups` are all of the host.
     """
-    found, host = {}, inputs.host
+    misfits, host = {}, inputs.host
     if not built_for(image, host.machine):
         machines = " and ".join(image.machines)
-        found["processor"] = f"it is built for {machines} and the processor is {host.machine}"
+        misfits["processor"] = f"it is built for {machines} and the processor is {host.machine}"
     if group is None:
         if for_gpus(image) and inputs.gpu_use != "never":
             whose = f"GPU{'s' * bool(groups)} of {title(image.vendor or '')}"
-            there = ", ".join(sorted({title(other.vendor) for other in groups}))
-            found["vendor"] = (
+            there = ", ".join(sorted({title(present.vendor) for present in groups}))
+            misfits["vendor"] = (
                 f"it is for {whose}, not of {there}" if groups
                 else f"it needs a {whose} and none can be used"
             )  # fmt: skip
-        return found
+        return misfits
     obstacles = dict.fromkeys(gpu.obstacle for gpu in group.gpus if gpu.obstacle)
     if obstacles and for_gpus(image):
-        found["device"] = "; ".join(obstacles)
+        misfits["device"] = "; ".join(obstacles)
     # The architecture of a GPU with an obstacle does not matter.
     if not obstacles and image.archs is not None and not serves(image, group.arch):
         arch = "a GPU of unknown architecture" if group.arch == "unknown" else group.arch
-        found["architecture"] = f"its PyTorch was not compiled for {arch}"
+        misfits["architecture"] = f"its PyTorch was not compiled for {arch}"
     driver = host.driver(group.vendor)
     if driver and for_gpus(image):
         ranges = inputs.catalog.drivers.get(driver.vendor, ())
         vendor = VENDORS[driver.vendor]
         if evidence := vendor.driver_misfit(driver, image.pins, image.least_driver, ranges):
-            found["driver"] = evidence
-    return found
+            misfits["driver"] = evidence
+    return misfits
 
 
 def _size(group: GpuGroup | None) -> tuple[bool, int]:
@@ -254,9 +254,9 @@ def _fault(image: Image, arch: str, catalog: Catalog) -> StackFault | None:
     return next((fault for fault in faults if not fault.flags and not fault.variables), None)
 
 
-def _image_remarks(own: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
+def _image_remarks(offers: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
     """Yield notes on images for a group: kept out by the kernel driver alone, ranked by a fault."""
-    for offer in own:
+    for offer in offers:
         if not offer.misfits:
             break
         if offer.misfits.keys() == {"driver"}:
@@ -266,11 +266,11 @@ def _image_remarks(own: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
             break
     faults = [
         (offer, _fault(offer.image, offer.group.arch, catalog))
-        for offer in own
+        for offer in offers
         if not offer.misfits and offer.group is not None
     ]
     for offer, fault in faults:
-        if fault is not None and not all(other for _, other in faults):
+        if fault is not None and not all(reported for _, reported in faults):
             name = offer.image.name
             evidence = f"{name} for {offer.group}: {fault.reason} ({fault.source})"
             remedy = f"`aam-launch --image {name} check` measures whether it occurs"

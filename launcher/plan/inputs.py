@@ -82,8 +82,8 @@ def request_of(
     shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
     if shared and not incomplete:
         given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
-        own = {flag: value for flag, value in launcher_options.items() if flag not in shared}
-        return replace(request, given=given, launcher_options=own)
+        remaining = {flag: value for flag, value in launcher_options.items() if flag not in shared}
+        return replace(request, given=given, launcher_options=remaining)
     return request
 
 

@@ -177,12 +177,12 @@ def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
     Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
     as CSV, which has one kind of line end.
     """
-    found = [(name, "it is not UTF-8") for name in argv
+    faults = [(name, "it is not UTF-8") for name in argv
              if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip
-    found += [(path, "it has a line end of two characters")
+    faults += [(path, "it has a line end of two characters")
               for mount in mounts for path in (mount.source, mount.target)
               if "\r\n" in path]  # fmt: skip
-    for name, why in found:
+    for name, why in faults:
         evidence = f"{name!a}, {why}"
         remedy = "rename it, or take --runtime native"
         raise UsageError("A name that no container engine can be given", evidence, remedy)

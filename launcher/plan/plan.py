@@ -139,10 +139,10 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
         plan = _native_plan(inputs, chosen, (*request.argv, *added))
     # A variable of the catalog or a measurement is only a default: what the user or the host has
     # set stays. A container does not have it by itself.
-    own = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
+    of_faults = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
            for fault in faults for name, value in fault.variables.items()]  # fmt: skip
     assigned = {variable.name: variable for variable in plan.assigned}
-    for default in (*own, *tuned):
+    for default in (*of_faults, *tuned):
         name, here = default.name, host.environment.get(default.name)
         if name not in assigned and here is None:
             assigned[name] = default
@@ -295,8 +295,8 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     if not traits.own_shm:
         why = "shared memory of loaders and ranks"
         wanted.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
-    wanted += [Mount(each.value, each.value, True, "check reports", "default", "own")
-               for each in reports]  # fmt: skip
+    wanted += [Mount(report.value, report.value, True, "check reports", "default", "own")
+               for report in reports]  # fmt: skip
     wanted += [*of_paths(inputs.paths), *context.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
@@ -422,7 +422,7 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
         why = "one variable instead of many; it counts what the program will see"
         name = vendor.visible_devices
         assigned.append(Variable(name, value, why, selection.source, "GPU selection"))
-        removed = () if plan.image else tuple(other for other in names if other != name)
+        removed = () if plan.image else tuple(variable for variable in names if variable != name)
     unset = (*plan.unset, *removed)
     return replace(plan, assigned=tuple(assigned), unseen=unseen, unset=unset)
 

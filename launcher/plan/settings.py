@@ -190,14 +190,14 @@ Layer = Mapping[str, Sourced[Any]]
 
 def merge(layers: Sequence[Layer]) -> LaunchSettings:
     """Put layers together, lowest first, every value in its type."""
-    found: dict[str, list[Sourced[Any]]] = {
+    typed: dict[str, list[Sourced[Any]]] = {
         key: [layer[key].decoded(TYPES[key], key) for layer in layers if key in layer]
         for key in SETTING_SPECS
     }
-    names = [("env", VARIABLE, layer.source, layer.value) for layer in found["env"]]
-    names += [("pass_env", PATTERN, layer.source, layer.value) for layer in found["pass_env"]]
+    names = [("env", VARIABLE, layer.source, layer.value) for layer in typed["env"]]
+    names += [("pass_env", PATTERN, layer.source, layer.value) for layer in typed["pass_env"]]
     names += [(f"tuned.{arch}.env", VARIABLE, layer.source, tuned.env)
-              for layer in found["tuned"] for arch, tuned in layer.value.items()]  # fmt: skip
+              for layer in typed["tuned"] for arch, tuned in layer.value.items()]  # fmt: skip
     for key, pattern, source, given in names:
         for name in given:
             if not pattern.match(name):
@@ -208,17 +208,17 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
                 evidence, remedy = f"{name} of {key} in {source}", "give it by --env or env"
                 raise ConfigurationError("A variable that selects GPUs", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
-              for key, values in found.items()}  # fmt: skip
+              for key, values in typed.items()}  # fmt: skip
     whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")
     return LaunchSettings(
         **{key: single[key] for key in whole},
         libraries={key: single[key] for key in LIBRARY_SETTINGS},
-        bind=tuple(Sourced(path, layer.source) for layer in found["bind"] for path in layer.value),
-        pass_env=tuple(name for layer in found["pass_env"] for name in layer.value),
+        bind=tuple(Sourced(path, layer.source) for layer in typed["bind"] for path in layer.value),
+        pass_env=tuple(name for layer in typed["pass_env"] for name in layer.value),
         env={name: Sourced(None if value is None else str(value), layer.source)
-             for layer in found["env"] for name, value in layer.value.items()},
-        images=tuple(found["images"]),
-        tuned=tuple(found["tuned"]),
+             for layer in typed["env"] for name, value in layer.value.items()},
+        images=tuple(typed["images"]),
+        tuned=tuple(typed["tuned"]),
     )  # fmt: skip
 
 

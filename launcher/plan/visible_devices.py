@@ -37,10 +37,10 @@ NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 def visible_devices_variables() -> tuple[str, ...]:
     """Return every variable that selects devices; a plan sets at most one of them."""
-    found: list[str] = []
+    variables: list[str] = []
     for vendor in VENDORS.values():
-        found += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
-    return tuple(dict.fromkeys(filter(None, found)))
+        variables += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
+    return tuple(dict.fromkeys(filter(None, variables)))
 
 
 def masks_of(
@@ -57,16 +57,16 @@ def masks_of(
     """
     orders = (vendor.order[0] for vendor in VENDORS.values() if vendor.order)
     spelled = ("", *sorted(prefixes, reverse=True))  # Apptainer's own before Singularity's
-    found: dict[str, Sourced[str]] = {}
+    masks: dict[str, Sourced[str]] = {}
     for name in (*visible_devices_variables(), *orders):
         for prefix in spelled:
             if prefix + name in present:
-                found[name] = Sourced(present[prefix + name].strip(), prefix + name)
+                masks[name] = Sourced(present[prefix + name].strip(), prefix + name)
         if name in requested:
             value = present.get(name) if requested[name].value is None else requested[name].value
             if value is not None:
-                found[name] = Sourced(value.strip(), requested[name].source)
-    return found
+                masks[name] = Sourced(value.strip(), requested[name].source)
+    return masks
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
@@ -222,12 +222,12 @@ def _resolve(
     )
     chosen: list[Gpu] = []
     for item in items:
-        found = _named(item, listed if whole else pool)
-        if not found or not all(gpu.readable for gpu in found):
+        matching = _named(item, listed if whole else pool)
+        if not matching or not all(gpu.readable for gpu in matching):
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {mask.source}"
             raise ConfigurationError("A variable names a GPU that is not there", evidence, remedy)
-        chosen += [gpu for gpu in found if gpu not in chosen]
+        chosen += [gpu for gpu in matching if gpu not in chosen]
     return tuple(chosen)
 
 
@@ -238,6 +238,6 @@ def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         return field[number : number + 1]
     if not item.lower().startswith("gpu-"):
         return ()
-    found = [gpu for gpu in field if gpu.uuid and gpu.uuid.lower().startswith(item.lower())]
+    matching = [gpu for gpu in field if gpu.uuid and gpu.uuid.lower().startswith(item.lower())]
     # The partitions of a card share its name.
-    return tuple(found) if len({gpu.uuid for gpu in found}) == 1 else ()
+    return tuple(matching) if len({gpu.uuid for gpu in matching}) == 1 else ()

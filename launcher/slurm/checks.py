@@ -39,7 +39,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
     """Look at the inputs and outputs of a request, as the nodes and as `aam` will."""
     output: Path | None = request.given.get("--output-dir")
     overwrite, resumes = (bool(request.value(f"--{name}")) for name in ("overwrite", "resume-from"))
-    found: list[AamError] = []
+    errors: list[AamError] = []
     of_aam: tuple[Callable[[], None], ...] = (
         lambda: require_inputs(request),
         lambda: preflight.require_inputs(request),
@@ -52,14 +52,14 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
         try:
             check()
         except AamError as error:
-            found.append(error)
+            errors.append(error)
     for fact in paths:
         if hidden := unseen(fact.real, site):
             is_input = fact.role == "input"
             kind = MissingInput if is_input else CannotCreate
             remedy = f"{'copy it to' if is_input else 'choose'} a folder that they see"
             cause = f"The nodes do not see the {fact.role} of {fact.flag}"
-            found.append(kind(cause, hidden, remedy))
+            errors.append(kind(cause, hidden, remedy))
         elif fact.role == "output":
             # Write 1 MiB where the output will be: only that shows a quota.
             place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
@@ -73,11 +73,11 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
                 why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
                 evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
                 cause = f"No room for {fact.flag}"
-                found.append(CannotCreate(cause, evidence, "free some space"))
+                errors.append(CannotCreate(cause, evidence, "free some space"))
             if not fact.folder and os.path.exists(fact.real) and not (overwrite or resumes):
                 evidence, remedy = f"'{fact.absolute}'", "--overwrite replaces it"
-                found.append(CannotCreate("The output exists already", evidence, remedy))
-    return list({str(error): error for error in found}.values())
+                errors.append(CannotCreate("The output exists already", evidence, remedy))
+    return list({str(error): error for error in errors}.values())
 
 
 def unseen(path: str, site: Site) -> str:
@@ -114,21 +114,21 @@ def advice(
     paths: Sequence[PathFact], launcher: Sequence[str], site: Site, here: Host
 ) -> list[Finding]:
     """Return warnings about what works but should be otherwise."""
-    found = []
+    findings = []
     if site.values.machine not in ("", here.machine):
         evidence = f"{site.values.machine}, this host has {here.machine}; they run '{launcher[0]}'"
         remedy = "submit with a Python that is installed for their processor"
-        found.append(Finding("warning", "The nodes have another processor", evidence, remedy))
+        findings.append(Finding("warning", "The nodes have another processor", evidence, remedy))
     home = site.values.home
     for fact in paths:
         if home and fact.role == "output" and _below(fact.real, home):
             remedy = "homes are small and for code; scratch is for runs"
             cause = f"{fact.flag} is in the home file system"
-            found.append(Finding("warning", cause, f"'{fact.real}'", remedy))
+            findings.append(Finding("warning", cause, f"'{fact.real}'", remedy))
     if hidden := next(filter(None, (unseen(path, site) for path in launcher)), ""):
         remedy = "install the launcher, with its Python, in a folder that they see"
-        found.append(Finding("warning", "The nodes may not see the launcher", hidden, remedy))
-    return found
+        findings.append(Finding("warning", "The nodes may not see the launcher", hidden, remedy))
+    return findings
 
 
 def require_memory(request: Request, ranks: int, site: Site, program: Sequence[str]) -> None:

@@ -42,18 +42,18 @@ def cpus_near(address: str, sys: Path = SYS) -> set[int]:
 
 def interfaces(patterns: Sequence[str], sys: Path = SYS) -> list[str]:
     """Return the network interfaces that match the first pattern that any interface matches."""
-    found = (sorted(path.name for path in (sys / "class/net").glob(p)) for p in patterns)
-    return next(filter(None, found), [])
+    names = (sorted(path.name for path in (sys / "class/net").glob(p)) for p in patterns)
+    return next(filter(None, names), [])
 
 
 def network(
     present: Mapping[str, str], patterns: Sequence[str], plugin: Sequence[str], sys: Path = SYS
 ) -> dict[str, str]:
     """Return the variables with which NCCL, RCCL and gloo use the fast network."""
-    found = interfaces(patterns, sys)
+    names = interfaces(patterns, sys)
     variables: dict[str, str] = {}
-    if found:
-        variables |= {"NCCL_SOCKET_IFNAME": ",".join(found), "GLOO_SOCKET_IFNAME": found[0]}
+    if names:
+        variables |= {"NCCL_SOCKET_IFNAME": ",".join(names), "GLOO_SOCKET_IFNAME": names[0]}
     for folder in plugin:
         for name in ("librccl-net.so", "libnccl-net.so"):
             if os.path.exists(f"{folder}/{name}"):

@@ -87,14 +87,14 @@ def seconds(time: str) -> float:
     """
     if time.lower() in ("unlimited", "infinite"):
         return math.inf
-    found = _TIME.match(time)
-    if not found:
+    match = _TIME.match(time)
+    if not match:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
-    part = {name: int(value) if value else 0 for name, value in found.groupdict().items()}
-    if found["days"]:
+    part = {name: int(value) if value else 0 for name, value in match.groupdict().items()}
+    if match["days"]:
         return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
-    if found["c"]:
+    if match["c"]:
         return part["a"] * 3600 + part["b"] * 60 + part["c"]
     return part["a"] * 60 + part["b"]
 
@@ -170,22 +170,22 @@ def partitions() -> list[Partition]:
         done = _run(["sinfo", "--noheader", "--format=%P|%l|%c|%D|%s"])
     except Unavailable:  # sbatch will say so
         return []
-    found = []
+    read = []
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         name, *facts = line.strip().split("|")
         if len(facts) == 4:
             numbers = [re.match(r"\d+", text) for text in (facts[1], facts[2])]
             cpus, nodes = (int(match[0]) if match else 0 for match in numbers)
             most = facts[3].rpartition("-")[2]  # "1-4", "1-infinite"
-            found.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
+            read.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
                                    int(most) if most.isdecimal() else float("inf")))  # fmt: skip
-    return found
+    return read
 
 
 def partition(name: str) -> Partition | None:
     """Return a partition, without a name the default one; None if that is unknown."""
-    found = [p for p in partitions() if (p.name == name if name else p.default)]
-    return min(found, key=lambda p: p.cpus) if found else None
+    matching = [p for p in partitions() if (p.name == name if name else p.default)]
+    return min(matching, key=lambda p: p.cpus) if matching else None
 
 
 def _sbatch(script: str, *options: str) -> str:

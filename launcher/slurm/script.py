@@ -166,9 +166,9 @@ def allocation_of(
             cause, evidence = "An option that the job script sets", f"--sbatch '{text}'"
             raise UsageError(cause, evidence, "leave it out")
         options = (*options, whole)
-    for each in options:
-        if not each.isprintable() or each.partition("=")[1:] == ("=", ""):
-            raise UsageError("A value that no job script can hold", repr(each), "choose another")
+    for flag in options:
+        if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
+            raise UsageError("A value that no job script can hold", repr(flag), "choose another")
     return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
 
 
@@ -176,38 +176,38 @@ def over_limits(
     what: Allocation, site: Site, partition: Partition | None, force: bool
 ) -> list[AamError]:
     """Return an error for each limit of partition and site that a job exceeds; --force: advice."""
-    found: list[AamError] = []
+    errors: list[AamError] = []
     facts, title = site.values, site.title
     # Slurm queues such a job and never starts it.
     if partition and what.time and seconds(what.time) > seconds(partition.max_time):
         evidence = f"--time {what.time}, partition {partition.name} gives {partition.max_time}"
-        found.append(UsageError("More time than the partition allows", evidence, "give less"))
+        errors.append(UsageError("More time than the partition allows", evidence, "give less"))
     if force:
-        return found
+        return errors
     most = next((n for n in (facts.max_nodes, facts.nodes) if n and what.nodes > n), 0)
     if most:
         evidence = f"--nodes {what.nodes}, and {most} is the most on {title}"
         advice = most == facts.max_nodes and what.nodes <= (facts.nodes or what.nodes)
         remedy = f"give --nodes {most} or less{', or --force' if advice else ''}"
-        found.append(UsageError("More nodes than the site allows", evidence, remedy))
+        errors.append(UsageError("More nodes than the site allows", evidence, remedy))
     if facts.vendor and what.gpus > facts.gpus_per_node:
         evidence = f"--gpus {what.gpus}, and a node of {title} has {facts.gpus_per_node}"
         remedy = f"give --gpus {facts.gpus_per_node} or less, and more --nodes"
-        found.append(UsageError("More GPUs than a node has", evidence, remedy))
+        errors.append(UsageError("More GPUs than a node has", evidence, remedy))
     if facts.max_time and what.time and seconds(what.time) > seconds(facts.max_time):
         evidence = f"--time {what.time}, and {facts.max_time} is the most on {title}"
         remedy = "give less; a job goes on by itself after its limit"
-        found.append(UsageError("More time than the site allows", evidence, remedy))
-    return found
+        errors.append(UsageError("More time than the site allows", evidence, remedy))
+    return errors
 
 
 def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     lines = ["#!/bin/bash"]
-    for each in what.options:  # in double quotes where it has to be
-        plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", each)
-        escaped = each.replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f"#SBATCH {each}" if plain else f'#SBATCH "{escaped}"')
+    for directive in what.options:  # in double quotes where it has to be
+        plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", directive)
+        escaped = directive.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f"#SBATCH {directive}" if plain else f'#SBATCH "{escaped}"')
     for line in (*about, f"written by aam-launch {__version__}"):
         # A control character would begin a line of its own.
         lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
@@ -240,7 +240,7 @@ def directives(text: str) -> dict[str, str]:
     >>> directives('#!/bin/bash\n#SBATCH --job-name=a\n#SBATCH "--output=b c.log"\n')
     {'job-name': 'a', 'output': 'b c.log'}
     """
-    found = {}
+    options = {}
     for line in text.splitlines():
         if line.startswith("#SBATCH "):
             try:
@@ -248,8 +248,8 @@ def directives(text: str) -> dict[str, str]:
             except ValueError:
                 continue
             key, _, value = option.removeprefix("--").partition("=")
-            found[key] = value
-    return found
+            options[key] = value
+    return options
 
 
 def log_file(log: str, number: str) -> str:
@@ -258,4 +258,4 @@ def log_file(log: str, number: str) -> str:
     >>> log_file("/runs/100%%job-%j.log", "12")
     '/runs/100%job-12.log'
     """
-    return re.sub("%[%j]", lambda found: {"%%": "%", "%j": number}[found[0]], log)
+    return re.sub("%[%j]", lambda match: {"%%": "%", "%j": number}[match[0]], log)

@@ -123,22 +123,22 @@ class Site(msgspec.Struct, frozen=True):
 
     def where(self, key: str) -> str:
         """Return the file and line of a fact, for messages."""
-        found = (fact.where for name, fact in self.facts.items() if name.partition(".")[0] == key)
-        return next(found, f"the defaults of {key}")
+        places = (fact.where for name, fact in self.facts.items() if name.partition(".")[0] == key)
+        return next(places, f"the defaults of {key}")
 
     def settings(self) -> dict[str, Sourced[Any]]:
         """Return the launcher's settings in the file."""
-        found = {key: Sourced(fact.value, fact.where) for key, fact in self.facts.items()
+        settings = {key: Sourced(fact.value, fact.where) for key, fact in self.facts.items()
                  if key in SETTING_SPECS}  # fmt: skip
         # The folder of a job is there in the job alone; elsewhere the default serves.
-        scratch = found["scratch"].value if "scratch" in found else None
+        scratch = settings["scratch"].value if "scratch" in settings else None
         if isinstance(scratch, str):
             folder = os.path.expandvars(scratch)
             if os.path.isdir(folder) and os.access(folder, os.W_OK):
-                found["scratch"] = Sourced(folder, found["scratch"].source)
+                settings["scratch"] = Sourced(folder, settings["scratch"].source)
             elif "$" in scratch:
-                del found["scratch"]
-        return found
+                del settings["scratch"]
+        return settings
 
 
 def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[str, str]) -> Site:
@@ -166,15 +166,15 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
             values[key] = add(key, entry.value, entry.source, _HINTS[key])
         else:
             add(key, entry.value, entry.source, Any)
-    found = SiteValues(**values)
-    if found.max_time:
+    stated_values = SiteValues(**values)
+    if stated_values.max_time:
         try:
-            seconds(found.max_time)
+            seconds(stated_values.max_time)
         except UsageError as error:
-            evidence = f"'{found.max_time}' of max_time in {facts['max_time'].where}"
+            evidence = f"'{stated_values.max_time}' of max_time in {facts['max_time'].where}"
             remedy = "write it as 24:00:00, 1-12, 90 (minutes) or UNLIMITED"
             raise ConfigurationError("Not a time", evidence, remedy) from error
-    return Site(name, facts, found)
+    return Site(name, facts, stated_values)
 
 
 def filled(value: Any, variables: Mapping[str, str]) -> Any:
@@ -184,9 +184,9 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
     '/scratch/ada/job_$SLURM_JOB_ID'
     """
     if isinstance(value, Mapping):
-        return {key: filled(each, variables) for key, each in value.items()}
+        return {key: filled(member, variables) for key, member in value.items()}
     if isinstance(value, list):
-        return [filled(each, variables) for each in value]
+        return [filled(member, variables) for member in value]
     if not isinstance(value, str):
         return value
     for name in ("USER", "HOME"):
@@ -206,10 +206,10 @@ def differences(site: Site, host: Host) -> Iterator[Finding]:
     """
     remedy = "correct it in a site file of your own"
     for key in COMPARED:
-        if key in site.facts and (found := _difference(key, site, host)):
+        if key in site.facts and (difference := _difference(key, site, host)):
             value = site.facts[key].value
             shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-            evidence = f"{key} is {shown} in {site.where(key)}, {found}"
+            evidence = f"{key} is {shown} in {site.where(key)}, {difference}"
             yield Finding("warning", "A fact of the site differs here", evidence, remedy)
 
 
@@ -252,6 +252,6 @@ def _difference(key: str, site: Site, host: Host) -> str:
         failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
         return f"{line!r} fails here" if failed else ""
     value = site.facts[key].value  # folders
-    places = [str(each) for each in ([value] if isinstance(value, str) else value)]
+    places = [str(place) for place in ([value] if isinstance(value, str) else value)]
     absent = [place for place in places if not os.path.isdir(place)]
     return f"there is no folder {', '.join(absent)}" if absent else ""
