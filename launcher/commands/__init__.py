@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +60,9 @@ OWN_STARTS = ("acceptance",)
 """Commands of `aam` that a module of this name in `launcher.commands` starts; `start`, all others.
 """
 
+COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
+"""What stands before the last column of a line: a subject and the spaces after it."""
+
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
 
@@ -90,9 +95,21 @@ def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
 
 
 def show(*lines: str) -> None:
-    """Print lines for people; control characters of captures, sites and records are escaped."""
+    """Print lines for people; control characters of captures, sites and records are escaped.
+
+    On a terminal a longer line goes on below its last column; a file has it whole, for grep.
+    """
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else 0
     for line in lines:
-        print(printable(line, len(line) * 10))
+        text = printable(line, len(line) * 10)
+        if 40 < width < len(text):
+            from textwrap import fill  # 2 ms of a launch without
+
+            column = COLUMN.match(text)
+            indent = " " * min(column.end() if column else 0, width // 2)
+            text = fill(text, width, subsequent_indent=indent, break_long_words=False,
+                        break_on_hyphens=False)  # fmt: skip
+        print(text)
 
 
 def print_json(content: object) -> None:

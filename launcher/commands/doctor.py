@@ -1,5 +1,6 @@
 """`aam-launch doctor`: report the facts of this host or of a capture, and its problems."""
 
+import json
 import os
 import re
 import shutil
@@ -293,8 +294,13 @@ def site_lines(site: Site) -> Iterator[str]:
     for key, fact in site.facts.items():
         if key != "title" and not key.startswith("sources."):
             value = fact.value
-            shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-            yield f"    {key}: {', '.join(map(str, value)) if isinstance(value, tuple) else shown}"
+            if isinstance(value, Mapping):  # as a site file has it
+                shown = json.dumps(value).replace('"', "")
+            elif isinstance(value, tuple):
+                shown = ", ".join(map(str, value))
+            else:
+                shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+            yield f"    {key}: {shown}"
             status = {True: "confirmed", False: "not confirmed", None: ""}[fact.confirmed]
             status += f"; to confirm: {fact.confirm}" if fact.confirm else ""
             if about := "; ".join(filter(None, [fact.source and f"from {fact.source}", status])):

@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import re
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from aam.contract.errors import (
     Unavailable,
     UsageError,
     nearest,
-    printable,
 )
 from aam.contract.options import basic_option
 from aam.contract.version import __version__
@@ -36,6 +34,8 @@ from launcher.planning import gather, plan_launch
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
+BELOW = " " * 4
+"""Before the lines about an image."""
 DAY = 86400
 WRONG = 1
 """Exit status of `aam check` if an attention backend computes wrong results."""
@@ -123,7 +123,10 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     inputs = gather(Request("check", {}, launcher_options), root)
     assessment, catalog = assess(inputs, requested=False), inputs.catalog
     built = index.built(inputs.settings, catalog)
-    fitting = {image.name for image in assessment.fitting}
+    # The first is what a launch takes, if it is built.
+    fitting = [image.name for image in assessment.fitting]
+    images = [catalog.require(name) for name in fitting]
+    images += [image for image in catalog.images if image.name not in fitting]
     recorded = index.read(folder)
     # Of a SIF that was removed by hand the record is left.
     stored = {
@@ -131,56 +134,49 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
                if kind != SIF or (folder / f"{name}.sif").is_file()}
         for name, formats in recorded.items()
     }  # fmt: skip
-    against = {image.name: assessment.against(image.name) for image in catalog.images}
     if "--json" in launcher_options:
         print_json([
             {
                 "name": image.name,
                 "title": image.title,
                 "fits": image.name in fitting,
-                "reason": reason.brief if (reason := against[image.name]) else "",
+                "reason": assessment.against(image.name),
                 "pins": dict(image.pins),
                 "places": [place.place for place in built if place.image == image.name],
                 "digests": [place.digest for place in built if place.image == image.name],
                 "stored": [{"image_format": kind, **msgspec.to_builtins(record)}
                            for kind, record in stored.get(image.name, {}).items()],
             }
-            for image in catalog.images
+            for image in images
         ])  # fmt: skip
         return
-    print(ROW.format("image", "fits", "stack"))
-    for image in catalog.images:
-        show(ROW.format(image.name, "yes" if image.name in fitting else "no", image.title))
-        below = [_shown(kind, record) for kind, record in stored.get(image.name, {}).items()]
-        below += [place.place for place in built if place.image == image.name]
-        reason = against[image.name]
-        _print_below(*below, *([reason.brief] if reason else []))
+    lines = [ROW.format("image", "fits", "stack")]
+    for image in images:
+        fits = "yes" if image.name in fitting else "no"
+        lines.append(ROW.format(image.name, fits, image.title))
+        lines += [_shown(kind, record) for kind, record in stored.get(image.name, {}).items()]
+        lines += [BELOW + place.place for place in built if place.image == image.name]
+        lines += [BELOW + reason] if (reason := assessment.against(image.name)) else []
     native, reason = inputs.native, assessment.against(NATIVE)
     if NATIVE in assessment.candidates:
         stack = "no image: the environment of aam-launch"
-        show(ROW.format(NATIVE, "no" if reason else "yes", stack))
-        _print_below(reason.brief if reason else f"PyTorch {native.torch}, {native.python}")
+        lines.append(ROW.format(NATIVE, "no" if reason else "yes", stack))
+        lines.append(BELOW + (reason or f"PyTorch {native.torch}, {native.python}"))
     for name in recorded.keys() - {image.name for image in catalog.images}:
-        show(ROW.format(name, "no", "not in the catalog"))
-        _print_below(*(_shown(kind, record) for kind, record in stored[name].items()))
+        lines.append(ROW.format(name, "no", "not in the catalog"))
+        lines += [_shown(kind, record) for kind, record in stored[name].items()]
+    show(*lines)
 
 
 def _shown(image_format: str, record: ImageRecord) -> str:
     """Return format, size, age and verification of an image, as far as they are known."""
-    parts = [image_format]
+    parts = [BELOW + image_format]
     if record.bytes is not None:
         parts.append(f"{record.bytes / (1 << 30):.1f} GiB")
     # A SIF that was copied has its modification time alone.
     if built := record.built or (record.mtime_ns or 0) / 1e9:
         parts.append(f"{max(0, int(time.time() - built) // DAY)} days old")
     return ", ".join([*parts, *([f"verified {record.verified}"] if record.verified else [])])
-
-
-def _print_below(*texts: str) -> None:
-    for text in texts:
-        print(textwrap.fill(printable(text, 1000), 80, initial_indent=" " * 4,
-                            subsequent_indent=" " * 6, break_long_words=False,
-                            break_on_hyphens=False))  # fmt: skip
 
 
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:

@@ -97,17 +97,17 @@ class Assessment(msgspec.Struct, frozen=True):
         decisions = []
         for name, (first, *_) in self.candidates.items():
             if name != chosen and (first.image is None or first.image.vendor in here):
-                reason = self.against(name)
-                why = reason.brief if reason else "it can run"
+                why = self.against(name) or "it can run"
                 decisions.append(Decision("not used", name, why, "rules"))
         return decisions
 
-    def against(self, name: str) -> AamError | None:
-        """Return the reason against the candidate of an image that came furthest; None: it runs."""
+    def against(self, name: str) -> str:
+        """Return the reason against the candidate of an image that came furthest; "": it runs."""
         candidates = self.candidates.get(name, [])
-        if not all(candidate.reason for candidate in candidates):
-            return None
-        return _furthest(candidates)[1][1] if candidates else None
+        if not candidates or not all(candidate.reason for candidate in candidates):
+            return ""
+        _, (step, reason) = _furthest(candidates)
+        return reason.evidence if step in MISFITS else reason.brief
 
 
 def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:

@@ -57,7 +57,9 @@ def test_explain_for_another_host(folder: Path) -> None:
     assert dry.returncode == 0, dry.stderr
     assert "/dev/dri/renderD152" in dry.stdout
     listed = launch(folder, "images", "--json", "--host", str(host))
-    assert {"rocm63", "cpu"} <= {row["name"] for row in json.loads(listed.stdout) if row["fits"]}
+    rows = json.loads(listed.stdout)
+    assert {"rocm63", "cpu"} <= {row["name"] for row in rows if row["fits"]}
+    assert rows[0]["name"] == printed["plan"]["image"]  # in the order of preference
     # whatever image is requested, each that does not fit has the reason
     listed = launch(folder, "images", "--json", "--host", str(host), AAM_LAUNCH_IMAGE="cpu")
     reasons = {row["name"]: row["reason"] for row in json.loads(listed.stdout) if not row["fits"]}

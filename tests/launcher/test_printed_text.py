@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,3 +136,16 @@ def test_a_setting_puts_no_option_into_the_command_line_of_an_engine(folder: Pat
     (folder / "site.yaml").write_text(f"{SITE}images: {{own: {{reference: --privileged}}}}\n")
     done = launch(folder, "--dry-run", "--site", "./site.yaml", "--image", "own", "check")
     assert (done.returncode, "Invalid value" in done.stderr) == (78, True), done.stderr
+
+
+def test_lines_are_as_long_as_a_terminal_is_wide(tmp_path: Path) -> None:
+    host = Tree(tmp_path / "h").cpu().amd(MI300A, 2).root
+    argv = [sys.executable, str(ROOT / "launcher"), "doctor", "--host", str(host)]
+    piped = subprocess.run(argv, capture_output=True, text=True)
+    command = f"stty cols 80; exec {shlex.join(argv)}"
+    terminal = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True
+    )
+    assert max(map(len, piped.stdout.splitlines())) > 80
+    assert max(map(len, terminal.stdout.splitlines())) <= 80
+    assert terminal.stdout.split() == piped.stdout.split()
