@@ -134,7 +134,9 @@ def epochs(folder: Path) -> list[int]:
     return [int(line.split(",")[0]) for line in lines]
 
 
-@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+@pytest.mark.parametrize(
+    "scale", [pytest.param(DDP, marks=pytest.mark.nightly), pytest.param(FSDP, marks=NEEDS_FSDP)]
+)
 def test_a_killed_rank_ends_the_others_is_named_and_loses_nothing(
     study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor], scale: ScaleOptions
 ) -> None:

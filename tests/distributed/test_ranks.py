@@ -79,9 +79,8 @@ def test_results_do_not_depend_on_the_world_size(
                 assert torch.equal(value, other[k]["gradient"][name]), name
 
 
-@pytest.mark.parametrize(
-    "scale", [pytest.param(DDP, marks=pytest.mark.nightly), pytest.param(FSDP, marks=NEEDS_FSDP)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
 def test_chunks_of_asvs_change_no_result(
     study_dir: Path, tmp_path: Path, ones: Any, scale: ScaleOptions
 ) -> None:

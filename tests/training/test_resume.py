@@ -103,7 +103,8 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     "name",
     [
-        *("pretraining", "regression", "folds"),
+        *("pretraining", "folds"),
+        pytest.param("regression", marks=pytest.mark.nightly),
         pytest.param("classification", marks=pytest.mark.nightly),
     ],
 )
