@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.support.commands import read
-from tests.support.engines import LAUNCH, ROOT, USER, Engines
+from tests.support.commands import aam, read
+from tests.support.engines import LAUNCH, USER, Engines
 from tests.support.images import cpu_sif, podman_image, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
@@ -29,21 +28,15 @@ def place(study_dir: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(study_dir, folder / "study")
     table = ["--table", f"{folder}/study/table.biom", "--tree", f"{folder}/study/tree.nwk"]
-    native("pretrain", *TINY, *table, "--output-dir", f"{folder}/native")
-    native("train", "--members", "transformer", *TINY, *table,
-           "--metadata", f"{folder}/study/metadata.tsv",
-           "--metadata-column", "ph", "--output-dir", f"{folder}/model")  # fmt: skip
-    native("predict", "--model", f"{folder}/model", *table[:2], "--output", f"{folder}/native.tsv",
-           "--device", "cpu")  # fmt: skip
+    labels = ["--metadata", f"{folder}/study/metadata.tsv", "--metadata-column", "ph"]
+    model = ["--members", "transformer", *TINY, *table, *labels, "--output-dir", f"{folder}/model"]
+    new = ["--model", f"{folder}/model", *table[:2], "--output", f"{folder}/native.tsv"]
+    assert aam("pretrain", *TINY, *table, "--output-dir", f"{folder}/native") == 0
+    assert aam("train", *model) == 0
+    assert aam("predict", *new, "--device", "cpu") == 0
     subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=True)
     yield folder
     shutil.rmtree(folder)
-
-
-def native(*args: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "aam.cli", *args], cwd=ROOT,
-                          capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("engine", ["apptainer", pytest.param("podman", marks=pytest.mark.nightly)])
