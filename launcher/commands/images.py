@@ -23,7 +23,7 @@ from aam.contract.version import __version__
 from launcher import config
 from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, run_plan, spython_client
-from launcher.engines.base import ImageBuild, ImageRecord, ImageReference
+from launcher.engines.engine import ImageBuild, ImageRecord, ImageReference
 from launcher.engines.sif import SIF
 from launcher.images import build, definitions, index
 from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralImages

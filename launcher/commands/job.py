@@ -38,7 +38,7 @@ from aam.contract.records import read_json
 from launcher import config
 from launcher.commands import PROGRAM
 from launcher.engines import exec_plan, make_private
-from launcher.engines.base import LIBRARIES
+from launcher.engines.engine import LIBRARIES
 from launcher.findings import REQUESTED, warn
 from launcher.host.facts import whole_number
 from launcher.plan.inputs import Request, request_of

@@ -1,7 +1,7 @@
 """Registry of container engines; command line and start of the program of a plan.
 
 `ENGINES` is the registry, in order of preference, and `BUILDERS` that of the engines that build;
-`launcher.engines.base` has their Protocols.
+`launcher.engines.engine` has their Protocols.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NoReturn
 from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
 from launcher import system
 from launcher.engines import docker, native, podman, sif
-from launcher.engines.base import Builder, Engine
+from launcher.engines.engine import Builder, Engine
 from launcher.findings import Finding
 from launcher.plan.plan import Plan
 from launcher.system import quoted

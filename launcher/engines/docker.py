@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from aam.contract.errors import Unavailable
-from launcher.engines.base import BuildLog, ImageBuild, ImageRecord
+from launcher.engines.engine import BuildLog, ImageBuild, ImageRecord
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree

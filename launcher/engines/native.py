@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.engines.base import Engine
+from launcher.engines.engine import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits, NativeStack
 from launcher.host.tree import HostTree

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from launcher import system
-from launcher.engines.base import (
+from launcher.engines.engine import (
     ENV,
     GIB,
     LABELS,

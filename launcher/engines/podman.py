@@ -13,7 +13,7 @@ from __future__ import annotations
 import pwd
 from collections.abc import Mapping
 
-from launcher.engines.base import ImageBuild, user_namespaces
+from launcher.engines.engine import ImageBuild, user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write, sha256
-from launcher.engines.base import (
+from launcher.engines.engine import (
     GIB,
     LABELS,
     PYTHON,

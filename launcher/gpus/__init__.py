@@ -1,6 +1,6 @@
 """Registry of GPU vendors, and functions over all of them.
 
-A new vendor is a module with a class that inherits `launcher.gpus.base.Vendor`, and a line here.
+A new vendor is a module with a class that inherits `launcher.gpus.vendor.Vendor`, and a line here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.gpus.amd import Amd
-from launcher.gpus.base import Vendor
 from launcher.gpus.nvidia import Nvidia
+from launcher.gpus.vendor import Vendor
 from launcher.host.facts import Driver, Gpu
 
 VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia())}

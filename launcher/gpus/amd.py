@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aam.contract.gpus import kfd_address, kfd_properties
 from launcher.findings import Finding
-from launcher.gpus.base import DriverRange, Vendor, range_of
+from launcher.gpus.vendor import DriverRange, Vendor, range_of
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import HostTree

@@ -17,7 +17,7 @@ from pathlib import Path
 from aam.contract.gpus import nvidia_driver_version
 from launcher import system
 from launcher.findings import Finding
-from launcher.gpus.base import Vendor
+from launcher.gpus.vendor import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance, Host, whole_number
 from launcher.host.tree import HostTree

@@ -27,7 +27,7 @@ from aam.contract.options import ONE_OR_MORE, basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS
-from launcher.engines.base import Builder, BuildLog, ImageBuild, ImageRecord, ImageReference
+from launcher.engines.engine import Builder, BuildLog, ImageBuild, ImageRecord, ImageReference
 from launcher.images import definitions, index
 from launcher.plan.catalog import Image
 

@@ -31,7 +31,7 @@ from aam.contract.files import atomic_write, try_lock
 from aam.contract.records import Sourced, decode_json, read_json
 from launcher import system
 from launcher.engines import containers
-from launcher.engines.base import ImageRecord
+from launcher.engines.engine import ImageRecord
 from launcher.engines.sif import SIF, difference, sif_id
 from launcher.gpus import VENDORS
 from launcher.plan.catalog import Catalog, StoredName

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from aam.contract.errors import UsageError, nearest
 from aam.contract.records import Sourced, convert
-from launcher.gpus.base import DriverRange
+from launcher.gpus.vendor import DriverRange
 
 StoredName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*\Z")]
 """Name, tag or id of an image in the storage of an engine; it becomes an argument of the engine."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher.engines.base import GIB, ImageBuild, SpaceRequirement, require_space
+from launcher.engines.engine import GIB, ImageBuild, SpaceRequirement, require_space
 from launcher.engines.sif import APPTAINER
 from tests.support.engines import ROOT, Engines
 from tests.support.images import build_argv, left

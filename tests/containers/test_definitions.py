@@ -19,7 +19,7 @@ from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import docker, podman
-from launcher.engines.base import ImageBuild, ImageReference
+from launcher.engines.engine import ImageBuild, ImageReference
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT

@@ -13,7 +13,7 @@ import pytest
 
 from launcher import cli, config
 from launcher.engines import ENGINES
-from launcher.engines.base import Engine, program
+from launcher.engines.engine import Engine, program
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan

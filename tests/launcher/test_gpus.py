@@ -105,7 +105,7 @@ ACME = """
 import sys
 from launcher import cli
 from launcher.gpus import VENDORS
-from launcher.gpus.base import Vendor
+from launcher.gpus.vendor import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate
 from launcher import cli, system
-from launcher.engines.base import BuildLog, ImageRecord
+from launcher.engines.engine import BuildLog, ImageRecord
 from launcher.engines.sif import record_of
 from launcher.images import index
 from tests.support.launches import sif, without_flock
