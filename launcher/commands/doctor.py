@@ -154,6 +154,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             plan_launch(inputs)
     except AamError as refusal:
         error = refusal
+        # Once is enough, as the error that it is.
+        findings = [f for f in findings if (f.cause, f.evidence) != (error.cause, error.evidence)]
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
         findings.append(Unavailable(cause, error.evidence, error.remedy))
     archs = {gpu.arch for gpu in host.gpus}
