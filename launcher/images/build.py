@@ -148,7 +148,7 @@ def build(
         if options.from_ is not None:
             _require_file(options.from_, options.sha256)
         else:
-            content = definitions.stage(definitions.sources(), inputs.context)
+            content = definitions.stage(inputs.context)
             parts = [content, str(engine.traits.image_format),
                      json.dumps(dict(arguments), sort_keys=True)]  # fmt: skip
             digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -15,36 +15,26 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
-
 import aam
 from aam.contract.errors import MissingInput, UsageError, nearest
 from aam.contract.installation import DISTRIBUTION
 from launcher import system
 from launcher.plan.catalog import Image
 
+PACKAGE = Path(aam.__file__).parent
 INSTALL = "install.sh"
 _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-class BuildSources(msgspec.Struct, frozen=True):
-    """Where the parts of a build lie."""
-
-    containers: Path  # the folder of definitions
-    package: Path  # the folder of the package `aam`
-    checkout: Path | None  # the root of the checkout, if this is one
-
-
-def sources() -> BuildSources:
-    """Find the parts of a build."""
-    package = Path(aam.__file__).parent
-    beside = package.parent / "containers"
+def containers() -> Path:
+    """Return the folder of definitions."""
+    beside = PACKAGE.parent / "containers"
     if (beside / INSTALL).is_file():
-        return BuildSources(beside, package, package.parent)
+        return beside
     with suppress(metadata.PackageNotFoundError):
         for file in metadata.files(DISTRIBUTION) or []:
             if file.parts[-3:] == ("aam", "containers", INSTALL):
-                return BuildSources(Path(str(file.locate())).resolve().parent, package, None)
+                return Path(str(file.locate())).resolve().parent
     remedy = "install it again, or run the launcher of a checkout"
     raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
 
@@ -75,7 +65,7 @@ def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
 
 def require_locked(name: str, arguments: Mapping[str, str]) -> None:
     """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
-    lock = sources().containers / "locks" / f"{name}.txt"
+    lock = containers() / "locks" / f"{name}.txt"
     if not lock.is_file():
         remedy = "choose one of `aam-launch images`"
         raise MissingInput("This image has no lock", f"'{lock}'", remedy)
@@ -88,11 +78,11 @@ def require_locked(name: str, arguments: Mapping[str, str]) -> None:
         raise UsageError(f"The lock of {name} has another PyTorch", evidence, remedy)
 
 
-def stage(sources: BuildSources, folder: Path) -> str:
+def stage(folder: Path) -> str:
     """Put together the folder to build from, and return one digest of all that is in it."""
-    shutil.copytree(sources.package, folder / "aam", ignore=_NO_CACHES)
-    shutil.copytree(sources.containers, folder / "containers", ignore=_NO_CACHES)
-    (folder / "containers/revision").write_text(revision(sources) + "\n")
+    shutil.copytree(PACKAGE, folder / "aam", ignore=_NO_CACHES)
+    shutil.copytree(containers(), folder / "containers", ignore=_NO_CACHES)
+    (folder / "containers/revision").write_text(revision(PACKAGE.parent) + "\n")
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -104,18 +94,18 @@ def stage(sources: BuildSources, folder: Path) -> str:
     return total.hexdigest()
 
 
-def revision(sources: BuildSources) -> str:
+def revision(checkout: Path) -> str:
     """Return the commit that is built, or an empty string if it is unknown.
 
     Of a checkout it is marked where files were changed; of an installation from a repository pip
     keeps it (PEP 610).
     """
-    if sources.checkout is None or not (sources.checkout / ".git").exists():
+    if not (checkout / ".git").exists():
         with suppress(metadata.PackageNotFoundError, ValueError):
             text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
             return str(json.loads(text or "{}").get("vcs_info", {}).get("commit_id", ""))
         return ""
-    git = ["git", "-C", str(sources.checkout)]
+    git = ["git", "-C", str(checkout)]
     try:
         head = system.run([*git, "rev-parse", "HEAD"])
         changed = system.run([*git, "status", "--porcelain", "aam", "containers"])

@@ -100,7 +100,7 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
     )
     code = (
         "from pathlib import Path; from launcher.images import definitions as d; "
-        "print(repr(d.revision(d.BuildSources(Path('/c'), Path('/p'), None))))"
+        "print(repr(d.revision(Path('/p'))))"
     )
 
     def revision() -> str:
@@ -259,10 +259,9 @@ def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
 
 
 def test_the_context_is_the_same_whoever_stages_it(tmp_path: Path) -> None:
-    sources = definitions.sources()
-    one = definitions.stage(sources, tmp_path / "one")
+    one = definitions.stage(tmp_path / "one")
     (tmp_path / "one/aam/cli.py").chmod(0o600)
-    assert definitions.stage(sources, tmp_path / "two") == one
+    assert definitions.stage(tmp_path / "two") == one
     assert not list((tmp_path / "one").rglob("__pycache__"))
     assert {p.name for p in (tmp_path / "one").iterdir()} == {"aam", "containers"}
 
@@ -277,12 +276,11 @@ def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
     for part in ("aam", "containers"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "file").write_text("1")
-    sources = definitions.BuildSources(tmp_path / "containers", tmp_path / "aam", tmp_path)
-    assert definitions.revision(sources) == ""  # a version is no revision
+    assert definitions.revision(tmp_path) == ""  # a version is no revision
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "--message", "first")
     head = git("rev-parse", "HEAD")
-    assert definitions.revision(sources) == head
+    assert definitions.revision(tmp_path) == head
     (tmp_path / "aam/file").write_text("2")
-    assert definitions.revision(sources) == f"{head}-changed"
+    assert definitions.revision(tmp_path) == f"{head}-changed"
