@@ -22,7 +22,7 @@ help:
 	@echo "make demo    the example study inspected, trained, predicted, and a small encoder: 35 CPU-seconds"
 	@echo "make demo-transformer   then a transformer on it: 2 to 3 CPU-minutes"
 	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 to 6 minutes"
-	@echo "make test    lint, types and the tests of every change: 12 to 20 minutes; a third: PART=units, training, engines"
+	@echo "make test    lint, types and the tests of every change: 15 to 25 minutes; a third: PART=units, training, engines"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"

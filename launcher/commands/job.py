@@ -153,7 +153,7 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
         status = _srun(nodes, ranks, ranks_argv)
         status = first_failure(before) or status
         reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
-        again, status, message = decide(status, reason, steps, cancelled)
+        again, status, message = outcome(status, reason, steps, cancelled)
         log(message)
         if nodes > 1 and not cancelled:
             parent, mine = str(private.parent), f"{number}-*"
@@ -202,7 +202,7 @@ def first_failure(before: int) -> int:
     return 0
 
 
-def decide(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:
+def outcome(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:
     """Return whether a job is queued again, its exit status, and the last line of its log."""
     if cancelled:
         return False, CANCELLED, "cancelled; the last checkpoint is complete"

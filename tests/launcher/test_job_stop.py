@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract import stop_file
-from launcher.commands.job import decide
+from launcher.commands.job import outcome
 from tests.support.commands import pretrain
 
 
@@ -50,11 +50,11 @@ REQUEUE, END = stop_file.REQUEUE, stop_file.END
 def test_how_a_job_ends(
     status: int, reason: str, steps: int, found: tuple[bool, int], sentence: str
 ) -> None:
-    assert decide(status, reason, steps, False) == (*found, sentence)
+    assert outcome(status, reason, steps, False) == (*found, sentence)
 
 
 def test_a_cancelled_job_is_not_queued_again() -> None:
-    assert decide(75, REQUEUE, 9, True)[:2] == (False, 143)
+    assert outcome(75, REQUEUE, 9, True)[:2] == (False, 143)
 
 
 @pytest.mark.medium
