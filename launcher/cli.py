@@ -62,11 +62,9 @@ def _dispatch(argv: list[str]) -> int:
     # --host is refused before a command that would run on this host, whatever the capture holds.
     reads = HOST in READ.get(command, ()) if of_launcher else "--dry-run" in launcher_options
     if HOST in launcher_options and not reads:
-        others = ", ".join(
-            f"`{command_name}`" for command_name, flags in READ.items() if HOST in flags
-        )
+        deciding = ", ".join(f"`{word}`" for word, flags in READ.items() if HOST in flags)
         evidence = f"--host {launcher_options[HOST]} and `{command}`, which runs on this host"
-        remedy = f"leave it out; {others} and --dry-run decide for a captured host"
+        remedy = f"leave it out; {deciding} and --dry-run decide for a captured host"
         raise UsageError("A captured host runs nothing", evidence, remedy)
     status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
     return status

@@ -42,7 +42,5 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         return queue_all(jobs, request.dry_run, after="afterany")
     if len(variants) == 1:
         return start.run(variants[0], argv)
-    command_lines = [
-        [*PROGRAM, *argv, *arguments(LAUNCHER_OPTIONS.values(), options)] for options in variants
-    ]
-    return max(subprocess.run(line, check=False).returncode for line in command_lines)
+    lines = ([*PROGRAM, *argv, *arguments(LAUNCHER_OPTIONS.values(), v)] for v in variants)
+    return max(subprocess.run(line, check=False).returncode for line in lines)

@@ -179,10 +179,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             scratch = nearest_folder(inputs.settings.scratch.value)
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
             lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
-        lines += [
-            _line("aam check", f"{report.verdict}; {report.made}, {report.stack}")
-            for report in reports
-        ]
+        lines += [_line("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
         if host.gpus and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
         lines += [_line("job", runs)] if runs else []
@@ -228,9 +225,8 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding
         findings += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
-        findings.append(
-            Finding("note", "No image is built", evidence, "aam runs natively until then")
-        )
+        remedy = "aam runs natively until then"
+        findings.append(Finding("note", "No image is built", evidence, remedy))
     return findings
 
 

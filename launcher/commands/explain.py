@@ -52,18 +52,18 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if capture is None:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
-    others = assess(inputs, requested=False)
+    assessment = assess(inputs, requested=False)
     try:
         host, plan = plan_launch(inputs)
     except AamError as refusal:
         # What was found on the way to the refusal, which the program prints.
-        host, decisions = inputs.host, [*selected(others.hardware), *others.decisions()]
+        host, decisions = inputs.host, [*selected(assessment.hardware), *assessment.decisions()]
         if printed:
             print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
         else:
             show(*host_lines(host), *decision_lines(decisions))
         raise refusal
-    decisions = others.decisions(plan.image or NATIVE)
+    decisions = assessment.decisions(plan.image or NATIVE)
     plan = replace(plan, choices=(*plan.choices, *decisions))
     if CHECK_REPORTS in plan.variables and host.live:
         # What `aam check` found last for the stack of the plan; `aam` alone decides by it.
@@ -73,10 +73,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             why = "the image has no digest, so aam measures before each run"
         check = Decision("aam check", "not yet measured", why, str(folder))
         for report in stored_reports(folder):
-            is_of_stack = (
-                plan.digest == report.image if plan.image else report.image.startswith("native:")
-            )
-            if is_of_stack and report.arch == arch:
+            native = report.image.startswith("native:")
+            if report.arch == arch and (report.image == plan.digest if plan.image else native):
                 why = f"measured {report.made} for {report.stack}"
                 check = Decision("aam check", report.verdict, why, report.file)
                 break

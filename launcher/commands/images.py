@@ -272,13 +272,9 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
                 show(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
         if kind == SIF and record.labels and spython_client.available():  # a second reader
             theirs = spython_client.labels(str(place))
-            differing = sorted(k for k, label in record.labels.items() if label != theirs.get(k))
-            verdict = f"differs spython reads other labels: {', '.join(differing)}"
-            show(
-                verdict
-                if differing
-                else f"ok      spython reads the same {len(record.labels)} labels"
-            )
+            wrong = [k for k, label in sorted(record.labels.items()) if label != theirs.get(k)]
+            agrees = f"ok      spython reads the same {len(record.labels)} labels"
+            show(f"differs spython reads other labels: {', '.join(wrong)}" if wrong else agrees)
         if options.test:
             _check(name, engine.name, folder, options.minutes)
             day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()

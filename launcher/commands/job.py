@@ -295,10 +295,9 @@ def rank_request(
     flags: dict[str, Any] = dict(request.launcher_options)
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
     if plugins:
-        inherited = (
-            LIBRARIES if flags.get("--runtime") != "native" else variables.get("LD_LIBRARY_PATH")
-        )
-        paths = ":".join(filter(None, [inherited, *plugins]))
+        native = flags.get("--runtime") == "native"
+        before = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
+        paths = ":".join(filter(None, [before, *plugins]))
         flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
         flags["--bind"] = (*flags.get("--bind", ()), *plugins)
     return Request(request.command, request.given, flags, wrapped=request.wrapped,

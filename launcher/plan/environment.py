@@ -81,9 +81,7 @@ def container_variables(
     variables = {name: Variable(name, value, why) for name, (value, why) in FIXED.items()}
     variables["HOME"] = Variable("HOME", f"{private}/home", "a private one, not the user's")
     why = "a cache of this user, job and node alone"
-    variables |= {
-        name: Variable(name, f"{private}/{folder}", why) for name, folder in CACHES.items()
-    }
+    variables |= {n: Variable(n, f"{private}/{folder}", why) for n, folder in CACHES.items()}
     patterns = (*PASSED, *settings.pass_env)
     why = "ranks, libraries or the terminal need it"
     for name in sorted(present):
