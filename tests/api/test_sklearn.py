@@ -81,6 +81,19 @@ class Classifier(_Counts, AAMClassifier):
     pass
 
 
+KERNEL = {"sequences": DNA, "rarefy_depth": 0, "members": "kernel", "evaluate": False}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::aam.AamWarning")
+@parametrize_with_checks([Regressor(**KERNEL)])
+def test_checks_of_a_regressor_of_kernels(
+    estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
+) -> None:
+    check(estimator)
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::aam.AamWarning")
 @parametrize_with_checks(
