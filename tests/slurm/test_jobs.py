@@ -39,28 +39,43 @@ AGAIN = "; queued again"
 # --- jobs that are stopped, requeued, killed or run out of disk space
 
 
+def stop(cluster: Cluster, job: Job, run: Path, times: int) -> None:
+    """Stop a run as by the time limit, and let Slurm start it again."""
+    # Further than before: a start of one step would not be queued again.
+    job.until_epoch(run, rows(run) + 4)
+    job.signal("USR1")
+    until(lambda: job.output.count(AGAIN) == times, job)
+    until(lambda: job.state == "PENDING", job)
+    (row,) = (row for row in cluster.rows() if row["job"] == job.number)
+    assert row["state"] == "pending again"
+    assert row["message"] == "starts again in a moment"
+    job.hurry()
+
+
 def test_a_stop_changes_no_result(cluster: Cluster, whole: Path) -> None:
-    """Two stops as by the time limit, of two ranks on two nodes, between which it starts again."""
+    """Of two ranks on two nodes."""
     job = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("cut", LONG))
     two = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("uncut", LONG))
     run = cluster.folder / "cut"
-    for times in (1, 2):
-        # Further than before: a start of one step would not be queued again.
-        job.until_epoch(run, rows(run) + 4)
-        job.signal("USR1")
-        until(lambda times=times: job.output.count(AGAIN) == times, job)  # type: ignore[misc]
-        until(lambda: job.state == "PENDING", job)
-        (row,) = (row for row in cluster.rows() if row["job"] == job.number)
-        assert row["state"] == "pending again"
-        assert row["message"] == "starts again in a moment"
-        job.hurry()
+    stop(cluster, job, run, 1)
     assert re.search(r"aam-job: stopped after \d+ optimizer steps; queued again", job.output)
     assert job.ended() == "COMPLETED", job.output
     assert two.ended() == "COMPLETED", two.output
-    assert "start 3" in job.output
+    assert "start 2" in job.output
     same(cluster.folder / "uncut", run)
     # One process sums in another order; Adam makes more of that in the weights than in the loss.
     assert losses(run) == pytest.approx(losses(whole), rel=1e-3)
+
+
+@pytest.mark.nightly
+def test_two_stops_change_no_result(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "cut-twice"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("cut-twice", LONG))
+    for times in (1, 2):
+        stop(cluster, job, run, times)
+    assert job.ended() == "COMPLETED", job.output
+    assert "start 3" in job.output
+    same(whole, run)
 
 
 @pytest.mark.nightly
@@ -97,6 +112,11 @@ def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Pat
     """The next one continues it to what a run without Slurm ends with."""
     run = cluster.folder / "cancelled"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
+    site = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
+    for more in ([], ["--overwrite"]):  # two jobs cannot write one output
+        done = cluster.launch(*site, *cluster.pretraining("cancelled", 1), *more)
+        assert done.returncode == 73
+    assert f"belongs to job {job.number}" in done.stderr
     job.until_epoch(run, 3)
     done = cluster.launch("jobs", "cancel", job.number)
     assert (done.returncode, done.stdout) == (0, f"Cancelled: {job.number}\n"), done.stderr
@@ -169,15 +189,10 @@ def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
         image.unlink()
 
 
-def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
-    """The first one saves and ends on request, then another one replaces its run."""
+@pytest.mark.nightly
+def test_a_job_ends_on_request_and_another_replaces_its_run(cluster: Cluster) -> None:
     run = cluster.folder / "twice"
     job = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 10_000))
-    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
-    for more in ([], ["--overwrite"]):
-        done = cluster.launch(*own, *cluster.pretraining("twice", 1), *more)
-        assert done.returncode == 73
-    assert f"belongs to job {job.number}" in done.stderr
     job.until_epoch(run, 2)
     job.signal("USR2")
     assert job.ended() == "FAILED"
