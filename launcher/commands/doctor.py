@@ -104,7 +104,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
     inputs = gather(Request("check", {}, launcher_options), root)
-    host, catalog, built = inputs.host, inputs.catalog, inputs.built
+    host, catalog = inputs.host, inputs.catalog
     if host.live:
         host = with_versions(host, ENGINES)
     name = inputs.settings.site.value
@@ -122,27 +122,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     fitting = assessment.fitting if assessment else ()
     findings: list[Finding | AamError] = [*examine(inputs, assessment)]
     if host.live:
-        place = nearest_folder(inputs.settings.image_dir.value)
-        disk = os.statvfs(place)
-        if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
-            evidence = f"{free >> 30} GiB free at '{place}'"
-            findings.append(Finding("warning", "Little room for images", evidence,
-                                    "set AAM_IMAGE_DIR"))  # fmt: skip
-        # The best image that is built is started once with every engine that can run it.
-        order, programs = [image.name for image in fitting], set()
-        for engine in host.engines:
-            places = [p for p in built if engine.name in p.engines and p.image in order]
-            program = os.path.realpath(engine.path)
-            if engine.obstacle is None and places and program not in programs:
-                programs.add(program)
-                best = min(places, key=lambda place: order.index(place.image))
-                findings.append(_trial(engine, best, os.environ))
-        if instances := spython_client.instances() if spython_client.available() else []:
-            remedy = "nothing to do; `instance stop NAME` of the engine ends one"
-            listed = "; ".join(instances)
-            findings.append(Finding("note", "Instances of containers run", listed, remedy))
-        if site:
-            findings += differences(site, host)
+        findings += tried(inputs, host.engines, [image.name for image in fitting])
+        findings += differences(site, host) if site else ()
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
@@ -188,6 +169,33 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if error:
         return error.status
     return Unavailable.status if any(isinstance(f, AamError) for f in findings) else 0
+
+
+def tried(
+    inputs: LaunchInputs, engines: Sequence[EngineFact], order: Sequence[str]
+) -> Iterator[Finding | AamError]:
+    """Yield what this host alone shows: room for images, their start, running containers.
+
+    Args:
+        order: the images that fit, best first.
+    """
+    place = nearest_folder(inputs.settings.image_dir.value)
+    disk = os.statvfs(place)
+    if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
+        evidence = f"{free >> 30} GiB free at '{place}'"
+        yield Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")
+    # The best image that is built is started once with every engine that can run it.
+    programs = set()
+    for engine in engines:
+        places = [p for p in inputs.built if engine.name in p.engines and p.image in order]
+        program = os.path.realpath(engine.path)
+        if engine.obstacle is None and places and program not in programs:
+            programs.add(program)
+            best = min(places, key=lambda place: order.index(place.image))
+            yield _trial(engine, best, os.environ)
+    if instances := spython_client.instances() if spython_client.available() else []:
+        remedy = "nothing to do; `instance stop NAME` of the engine ends one"
+        yield Finding("note", "Instances of containers run", "; ".join(instances), remedy)
 
 
 def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding]:
@@ -250,6 +258,7 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         yield _line("driver", f"{driver.vendor}, {known}{source}")
     for place in host.user_space.values():
         yield _line("libraries", f"{place}, which images do not see")
+    # GPUs: the partitions of a card on its line.
     cards: dict[str, list[Gpu]] = {}
     for number, gpu in enumerate(host.gpus):
         cards.setdefault(gpu.card or str(number), []).append(gpu)
@@ -271,6 +280,7 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
             names = [part.place for part in gpu.instances]
             fields.append(f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(names)}")
         yield _line("GPU", ", ".join(fields))
+    # Device nodes: those of one owner and mode together.
     alike: dict[object, list[DeviceNode]] = {}
     for node in host.nodes:
         alike.setdefault((node.gid, node.mode, node.access), []).append(node)

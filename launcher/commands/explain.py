@@ -61,7 +61,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         if printed:
             print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
         else:
-            show(*host_lines(host), *decision_lines(decisions))
+            show(*heading(host), *decision_lines(decisions))
         raise refusal
     decisions = assessment.decisions(plan.image or NATIVE)
     plan = replace(plan, choices=(*plan.choices, *decisions))
@@ -125,7 +125,7 @@ class _Report(msgspec.Struct):
 
 def text(host: Host, plan: Plan) -> list[str]:
     """Return the lines of the explanation for a terminal."""
-    lines = [*host_lines(host), *decision_lines(plan.decisions)]
+    lines = [*heading(host), *decision_lines(plan.decisions)]
     lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
     lines += ["", f"would run ({WHOLE})", "  "]
     # The command line broken at its options, the record left out.
@@ -139,7 +139,7 @@ def text(host: Host, plan: Plan) -> list[str]:
     return lines
 
 
-def host_lines(host: Host) -> list[str]:
+def heading(host: Host) -> list[str]:
     """Return the facts of a host that every decision depends on."""
     captured = "" if host.live else f" ({host.root})"
     lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
