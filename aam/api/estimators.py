@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
@@ -30,6 +31,7 @@ from aam.api.arguments import (
     arguments,
     as_biom,
     as_parameters,
+    is_anndata,
     is_array,
     library_call,
     metadata_file,
@@ -64,6 +66,10 @@ _MEANINGS = {
     "metadata": "Metadata of the samples of all tables that the estimator gets: a DataFrame by "
     "sample id, or a file. The model reads the columns of `categorical_columns` and "
     "`numeric_columns`; `fit` looks for columns that predict the target by themselves.",
+    "group_column": "Column of the metadata, or of `obs` of AnnData, whose samples stay on one "
+    "side of each split; `groups` of `fit` replaces it.",
+    "positive_class": "The class of two that effects, ROC and calibration are of; None: the last "
+    "of `classes_`, in whose order probabilities stay.",
     "taxonomy": "Taxon by feature id, for the names of ASVs: a dictionary, a DataFrame with the "
     "column Taxon, or a TSV or .qza file of QIIME 2.",
     "tree": "Rooted phylogeny of the ASVs: Newick, .qza or skbio.TreeNode. UniFrac is computed "
@@ -92,7 +98,8 @@ def _documented(estimator: E) -> E:
 
 
 _NO_PARAMETERS = {
-    *("table", "metadata_column", "group_column", "classifier", "ordinal"),  # arguments of `fit`
+    # Arguments of `fit`, and those of the classifier alone.
+    *("table", "metadata_column", "classifier", "ordinal", "positive_class"),
     *("drop_empty_samples", "max_memory_gb", "where", "equal_depth", "resume_from", "logger"),
     *("checkpoint_every_n_steps", "tuned_for", "loss_config"),
     # Of several processes.
@@ -127,10 +134,13 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         # Of an earlier fit, which may have evaluated the model.
         for name in Results._fields:
             self.__dict__.pop(f"{name}_", None)
-        group_column = str(getattr(groups, "name", None) or "group")
-        # The groups would replace the target, whose column has the same name.
-        if group_column == column:
-            group_column = f"{column} (groups)"
+        if groups is None or isinstance(groups, str):
+            groups, group_column = None, groups or self.group_column
+        else:
+            group_column = str(getattr(groups, "name", None) or "group")
+            # The groups would replace the target, whose column has the same name.
+            if group_column == column:
+                group_column = f"{column} (groups)"
         # The folder is that of a run without another.
         with library_call() as folder:
             read = as_biom(X)
@@ -141,6 +151,10 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 columns = {
                     name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
                 }
+            if groups is None and group_column is not None and group_column not in columns:
+                evidence = f"{group_column!r}, the metadata have {first_few(columns) or 'none'}"
+                remedy = "give metadata with this column, or the labels as groups of fit"
+                raise UsageError("No such column for the groups", evidence, remedy)
             columns[column] = list(names)
             if groups is not None:
                 labels = np.asarray(aligned(groups, _ids(X), "groups"))
@@ -158,7 +172,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 "sequences": records if isinstance(records, Path) else None,
                 "metadata": IN_MEMORY,
                 "metadata_column": column,
-                "group_column": None if groups is None else group_column,
+                "group_column": group_column,
                 "output_dir": path_argument("output_dir", output_dir, "None"),
                 **target,
             }
@@ -193,11 +207,19 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.removesuffix("_") in (*Results._fields, "model") and name.endswith("_"):
+            state = "before fit" if "model_" not in self.__dict__ else "with evaluate=False"
+            raise NotFittedError(f"{type(self).__name__} has no {name} {state}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _metadata(self, X: Table) -> MetadataTable:
         """Return the metadata; refuse them for samples that have no ids."""
         if self.metadata is not None and is_array(X):
             remedy = "give a DataFrame whose index has the sample ids of the metadata"
             raise UsageError("Metadata of an array, whose samples have no ids", "", remedy)
+        if self.metadata is None and is_anndata(X) and len(X.obs.columns):
+            return X.obs
         return self.metadata
 
     def _predict(self, X: Table) -> pd.DataFrame:
@@ -214,6 +236,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         """Check an array, whose columns have no names, as scikit-learn does."""
         X = check_array(X, accept_sparse="csr")
         check_non_negative(X, type(self).__name__)
+        self._require_dna(X)
         # `check_estimator` of scikit-learn compares the type and the text of this error.
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -221,6 +244,16 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 f"{self.n_features_in_} features as input"
             )
         return X
+
+    def _require_dna(self, X: Any) -> None:
+        """Refuse an array whose features have no DNA, which steps of a pipeline return."""
+        if self.sequences is None:
+            raise DataError(
+                "Features without names or DNA",
+                f"an array of {X.shape[1]} columns",
+                'call set_output(transform="pandas") of the step before in a pipeline, or give a '
+                "DataFrame whose columns are the sequences",
+            )
 
     def _checked(self, X: Table, y: Any, numeric: bool) -> tuple[Table, npt.NDArray[Any]]:
         """Check table and targets as scikit-learn does, and set the attributes of the features.
@@ -233,6 +266,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             counts, y = check_X_y(X, y, y_numeric=numeric, **given)
             check_non_negative(counts, type(self).__name__)
             X = counts
+            self._require_dna(X)
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit to a table with ids
         else:
             read = as_biom(X)
@@ -276,8 +310,9 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         Args:
             X: N samples; see `aam.api.arguments.Table`.
             y: N numbers. A Series is read by its index, the sample ids, where the table has ids.
-            groups: N labels; samples of a group are on the same side of the split into training
-                and validation samples. A Series is read as `y`.
+            groups: N labels, or the name of a column of the metadata; samples of a group are on
+                the same side of the split into training and validation samples. A Series is read
+                as `y`.
 
         Returns:
             The estimator.
@@ -324,6 +359,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """
 
     ordinal: Sequence[Any] = ()
+    positive_class: Any = None
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
         """Train on the samples of a table, and evaluate the model on held-out samples.
@@ -345,7 +381,8 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         names = _class_names(self.classes_)
         column = str(getattr(y, "name", None) or "target")
         levels = tuple(map(str, np.atleast_1d(self.ordinal)))
-        target = {"classifier": not levels, "ordinal": levels}
+        positive = None if self.positive_class is None else str(self.positive_class)
+        target = {"classifier": not levels, "ordinal": levels, "positive_class": positive}
         self._train(X, [names[code] for code in codes], column, groups, **target)
         self._names = names
         return self

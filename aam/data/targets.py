@@ -63,12 +63,27 @@ def read_labels(
     inside = rows_where(target.where, metadata, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
+    if target.positive_class is not None:
+        labelled = _positive_last(labelled, column, normalized(target.positive_class))
     if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
         warn(
             f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
             "predicted as a number: add --classifier if they are classes."
         )
     return LabelledSamples(inside[labelled.rows], labelled.values, labelled.classes)
+
+
+def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
+    """Return labels of two classes, of which `positive` has the code 1."""
+    if len(labelled.classes) != 2 or positive not in labelled.classes:
+        raise UsageError(
+            f"'{positive}' is no class of two in '{column}'",
+            f"--positive-class {positive}, the classes are {first_few(labelled.classes)}",
+            "name one of two classes, or leave out --positive-class",
+        )
+    if labelled.classes[1] == positive:
+        return labelled
+    return LabelledSamples(labelled.rows, 1 - labelled.values, labelled.classes[::-1])
 
 
 def label_samples(

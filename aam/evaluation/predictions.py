@@ -160,8 +160,10 @@ def class_predictions(
     """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
-    present = {*actual, *predicted, *(name[2:] for name in columns)}
-    classes = levels or tuple(sorted(present))
+    # The columns have the order of the model, in which the positive class is the last.
+    named = dict.fromkeys(name[2:] for name in columns)
+    present = {*actual, *predicted, *named}
+    classes = levels or (*named, *sorted(present - named.keys()))
     if unknown := sorted(present - set(classes)):
         raise DataError(
             "The predictions have values that the order does not have",

@@ -708,6 +708,28 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
     return sentences
 
 
+def next_step(scores: Scores, model: str, table: str, metadata: str) -> tuple[str, list[str]]:
+    """Return what follows from the verdict, and the words of its command.
+
+    `model` is the folder of the model, `table` and `metadata` the inputs of its scores.
+    """
+    column = ["--metadata-column", scores.column]
+    other = ["--table", "TABLE", "--metadata", "METADATA", *column]
+    if scores.repeated_samples is not None:
+        return "the same with", ["--group-column", scores.repeated_samples.column]
+    if scores.is_better and scores.studies is None and scores.external is None:
+        words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
+        return "in another study", words
+    if scores.is_better:
+        words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
+        return "new samples", ["aam", "predict", *words]
+    if scores.external is not None:
+        words = ["--table", "TABLE", "--table", table, "--studies", "a,b", "--output", "both.aam"]
+        return "both studies as one", ["aam", "prepare", *words]
+    files = ["--table", table, "--metadata", metadata]
+    return "what the data allow", ["aam", "inspect", *files, *column]
+
+
 def _resembling(parts: Sequence[PartScores]) -> str:
     """Compare samples that are unlike the training samples with the others; "" without both."""
     of = {part.value: part for part in parts if part.column == UNLIKE_TRAINING}

@@ -33,6 +33,7 @@ from aam.evaluation.scores import (
     Scores,
     compare_inputs,
     evaluate,
+    next_step,
     performance,
     result_sentences,
     shown_metrics,
@@ -150,7 +151,8 @@ def run(
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
-    show_verdict(scores, _next_step(options, scores))
+    inputs = str(options.input.table), str(options.target.metadata)
+    show_verdict(scores, next_step(scores, str(options.run.output_dir), *inputs))
 
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
@@ -318,29 +320,12 @@ def _write_importance(
         write_table(options.run.output_dir / "explanations.tsv", explained)
 
 
-def show_verdict(scores: Scores, next_step: str = "") -> None:
-    """Print the verdict in a few words and with its figures, and what follows from it."""
-    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence, next_step]
-    print_result("\n".join(filter(None, lines)), is_warning=not scores.is_better)
-
-
-def _next_step(options: Train, scores: Scores) -> str:
-    """Return the command that follows from the verdict."""
-    model, target = str(options.run.output_dir), options.target
-    column = ["--metadata-column", target.metadata_column]
-    if scores.repeated_samples is not None:
-        what, words = "the same with", ["--group-column", scores.repeated_samples.column]
-    elif not scores.is_better:
-        files = ["--table", str(options.input.table), "--metadata", str(target.metadata)]
-        what, words = "what the data allow", ["aam", "inspect", *files, *column]
-    elif scores.studies is None:
-        files = ["--table", "TABLE", "--metadata", "METADATA", *column]
-        words = ["aam", "evaluate", "--model", model, *files, "--output", f"{model}-elsewhere"]
-        what = "in another study"
-    else:
-        files = ["--table", "TABLE", "--output", "predictions.tsv"]
-        what, words = "new samples", ["aam", "predict", "--model", model, *files]
-    return f"Next, {what}: {shlex.join(words)}"
+def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
+    """Print the verdict in a few words and with its figures, and the command that follows."""
+    what, words = following
+    command = f"Next, {what}: {shlex.join(words)}"
+    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence, command]
+    print_result("\n".join(lines), is_warning=not scores.is_better)
 
 
 def show_scores(scores: Scores) -> None:

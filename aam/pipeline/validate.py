@@ -40,7 +40,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
-from aam.evaluation.scores import Scores, evaluate
+from aam.evaluation.scores import Scores, evaluate, next_step
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import Split, write_splits
 from aam.inference.output_tables import write_table
@@ -130,7 +130,10 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     show_scores(scores)
     if options.output is not None:
         info(f"Scores, predictions and report: {options.output}")
-    show_verdict(scores)
+    following = next_step(
+        scores, str(options.model), str(options.table), str(options.metadata or "METADATA")
+    )
+    show_verdict(scores, following)
     return scores, of_samples
 
 

@@ -40,6 +40,9 @@ ID_LETTERS = 16
 
 HASH_LETTERS = 8
 
+LISTED = 300
+"""ASVs of the table of the page, of which the filter finds those beyond the first."""
+
 MAX_CLASSES = 12
 BINS = 20
 """Columns of the heat map of a number."""
@@ -124,8 +127,9 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
     figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
     colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
-    # The bar of an effect on a class has the colour of the class.
-    if frequent := [name for name, _ in Counter(classes).most_common(len(SERIES) - 1) if name]:
+    # The bar of an effect on one of several classes has the colour of the class.
+    if several := len(set(classes)) > 1:
+        frequent = [name for name, _ in Counter(classes).most_common(len(SERIES) - 1)]
         colour_of = dict(zip(frequent, SERIES, strict=False))
         colours = [colour_of.get(name, SERIES[-1]) for name in classes]
         labels = {shortened(name, 20): colour for name, colour in colour_of.items()}
@@ -140,7 +144,10 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
+    if not several and classes[0]:
+        effect = f"{effect} on {classes[0]}"
     axes.set(title="Most important ASVs", xlabel=effect if of_effects else measure)
+    axes.locator_params(axis="x", nbins=5)
     caption = f"The first {len(rows)} ASVs in the order of {order_of(rows[0])[1]}" + (
         "; bars: change of the prediction for one standard deviation of the log abundance."
         if of_effects
@@ -206,25 +213,14 @@ def importance_table(given: ReportInput) -> Table | None:
     rows = given.run.importance
     if not rows:
         return None
-    first, target = rows[:ASVS], given.run.target or "the target"
-    order, meaning = order_of(rows[0])
+    first, target = rows[:LISTED], given.run.target or "the target"
     columns = {"ASV": [f"{number}. {asv_name(row)}" for number, row in enumerate(first, start=1)]}
-    if order:
-        columns[order.capitalize()] = [f"{float(row[order]):.3g}" for row in first]
     measure, effects = _measure(rows, "effect", NETWORK_EFFECT)
     if effects:
-        strongest = (_strongest(row, measure, effects) for row in first)
-        columns[given.with_unit("Effect")] = [f"{e:+.3g} {name}".rstrip() for e, name in strongest]
+        sizes, classes = zip(*(_strongest(row, measure, effects) for row in first), strict=True)
+        cells, of_class = _with_class([f"{size:+.3g}" for size in sizes], classes)
+        columns[given.with_unit(f"Effect{of_class}")] = cells
     columns["Prevalence"] = [f"{float(row['prevalence']):.0%}" for row in first]
-    note = (
-        f"In the order of {meaning}. Effect: change of the prediction of the "
-        f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
-        "ASV's log abundance; of classes, of the score of the class that changes most. An "
-        "association, not a cause."
-    )
-    # First, before anything that reads like a finding.
-    if not given.run.is_better:
-        note = _NO_FINDING + note
     # Tests of the samples, not of the model: q-values control the false discovery rate of the
     # association, which the order of the model does not (Benjamini and Hochberg 1995).
     tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
@@ -232,20 +228,34 @@ def importance_table(given: ReportInput) -> Table | None:
         name: np.array([float(row[name]) for row in rows]) for name in tests if name in rows[0]
     }
     for name, q_U in q_values.items():
-        columns[tests[name]] = [f"{q:.2g}" for q in q_U[:ASVS]]
-    if q_values:
-        note = f"{association_sentence(q_values, target)} {note}"
+        columns[tests[name]] = [f"{q:.2g}" for q in q_U[:LISTED]]
+    leads = [association_sentence(q_values, target)] if q_values else []
+    note = (
+        f"In the order of {order_of(rows[0])[1]}. Effect: change of the prediction of the "
+        f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
+        "log abundance; of classes, of the class that changes most. An association, not a cause."
+    )
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     if folds and len(rows) > 1:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))
-        times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:ASVS]]
-        columns[f"Folds with it among the first {agreement.first}"] = times
-        note += f" {agreement.sentence}"
-    note += " Names end with the MD5 of the sequence, shortened; the TSV has the sequence."
+        times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:LISTED]]
+        columns["Folds"] = times
+        leads.append(agreement.sentence)
+        note += f" Folds: those with it among their first {agreement.first}."
     if "taxon" not in rows[0]:
-        note += " `aam importance --taxonomy` and `aam train --taxonomy` add taxa."
-    cells, ids = list(zip(*columns.values(), strict=True)), [row["feature-id"] for row in first]
-    return Table(f"The {len(cells)} most important ASVs", [*columns], cells, note, ids=ids)
+        leads.append("Names: give `aam train` or `aam importance` a --taxonomy.")
+    note += " Names end with the MD5 of the sequence, shortened."
+    rows_of_table = list(zip(*columns.values(), strict=True))
+    ids = [row["feature-id"] for row in first]
+    return Table(
+        "ASVs by importance",
+        [*columns],
+        rows_of_table,
+        note,
+        ids=ids,
+        lead=" ".join(leads),
+        filtered=True,
+    )
 
 
 def associations_table(given: ReportInput, kind: str) -> Table | None:
@@ -254,14 +264,16 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
     if not rows:
         return None
     first, names = rows[:ASVS], [name for name in rows[0] if name.startswith("z_")]
+    z, of_class = _with_class(
+        [f"{float(row['z']):+.1f}" for row in first], [row.get("class", "") for row in first]
+    )
     columns = {
         kind: [
             asv_name({**row, "feature-id": row["feature"]}) if kind == "ASV" else row["feature"]
             for row in first
         ],
         "Agreeing studies": [f"{row['agreeing']} of {row['studies']}" for row in first],
-        "z": [f"{float(row['z']):+.1f} {row.get('class', '')}".rstrip() for row in first],
-        "p": [f"{float(row['p']):.2g}" for row in first],
+        f"z{of_class}": z,
         "q": [f"{float(row['q']):.2g}" for row in first],
     }
     if kind == "ASV":
@@ -354,6 +366,17 @@ def _measure(rows: Sequence[Mapping[str, str]], *names: str) -> tuple[str, list[
         ]:
             return name, columns
     return names[-1], []
+
+
+def _with_class(cells: Sequence[str], classes: Sequence[str]) -> tuple[list[str], str]:
+    """Add the class to each cell; where all have one class, return it for the head of the column.
+
+    >>> _with_class(["+1", "-1"], ["case", "case"]), _with_class(["+1", "-1"], ["a", "b"])
+    ((['+1', '-1'], ' on case'), (['+1 a', '-1 b'], ''))
+    """
+    if len(names := {*classes}) == 1:
+        return [*cells], " on ".join(["", *filter(None, names)])
+    return [f"{cell} {name}".rstrip() for cell, name in zip(cells, classes, strict=True)], ""
 
 
 def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> tuple[float, str]:

@@ -24,7 +24,8 @@ from aam.contract.options.groups import TRANSFORMER
 from aam.contract.run_files import RECORD
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
-from aam.evaluation.scores import result_sentences
+from aam.evaluation.confounding import confounding_sentences
+from aam.evaluation.scores import next_step, result_sentences
 from aam.number_format import metric_text, significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
@@ -35,7 +36,7 @@ from aam.report.run import (
     choose_colours,
     read_run,
 )
-from aam.report.sections import draw_section, tabulate
+from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ FILES = {
 
 _START = b"<!doctype html>"
 """First bytes of a page, in lower case."""
+
+_FIRST = ("studies", "agreement", "roc", "confusion", "curve-loss")
+"""Pictures of which the first that a run has stands beside the verdict."""
 
 _UNBROKEN = 30
 """Characters of a value with its interval at most; longer cells are texts."""
@@ -135,6 +139,11 @@ def page(given: ReportInput, place: Path) -> str:
         )
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
+    result, doubts = result_of(given), notices(run)
+    drawn = {name: draw_section(name, given) for name in SECTIONS}
+    shown = {picture.name: picture for pictures in drawn.values() for picture in pictures}
+    first = next((shown[name] for name in _FIRST if name in shown), None)
+    drawn = {name: [one for one in drawn[name] if one is not first] for name in drawn}
     return render(
         "page.html.j2",
         title=_title(run),
@@ -143,20 +152,23 @@ def page(given: ReportInput, place: Path) -> str:
         finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
         headline="" if run.scores is None else run.scores.verdict.headline,
-        result=result_of(given),
+        result=result[:1],
+        more_results=[sentence for sentence in result[1:] if sentence not in doubts],
         better=run.is_better,
-        repeated=run.scores is not None and run.scores.repeated_samples is not None,
+        notices=doubts,
+        next_step=_next_command(run),
+        first=[] if first is None else [first],
         measured_on=measured_on(run),
         tiles=tiles(given),
         tables=tabulate("predictions", given),
         asv_tables=tabulate("asvs", given),
         study_tables=tabulate("studies", given),
-        studies=draw_section("studies", given),
-        curves=draw_section("learning", given),
-        scored=draw_section("predictions", given),
-        asvs=draw_section("asvs", given),
+        studies=drawn["studies"],
+        curves=drawn["learning"],
+        scored=drawn["predictions"],
+        asvs=drawn["asvs"],
         embeds=TRANSFORMER in run.members,
-        embedding=draw_section("embedding", given),
+        embedding=drawn["embedding"],
         colours=given.colours if run.embeddings is not None or run.ordination else (),
         missing=list(missing(given)),
         # Relative to the page, which may lie elsewhere and is copied together with the folder; of
@@ -198,6 +210,26 @@ def heading(run: Run) -> str:
     return f"{' '.join(sentence)}{folds}."
 
 
+def notices(run: Run) -> list[str]:
+    """Return what makes the verdict doubtful: repeated subjects, columns that predict as well."""
+    if (scores := run.scores) is None:
+        return []
+    repeated, equal = scores.repeated_samples, scores.equal_depth
+    sentences = [] if repeated is None else [f"{repeated.sentence}."]
+    at_depth = None if equal is None else equal.sentence
+    return sentences + confounding_sentences(scores.confounders, scores.is_better, at_depth)
+
+
+def _next_command(run: Run) -> tuple[str, str] | None:
+    """Return what follows from the verdict, and its command line."""
+    if run.scores is None or not run.scores.verdict.headline:
+        return None
+    model = run.option("model") or run.option("output_dir") or run.folder
+    inputs = run.input_path("--table") or "TABLE", run.input_path("--metadata") or "METADATA"
+    what, words = next_step(run.scores, str(model), *inputs)
+    return what, shlex.join(words)
+
+
 def result_of(given: ReportInput) -> list[str]:
     """Return the sentences on the result, the verdict against the guess first."""
     if given.run.scored is None:
@@ -221,14 +253,14 @@ class Tile(NamedTuple):
 
 
 def tiles(given: ReportInput) -> list[Tile]:
-    """Return the key figures: metrics with their intervals, or losses, then size and duration."""
+    """Return the key figures: two metrics with their intervals, or losses, then the size."""
     run, facts, figures = given.run, given.run.facts, []
     metrics = next(iter(given.models.values()), {})
-    names: tuple[str, ...] = ("r2", "mae", "rmse", "spearman")
+    names: tuple[str, ...] = ("r2", "mae")
     if "weighted_kappa" in metrics:
-        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
+        names = ("weighted_kappa", "mae_ranks")
     elif "accuracy" in metrics:
-        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
+        names = ("auc", "balanced_accuracy")
     studies = None if run.scores is None else run.scores.studies
     if run.scores is not None and studies is not None:
         # The mean over the studies, then where the next one is expected.
@@ -267,8 +299,8 @@ def tiles(given: ReportInput) -> list[Tile]:
             accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
             figures.append(Tile(accuracy, "masked nucleotides right", "validation"))
     if samples := _samples(run):
-        figures.append(Tile(f"{samples:,}", "samples", _split_note(run)))
-    if number := facts.get("parameters"):
+        figures.append(Tile(f"{samples:,}", "samples", _size_note(run)))
+    if run.target is None and (number := facts.get("parameters")):
         width = run.option("embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
         sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
@@ -276,17 +308,17 @@ def tiles(given: ReportInput) -> list[Tile]:
         figures.append(
             Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
         )
-    if facts.get("seconds"):
-        epochs = facts.get("epochs")
-        value, _, unit = duration(facts["seconds"]).partition(" ")
-        figures.append(Tile(value, "time", f"{epochs} epochs" if epochs else "", unit))
     return figures
 
 
-def _split_note(run: Run) -> str:
-    """Return the samples of each part of the first split; "" if they are not recorded."""
-    parts = run.facts.get("samples")
-    if not isinstance(parts, dict):
+def _size_note(run: Run) -> str:
+    """Return the groups of the samples, or the samples of each part of a single split."""
+    parts, group = run.facts.get("samples"), run.option("group_column")
+    if run.scores is not None and run.scores.studies is not None:
+        return f"of {len(run.scores.studies.studies)} studies"
+    if group and run.scores is not None and run.scores.groups:
+        return f"of {run.scores.groups} groups of {group}"
+    if not isinstance(parts, dict) or len(run.curves) > 1 or (run.scored and run.scored.folds):
         return ""
     estimators, more = [name for name in run.members if name != TRANSFORMER], ""
     if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
@@ -295,9 +327,7 @@ def _split_note(run: Run) -> str:
             more = f" ({' and '.join(estimators)}: {train} train)"
         else:
             parts = {"train": train, "test": parts["test"]}
-    note = ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
-    folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
-    return note + (" in fold 1" if note and folds > 1 else "")
+    return ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
 
 
 def _samples(run: Run) -> int:
@@ -395,7 +425,7 @@ def render(template: str, **values: Any) -> str:
     )
     style, script = (
         (files("aam.report") / name).read_text(encoding="utf-8")
-        for name in ("style.css", "copy.js")
+        for name in ("style.css", "page.js")
     )
     # The Content-Security-Policy of the page allows this script alone, by its hash: a script in the
     # name of a sample does not run.

@@ -263,6 +263,8 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
     errors = [f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
     caption = f"{_samples(given)}: R² {r2}, {', '.join(errors)}."
+    if given.run.partitions is not None and given.run.partitions.repeats:
+        caption = f"{_samples(given)}."  # the scores of the run are means over all partitions
     if limits_N2 is not None:
         caption += " Lines: prediction intervals."
     return Drawing(figure, caption, f"Predicted against true, {caption}", _point_names(given))

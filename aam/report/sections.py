@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     pass
 
 Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
 
 Draw = Callable[[ReportInput], Drawing | None]
 """Draws one picture; None where the run folder lacks the data."""

@@ -55,10 +55,12 @@ class Table:
         title: text above the table; "" for none.
         heads: titles of the columns.
         rows: cells; the first of a row names it.
+        lead: sentence above it, on the page.
         note: sentence below it.
         strong: numbers of rows to emphasize.
         ids: whole name of each row, where its first cell is a short one: the title of the cell on
             the page, and the last column of the TSV.
+        filtered: whether the page has a filter, which also finds the rows that it hides.
 
     >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
     ['Fold', 'R²', '1', '0.5']
@@ -70,6 +72,8 @@ class Table:
     note: str = ""
     strong: Sequence[int] = ()
     ids: Sequence[str] = ()
+    lead: str = ""
+    filtered: bool = False
 
     @property
     def text_columns(self) -> tuple[bool, ...]:

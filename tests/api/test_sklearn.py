@@ -14,11 +14,14 @@ import pytest
 import sklearn
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
+from sklearn.feature_selection import SelectKBest
 from sklearn.model_selection import GroupKFold, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from aam import AAMClassifier, AAMRegressor, AamWarning
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
 
@@ -152,6 +155,41 @@ def test_rows_without_ids_count_as_new_and_warn_of_nothing() -> None:
     dna = dict(zip((f"x{column}" for column in range(12)), _dna, strict=False))
     fitted.set_params(sequences=dna).fit(table.to_numpy(), target)
     assert not hasattr(fitted, "feature_names_in_")
+
+
+def test_groups_are_a_column_of_the_metadata() -> None:
+    table, target, groups = _study()
+    table.index = target.index = [f"s{row}" for row in range(24)]
+    metadata = pd.DataFrame({"subject": groups.to_numpy()}, table.index).astype(str)
+    given = {"members": "kernel", "folds": 2, "metadata": metadata}
+    model = AAMRegressor(**given, group_column="subject")
+    with pytest.raises(NotFittedError, match="AAMRegressor has no scores_ before fit"):
+        _ = model.scores_
+    by_option = model.fit(table, target)
+    by_name = AAMRegressor(**given).fit(table, target, groups="subject")
+    assert by_name.splits_.equals(by_option.splits_)
+    assert by_name.scores_["group_column"] == "subject"
+    with pytest.raises(UsageError, match="No such column for the groups: 'sbject'"):
+        AAMRegressor(**given).fit(table, target, groups="sbject")
+
+
+def test_an_array_of_a_pipeline_names_the_output_of_dataframes() -> None:
+    table, target, _ = _study()
+    model = AAMRegressor(members="kernel", evaluate=False)
+    steps = make_pipeline(SelectKBest(k=10), model)
+    with pytest.raises(DataError, match=r'set_output\(transform="pandas"\)'):
+        steps.fit(table, target)
+    steps.set_output(transform="pandas").fit(table, target).predict(table)
+
+
+def test_the_positive_class_of_a_classifier() -> None:
+    table, target, _ = _study()
+    labels = (target > 11).map({False: "sick", True: "well"})
+    model = AAMClassifier(members="kernel", folds=2, positive_class="sick").fit(table, labels)
+    assert model.scores_["classes"] == ["well", "sick"]
+    assert model.classes_.tolist() == ["sick", "well"]
+    probabilities = model.predict_proba(table)
+    assert (model.predict(table) == model.classes_[probabilities.argmax(axis=1)]).all()
 
 
 def test_parameters_are_the_options_of_train() -> None:

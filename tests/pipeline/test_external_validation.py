@@ -115,6 +115,28 @@ def test_classes_are_scored_against_the_frequencies_of_the_training(
 
 
 @pytest.mark.medium
+def test_the_positive_class_reaches_scores_report_and_other_studies(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    args = [studies / "train.biom", studies / "train.tsv", "acid", "--classifier", "--members"]
+    args += ["kernel", "--folds", 3, "--output-dir", tmp_path / "run", "--positive-class"]
+    assert aam("train", *args, "maybe") == UsageError.status
+    assert "the classes are 'no' and 'yes'" in capsys.readouterr().err
+    assert aam("train", *args, "no") == 0
+    assert evaluate(tmp_path / "run", studies, tmp_path / "out", column="acid") == 0
+    for folder in (tmp_path / "run", tmp_path / "out"):
+        scores = read_scores(folder / "scores.json")
+        assert scores.classes == ["yes", "no"]
+        assert "no, AUC 0." in (folder / "report.html").read_text()  # its ROC curve
+    assert scores.external is not None
+    assert scores.external.calibration[0].name == "no"
+    # What follows from the verdict is printed, as after a training.
+    assert aam("evaluate", "--model", tmp_path / "run", "--table", studies / "other.biom",
+               "--metadata", studies / "other.tsv", "--metadata-column", "acid") == 0  # fmt: skip
+    assert "Next, new samples: aam predict --model" in capsys.readouterr().out
+
+
+@pytest.mark.medium
 def test_numbers_in_other_units_and_missing_labels_are_stated(
     studies: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -18,7 +18,7 @@ from aam.report.methods import paragraph
 from aam.report.predictions import agreement_picture, confusion_picture
 from aam.report.run import ReportInput, read_run
 from tests.support.commands import aam
-from tests.support.report_pages import browse, downloads, report
+from tests.support.report_pages import browse, downloads, in_browser, report
 
 
 def test_methods_have_condition_rarefaction_and_encoder(run_folder: Path) -> None:
@@ -95,9 +95,11 @@ def test_leading_asvs_are_drawn(study_folder: Path, run_folder: Path) -> None:
     files, table = downloads(text), read_table(study_folder / "study" / "table.biom")
     assert {"importance.svg", "abundance.svg"} < set(files)
     # The table has short names; their whole ids are copied, and in the TSV.
-    rows = [line.split("\t") for line in files["the-15-most-important-asvs.tsv"].splitlines()]
-    assert [row[-1] for row in rows[1:]] == list(table.feature_ids[:15])
-    assert all(f'title="{name}" class="id"' in text for name in table.feature_ids[:15])
+    rows = [line.split("\t") for line in files["asvs-by-importance.tsv"].splitlines()]
+    assert [row[-1] for row in rows[1:]] == list(table.feature_ids[:20])
+    assert all(f'title="{name}" class="id"' in text for name in table.feature_ids[:20])
+    # The option that adds names stands before the table.
+    assert text.index("--taxonomy") < text.index(f'title="{table.feature_ids[0]}"')
     # Equal values of a target leave no empty column.
     predictions = (run_folder / "predictions.tsv").read_text().splitlines()
     actual = predictions[0].split("\t").index("actual")
@@ -123,7 +125,7 @@ def test_a_training_ends_in_a_report(
     assert f"Report: {run / 'report.html'}" in capsys.readouterr().err.splitlines()
     text = (run / "report.html").read_text(encoding="utf-8")
     tiles = dict(re.findall(r"<dt>([^<]*)</dt>.*?<dd class=\"note\">([^<]*)</dd>", text))
-    assert all(" to " in tiles[name] for name in ("R²", "MAE", "RMSE"))
+    assert all(" to " in tiles[name] for name in ("R²", "MAE"))
     assert {"samples.svg", "ordination.svg", "importance.svg", "abundance.svg"} < set(
         downloads(text)
     )
@@ -131,3 +133,35 @@ def test_a_training_ends_in_a_report(
     points = text[text.index('id="ordination-points"') :].partition("</svg>")[0]
     assert points.count("<title>S") == 120
     assert "Lines: prediction intervals." in text
+
+
+@pytest.mark.medium
+def test_the_verdict_and_what_follows_stand_on_the_first_screen(
+    study_folder: Path, tmp_path: Path
+) -> None:
+    study, run = study_folder / "study", tmp_path / "run"
+    args = [study / "table.biom", study / "metadata.tsv", "ph", "--members", "kernel"]
+    assert aam("train", *args, "--group-column", "subject", "--output-dir", run) == 0
+    text = (run / "report.html").read_text(encoding="utf-8")
+    last = "[...document.querySelectorAll('.verdict, .next + pre, .top figure')]"
+    ends = f"{last}.map(part => part.getBoundingClientRect().bottom)"
+    assert in_browser(text, tmp_path, f"Math.round(Math.max(...{ends}))", 1280) < 800
+    assert in_browser(text, tmp_path, f"{last}.length", 1280) == 3
+    head = text.partition("<main>")[0]
+    assert f"aam evaluate --model {run} --table TABLE" in head
+    assert re.findall(r"<dt>([^<]*)</dt>", head) == ["R²", "MAE", "samples"]
+
+
+@pytest.mark.medium
+def test_the_filter_finds_asvs_beyond_the_first(
+    study_folder: Path, run_folder: Path, tmp_path: Path
+) -> None:
+    write_importance(run_folder, study_folder)
+    name = read_table(study_folder / "study" / "table.biom").feature_ids[18]
+    typed = f"box.value = '{name.lower()}', box.dispatchEvent(new Event('input'))"
+    rows = "[...document.querySelectorAll('.filtered tbody tr')].filter(row => row.offsetHeight)"
+    opened = "document.querySelectorAll('details').forEach(part => { part.open = true; })"
+    shown = f"(box = document.querySelector('.filter'), {opened}, FIRST, {rows}.length)"
+    text = report(run_folder)
+    assert in_browser(text, tmp_path, shown.replace("FIRST, ", ""), 1280) == 15
+    assert in_browser(text, tmp_path, shown.replace("FIRST", typed), 1280) == 1

@@ -116,7 +116,7 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder).replace("\N{NO-BREAK SPACE}", " ")
     assert '<p class="verdict">The model is better.</p>' in text
-    assert text.index("The model is better.") < text.index("Key figures")
+    assert text.index("The model is better.") < text.index('<dl class="tiles">')
     assert "The ensemble is 75% kernel + 25% forest; in the folds kernel 50% to 100%" in text
     assert "Ensemble is ahead of forest by 0.100 R²; within noise." in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text

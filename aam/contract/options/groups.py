@@ -254,6 +254,12 @@ class TargetOptions:
         "Metadata column to predict; `aam train` takes several as a,b."
     )
     classifier: bool = basic_option("Predict a category instead of a number.", default=False)
+    positive_class: str | None = basic_option(
+        "The class of two that effects, ROC, calibration and `part of` are of. Default: the second "
+        "in the order of their names.",
+        only_with=("--classifier",),
+        metavar="CLASS",
+    )
     ordinal: tuple[str, ...] = basic_option(
         "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
         "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
