@@ -78,7 +78,7 @@ def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> Lab
     if len(labelled.classes) != 2 or positive not in labelled.classes:
         raise UsageError(
             f"'{positive}' is no class of two in '{column}'",
-            f"--positive-class {positive}, the classes are {first_few(labelled.classes)}",
+            f"--positive-class {positive}, the column has {', '.join(labelled.classes)}",
             "name one of two classes, or leave out --positive-class",
         )
     if labelled.classes[1] == positive:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aam.arrays import F64
-from aam.console import info, print_result, warn
+from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -322,9 +322,9 @@ def _write_importance(
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
     """Print the verdict in a few words and with its figures, and the command that follows."""
-    what, words = following
-    command = f"Next, {what}: {shlex.join(words)}"
-    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence, command]
+    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence]
+    if not console.quiet:  # called from Python, where tables have no paths
+        lines.append(f"Next, {following[0]}: {shlex.join(following[1])}")
     print_result("\n".join(lines), is_warning=not scores.is_better)
 
 
