@@ -14,13 +14,14 @@ MADE := $(VENV)/made-$(VERSION)
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-transformer test test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions clean
+.PHONY: help demo demo-transformer test test-changed test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "Durations are of two cores; half as long, or twice, on other machines. The first makes .venv: 0.5 GB."
 	@echo "make demo    the example study inspected, trained, predicted, and a small encoder: 35 CPU-seconds"
 	@echo "make demo-transformer   then a transformer on it: 2 to 3 CPU-minutes"
+	@echo "make test-changed   the quick tests of what differs from main (BASE=REVISION): a minute at most"
 	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 to 6 minutes"
 	@echo "make test    lint, types and the tests of every change: 15 to 25 minutes; a third: PART=units, training, engines"
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
@@ -45,6 +46,11 @@ lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --explicit-package-bases benchmarks
+
+# Tests nearest to the files that differ from BASE; it needs no lint, which an editor or pre-commit runs.
+BASE ?= main
+test-changed: $(VENV)/has-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.changed --base $(BASE) $(PYTEST_OPTIONS)
 
 test-fast: lint
 	$(PYTEST) -m 'not medium and not slow and not nightly and not container and not slurm' $(PYTEST_OPTIONS)

@@ -1,9 +1,6 @@
-"""Numbers and metrics as text: enough digits, and an exponent for what would be too long."""
+"""Numbers as text: enough digits, and an exponent for what would be too long."""
 
 from __future__ import annotations
-
-_IN_UNITS = ("mae", "rmse", "median_error")
-"""Metrics in the units of the target, which may be of any size; the others are 1 at most."""
 
 
 def significant(value: float, signed: bool = False) -> str:
@@ -26,23 +23,3 @@ def fixed(value: float, digits: int = 3) -> str:
     digits = min(digits, 0 if size >= 1000 else 1 if size >= 100 else digits)
     # Adding 0 makes -0.000 a plain 0.000.
     return f"{round(value, digits) + 0:.{digits}f}"
-
-
-def metric_text(name: str, value: float | None, digits: int = 3) -> str:
-    """Format a metric; an en dash where it is not defined.
-
-    Args:
-        name: name of the metric in `aam.evaluation.metrics`; "samples" is a whole number.
-        value: value of the metric.
-        digits: digits after the point; fewer from 100 on. Errors below 0.01 and from a billion on
-            have three significant digits.
-
-    >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
-    ('90', '0.000', '0.0002')
-    """
-    if value is None:
-        return "\N{EN DASH}"
-    if name == "samples":
-        return f"{value:.0f}"
-    beyond = name in _IN_UNITS and (0 < abs(value) < 0.01 or abs(value) >= 1e9)
-    return significant(value) if beyond else fixed(value, digits)

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from aam.arrays import F64
 from aam.console import as_library
-from aam.contract.options.groups import SplitOptions
+from aam.contract.options.groups import MEMBERS, SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -28,6 +28,7 @@ from aam.members.base import Samples
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 
+ESTIMATORS = [name for name, entry in MEMBERS.items() if not entry.network]
 TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")
 SETTINGS = tuple(
     f"{target}{groups}"
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", type=float, default=0.0, help="for the power of the test")
-    parser.add_argument("--members", nargs="+", default=["kernel"], choices=["kernel", "forest"])
+    parser.add_argument("--members", nargs="+", default=["kernel"], choices=ESTIMATORS)
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     arguments = parser.parse_args()
     print(

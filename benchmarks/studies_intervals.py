@@ -26,8 +26,8 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 
 from aam.arrays import F64
-from aam.evaluation.intervals import SCALES, SCORED, ResampledMetrics, units_of
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.intervals import SCORED, ResampledMetrics, units_of
+from aam.evaluation.metrics import PROPORTION, ScoredPredictions, value_of
 from aam.evaluation.studies import POOLED, Spread, on_scale, random_effects, summarise
 
 STUDIES = (3, 5, 10)
@@ -71,7 +71,7 @@ def coverage(setting: str, spread: str, number: int, replicates: int) -> tuple[C
     draw: Callable[[float], ScoredPredictions]
     if metric == "auc":
         mean = logit(float(setting.partition("-")[2]))
-        slope = SCALES["auc"].slope(expit(mean))
+        slope = PROPORTION.slope(expit(mean))
         draw = lambda value: _classes(value, rng)  # noqa: E731
     else:
         mean, slope = np.log(0.5), 1.0

@@ -20,29 +20,25 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
-from scipy.special import expit, logit
 from scipy.stats import t
 
 from aam.arrays import F64, Codes
 from aam.contract.options.groups import TargetType
 from aam.evaluation.metrics import (
+    ERROR,
+    LINEAR,
+    METRICS,
     ResampledMetric,
+    Scale,
     ScoredPredictions,
-    accuracy,
-    auc,
     mcfadden_r2,
-    mean_absolute_error,
-    r2,
-    root_mean_squared_error,
-    spearman,
     value_of,
-    weighted_kappa,
 )
 
 LEVEL = 0.95
@@ -58,20 +54,22 @@ _MAX_REPLICATES = 200
 _BLOCK = 2**20
 """Replicates times samples that are scored at once, 8 MiB for each array."""
 
+NO_SKILL = {name: m.no_skill for name, m in METRICS.items() if m.no_skill is not None}
+"""Metrics that compare models: their values for predictions that say nothing about the target."""
+
+TITLES = {name: metric.title for name, metric in METRICS.items()}
+"""Names of the metrics in sentences."""
+
 SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
-    "regression": {
-        "r2": r2,
-        "mae": mean_absolute_error,
-        "rmse": root_mean_squared_error,
-        "spearman": spearman,
-    },
-    "classification": {"auc": auc, "accuracy": accuracy},
-    "ordinal": {
-        "weighted_kappa": weighted_kappa,
-        "mae_ranks": mean_absolute_error,
-        "accuracy": accuracy,
-    },
-}
+    target: {
+        name: metric.resampled
+        for name, metric in sorted(METRICS.items(), key=lambda item: item[0] not in NO_SKILL)
+        # The AUC of ordered classes ignores their order.
+        if metric.resampled and target in metric.targets
+        and not (metric.of_probabilities and target == "ordinal")
+    }
+    for target in get_args(TargetType)
+}  # fmt: skip
 """Metrics with an interval; the first compares models."""
 
 
@@ -85,62 +83,6 @@ def scored_metrics(scored: ScoredPredictions) -> dict[str, ResampledMetric]:
     if scored.studies and len(scored.classes) > 2 and scored.type == "classification":
         return {"mcfadden_r2": mcfadden_r2, **metrics}
     return metrics
-
-
-TITLES = {
-    "r2": "R²",
-    "auc": "AUC",
-    "weighted_kappa": "weighted kappa",
-    "mcfadden_r2": "McFadden R²",
-}
-"""Names of the metrics that compare models, in sentences."""
-
-NO_SKILL = {"r2": 0.0, "auc": 0.5, "weighted_kappa": 0.0, "mcfadden_r2": 0.0}
-"""Their values for predictions that say nothing about the target."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Scale on which the error of a statistic is nearly symmetric, and its t interval computed."""
-
-    forward: Callable[[F64], F64]
-    inverse: Callable[[F64], F64]
-    slope: Callable[[float], float]  # derivative of `forward`
-    # range of the statistic; the slope is infinite at finite ends
-    low: float = -math.inf
-    high: float = math.inf
-
-
-LINEAR = Scale(lambda value: value, lambda value: value, lambda value: 1.0)
-_PROPORTION = Scale(logit, expit, lambda value: 1 / (value * (1 - value)), 0.0, 1.0)
-# R² and kappa are 1 less a ratio of errors to their spread.
-_RATIO = Scale(
-    lambda value: -np.log1p(-value),
-    lambda value: -np.expm1(-value),
-    lambda value: 1 / (1 - value),
-    high=1.0,
-)
-# The mean of few squares is skewed further than a logarithm undoes.
-_ERROR = Scale(
-    lambda value: -2 / np.sqrt(value),
-    lambda value: np.where(value < 0, 4 / np.square(value), np.inf),
-    lambda value: value**-1.5,
-    low=0.0,
-)
-LOGARITHM = Scale(np.log, np.exp, lambda value: 1 / value, low=0.0)
-_CORRELATION = Scale(np.arctanh, np.tanh, lambda value: 1 / (1 - value**2), -1.0, 1.0)
-
-SCALES = {
-    "auc": _PROPORTION,
-    "accuracy": _PROPORTION,
-    "r2": _RATIO,
-    "mcfadden_r2": _RATIO,
-    "weighted_kappa": _RATIO,
-    "mae": _ERROR,
-    "rmse": _ERROR,
-    "mae_ranks": _ERROR,
-    "spearman": _CORRELATION,
-}
 
 
 @dataclass(frozen=True)
@@ -179,7 +121,7 @@ def jackknife_interval(
         return Score(None, None, None)
     # Without one unit the statistic may have no value: the AUC of a class of one unit. An error of
     # exactly 0 states no unit in which its limit could be.
-    if not len(replicates_Z) or np.isnan(replicates_Z).any() or (scale is _ERROR and value == 0):
+    if not len(replicates_Z) or np.isnan(replicates_Z).any() or (scale is ERROR and value == 0):
         return Score(value, None, None)
     if value in (scale.low, scale.high):
         # Nothing differs between the units. The limit is that of an event which has occurred in all
@@ -308,7 +250,11 @@ class ResampledMetrics:
         """Return the first metric, and this model's minus the other's, the same units left out."""
         name = next(iter(self.whole))
         reference, reference_Z = other.whole[name], other.replicates[name]
-        if reference < SCALES[name].high and len(reference_Z) and (reference_Z == reference).all():
+        if (
+            reference < METRICS[name].scale.high
+            and len(reference_Z)
+            and (reference_Z == reference).all()
+        ):
             # The AUC of a constant is 0.5 and its kappa 0 on any samples: it adds no error.
             limits = (None if end is None else end - reference for end in astuple(self._of(name)))
             return name, Score(*limits)
@@ -322,7 +268,9 @@ class ResampledMetrics:
         if name == "auc":
             units = _units_of_two_classes(self.scored, self.units)
         value, replicates_Z = self.whole[name], self.replicates[name]
-        return jackknife_interval(value, replicates_Z, self.units.effective, SCALES[name], units)
+        return jackknife_interval(
+            value, replicates_Z, self.units.effective, METRICS[name].scale, units
+        )
 
 
 def resample_metrics(

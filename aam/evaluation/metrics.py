@@ -17,8 +17,8 @@ times that each of them has each of the N samples (float64, at least 0); `value_
 samples. A metric that is not defined for the given samples (R2 of one sample, AUC of one class) is
 NaN there and None in a result.
 
-To add a metric, add an entry to `REGRESSION`, `CLASSIFICATION`, `ORDINAL` or `PROBABILITIES`;
-`metrics.json` and `aam evaluate` then contain it.
+To add a metric, add an entry to `METRICS`: title, direction, scale and value without skill stand
+there alone; scores, tables, intervals and the report read them (docs/how_to/add_a_metric.md).
 
 Further shape suffixes: K folds, Y blocks of tied samples.
 """
@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import entr
+from scipy.special import entr, expit, logit
 from sklearn.metrics import (
     balanced_accuracy_score,
     confusion_matrix,
@@ -46,6 +46,7 @@ from sklearn.metrics import (
 from aam.arrays import F64, Codes
 from aam.contract.options.groups import TargetType
 from aam.data.metadata import as_numbers
+from aam.number_format import fixed, significant
 
 Metrics = dict[str, float | None]
 
@@ -362,39 +363,138 @@ def _of_arrays(function: Callable[..., Any], **options: Any) -> MetricFunction:
     return lambda scored: float(function(scored.actual, scored.predicted, **options))
 
 
-REGRESSION: dict[str, MetricFunction] = {
-    "r2": partial(value_of, r2),
-    "mae": partial(value_of, mean_absolute_error),
-    "rmse": partial(value_of, root_mean_squared_error),
-    "median_error": _of_arrays(median_absolute_error),
-    "pearson": _pearson,
-    "spearman": partial(value_of, spearman),
-}
-"""Metrics of numbers in the target's units; r2 is 1 if perfect, below 0 if worse than the mean."""
+@dataclass(frozen=True)
+class Scale:
+    """Scale on which the error of a statistic is nearly symmetric, and its t interval computed."""
 
-CLASSIFICATION: dict[str, MetricFunction] = {
-    "accuracy": partial(value_of, accuracy),
-    "balanced_accuracy": _of_arrays(balanced_accuracy_score),
+    name: str  # in sentences; {title} is that of the metric
+    forward: Callable[[F64], F64]
+    inverse: Callable[[F64], F64]
+    slope: Callable[[float], float]  # derivative of `forward`
+    # range of the statistic; the slope is infinite at finite ends
+    low: float = -math.inf
+    high: float = math.inf
+
+
+LINEAR = Scale("its units", lambda value: value, lambda value: value, lambda value: 1.0)
+PROPORTION = Scale("logit", logit, expit, lambda value: 1 / (value * (1 - value)), 0.0, 1.0)
+# R² and kappa are 1 less a ratio of errors to their spread.
+RATIO = Scale(
+    "logarithm of 1 - {title}",
+    lambda value: -np.log1p(-value),
+    lambda value: -np.expm1(-value),
+    lambda value: 1 / (1 - value),
+    high=1.0,
+)
+# The mean of few squares is skewed further than a logarithm undoes.
+ERROR = Scale(
+    "reciprocal root",
+    lambda value: -2 / np.sqrt(value),
+    lambda value: np.where(value < 0, 4 / np.square(value), np.inf),
+    lambda value: value**-1.5,
+    low=0.0,
+)
+LOGARITHM = Scale("logarithm", np.log, np.exp, lambda value: 1 / value, low=0.0)
+CORRELATION = Scale("Fisher's z", np.arctanh, np.tanh, lambda value: 1 / (1 - value**2), -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of predictions, with all that scores, tables, intervals and pages read about it.
+
+    Attributes:
+        title: name within a sentence, such as "weighted kappa"; a heading begins with a capital.
+        targets: types of the target of which every run has it.
+        function: value of some predictions, NaN where it is not defined.
+        resampled: values of Z resamples at once, for the interval; None: it has no interval.
+        scale: scale of the interval.
+        no_skill: value of predictions that say nothing about the target; None for a metric that
+            does not compare models. The first one of a type of target that does is its verdict's.
+        higher_is_better: whether a larger value is a better one.
+        in_units: whether it is in the units of the target, and so of any size.
+        of_probabilities: whether it needs class probabilities.
+    """
+
+    title: str
+    targets: tuple[TargetType, ...]
+    function: MetricFunction
+    resampled: ResampledMetric | None = None
+    scale: Scale = LINEAR
+    no_skill: float | None = None
+    higher_is_better: bool = True
+    in_units: bool = False
+    of_probabilities: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Title at the head of a column."""
+        return self.title[0].upper() + self.title[1:]
+
+
+def _resampled(
+    title: str,
+    targets: tuple[TargetType, ...],
+    function: ResampledMetric,
+    scale: Scale,
+    **rest: Any,
+) -> Metric:
+    """Return a metric with an interval, whose value is that of all samples."""
+    return Metric(title, targets, partial(value_of, function), function, scale, **rest)
+
+
+_NUMBERS: tuple[TargetType, ...] = ("regression",)
+_RANKS: tuple[TargetType, ...] = ("ordinal",)
+_CLASSES: tuple[TargetType, ...] = ("ordinal", "classification")
+_ERRORS: dict[str, Any] = {"higher_is_better": False, "in_units": True}
+
+METRICS: dict[str, Metric] = {
+    # 1 if perfect, below 0 if worse than the mean.
+    "r2": _resampled("R²", _NUMBERS, r2, RATIO, no_skill=0.0),
+    "mae": _resampled("MAE", _NUMBERS, mean_absolute_error, ERROR, **_ERRORS),
+    "rmse": _resampled("RMSE", _NUMBERS, root_mean_squared_error, ERROR, **_ERRORS),
+    "median_error": Metric("median error", _NUMBERS, _of_arrays(median_absolute_error), **_ERRORS),
+    "pearson": Metric("Pearson", _NUMBERS, _pearson),
+    "spearman": _resampled("Spearman", _NUMBERS, spearman, CORRELATION),
+    # Cohen's kappa with quadratic weights, 1 if perfect and 0 for chance.
+    "weighted_kappa": _resampled("weighted kappa", _RANKS, weighted_kappa, RATIO, no_skill=0.0),
+    # Mean number of ranks between prediction and truth.
+    "mae_ranks": _resampled(
+        "MAE, ranks", _RANKS, mean_absolute_error, ERROR, higher_is_better=False
+    ),
+    "accuracy": _resampled("accuracy", _CLASSES, accuracy, PROPORTION),
+    "balanced_accuracy": Metric("balanced", _CLASSES, _of_arrays(balanced_accuracy_score)),
     # Of the classes that occur or were predicted.
-    "macro_f1": _of_arrays(f1_score, average="macro", zero_division=0),
+    "macro_f1": Metric(
+        "macro F1", _CLASSES, _of_arrays(f1_score, average="macro", zero_division=0)
+    ),
+    "auc": _resampled("AUC", _CLASSES, auc, PROPORTION, no_skill=0.5, of_probabilities=True),
+    # Of several classes in several studies (`scored_metrics`).
+    "mcfadden_r2": _resampled(
+        "McFadden R²", (), mcfadden_r2, RATIO, no_skill=0.0, of_probabilities=True
+    ),
 }
-"""Metrics of predicted classes."""
+"""Metrics by their name in `scores.json` and `metrics.json`, in the order of tables."""
 
-ORDINAL: dict[str, MetricFunction] = {
-    "weighted_kappa": partial(value_of, weighted_kappa),
-    "mae_ranks": partial(value_of, mean_absolute_error),
-}
-"""Metrics of ordered classes: Cohen's kappa with quadratic weights, 1 if perfect and 0 for chance,
-and the mean number of ranks between prediction and truth."""
 
-PROBABILITIES: dict[str, MetricFunction] = {"auc": partial(value_of, auc)}
-"""Metrics of class probabilities, computed where there are some."""
+def metric_text(name: str, value: float | None, digits: int = 3) -> str:
+    """Format a metric; an en dash where it is not defined.
 
-METRICS: dict[TargetType, dict[str, MetricFunction]] = {
-    "regression": REGRESSION,
-    "classification": CLASSIFICATION,
-    "ordinal": ORDINAL | CLASSIFICATION,
-}
+    Args:
+        name: name of the metric; "samples" is a whole number.
+        value: value of the metric.
+        digits: digits after the point; fewer from 100 on. Errors in units of the target below 0.01
+            and from a billion on have three significant digits.
+
+    >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
+    ('90', '0.000', '0.0002')
+    """
+    if value is None:
+        return "\N{EN DASH}"
+    if name == "samples":
+        return f"{value:.0f}"
+    beyond = 0 < abs(value) < 0.01 or abs(value) >= 1e9
+    in_units = name in METRICS and METRICS[name].in_units
+    return significant(value) if in_units and beyond else fixed(value, digits)
 
 
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
@@ -426,13 +526,18 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
             for name, column in columns.items()
         }
         return means | {"samples": len(scored.first.actual)}
-    functions = METRICS[scored.type] | ({} if scored.probabilities is None else PROBABILITIES)
+    metrics_of = {
+        name: metric
+        for name, metric in METRICS.items()
+        if scored.type in metric.targets
+        and not (metric.of_probabilities and scored.probabilities is None)
+    }
     with warnings.catch_warnings():
         # Small validation sets have as many classes as samples, and lack classes.
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
         warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        values = {name: function(scored) for name, function in functions.items()}
+        values = {name: metric.function(scored) for name, metric in metrics_of.items()}
     defined = {name: None if math.isnan(value) else value for name, value in values.items()}
     return {"samples": len(scored.actual), **defined}
 

@@ -43,12 +43,9 @@ from scipy.stats import norm, t
 from aam.arrays import F64, Codes
 from aam.evaluation.intervals import (
     LEVEL,
-    LOGARITHM,
     MIN_UNITS,
     NO_SKILL,
-    SCALES,
     ResampledMetrics,
-    Scale,
     Score,
     jackknife_error,
     jackknife_interval,
@@ -56,7 +53,15 @@ from aam.evaluation.intervals import (
     scored_metrics,
     units_of,
 )
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.metrics import (
+    ERROR,
+    LOGARITHM,
+    METRICS,
+    PROPORTION,
+    Scale,
+    ScoredPredictions,
+    value_of,
+)
 
 MIN_SUMMARISED = 3
 """Studies from which there is a summary. Of two the spread is known by nothing but the prior."""
@@ -94,15 +99,11 @@ _STEEPEST = 0.9
 pass 1."""
 
 POOLED: dict[str, tuple[Scale, str, Spread]] = {
-    "auc": (SCALES["auc"], "logit", SQUARES_SPREAD),  # of two classes AUC_SPREAD
-    "accuracy": (SCALES["accuracy"], "logit", SQUARES_SPREAD),
-    "r2": (SCALES["r2"], "logarithm of 1 - R²", SQUARES_SPREAD),
-    "mcfadden_r2": (SCALES["mcfadden_r2"], "logarithm of 1 - McFadden R²", SQUARES_SPREAD),
-    "weighted_kappa": (SCALES["weighted_kappa"], "logarithm of 1 - kappa", SQUARES_SPREAD),
-    "mae": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
-    "rmse": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
-    "mae_ranks": (LOGARITHM, "logarithm", _ERRORS_SPREAD),
-    "spearman": (SCALES["spearman"], "Fisher's z", SQUARES_SPREAD),
+    name: (LOGARITHM, LOGARITHM.name, _ERRORS_SPREAD)
+    if metric.scale is ERROR
+    else (metric.scale, metric.scale.name.format(title=metric.title), SQUARES_SPREAD)
+    for name, metric in METRICS.items()
+    if metric.resampled
 }
 """Scale on which the scores of studies are averaged, with its name and the spread on it."""
 
@@ -338,10 +339,10 @@ def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, Sprea
     auc_K = auc_K.clip(0.5 / pairs_K, 1 - 0.5 / pairs_K)
     mean = float(np.average(auc_K, weights=pairs_K / counts_K2.sum(axis=1)))
     variance_K = hanley_mcneil(mean, counts_K2[:, 1], counts_K2[:, 0])
-    slope = SCALES["auc"].slope(mean)
-    steepest = SCALES["auc"].slope(_STEEPEST)
+    slope = PROPORTION.slope(mean)
+    steepest = PROPORTION.slope(_STEEPEST)
     spread = Spread(AUC_SPREAD.tau * min(slope, steepest), AUC_SPREAD.degrees)
-    return SCALES["auc"].forward(auc_K), variance_K * slope**2, spread
+    return PROPORTION.forward(auc_K), variance_K * slope**2, spread
 
 
 def hanley_mcneil(auc: float, positive_K: Codes, negative_K: Codes) -> F64:

@@ -25,8 +25,9 @@ from aam.contract.run_files import RECORD
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.confounding import confounding_sentences
+from aam.evaluation.metrics import metric_text
 from aam.evaluation.scores import next_step, result_sentences
-from aam.number_format import metric_text, significant
+from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link

@@ -18,10 +18,11 @@ from aam.evaluation.metrics import (
     class_auc,
     compute_metrics,
     confusion,
+    metric_text,
     quantile_bins,
     summary,
 )
-from aam.number_format import metric_text, significant
+from aam.number_format import significant
 from aam.report.figures import (
     INK,
     MAX_VECTORS,

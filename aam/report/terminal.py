@@ -17,28 +17,14 @@ from rich.text import Text
 from aam.console import console
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
+from aam.evaluation.metrics import METRICS, metric_text
 from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, StudySummary
-from aam.number_format import metric_text, significant
+from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
 """What a column is that determines the target nearly without exception."""
 
-TITLES = {
-    "samples": "Samples",
-    "r2": "R²",
-    "mae": "MAE",
-    "rmse": "RMSE",
-    "median_error": "Median error",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "weighted_kappa": "Weighted kappa",
-    "mae_ranks": "MAE, ranks",
-    "accuracy": "Accuracy",
-    "balanced_accuracy": "Balanced",
-    "macro_f1": "Macro F1",
-    "auc": "AUC",
-    "mcfadden_r2": "McFadden R²",
-}
+TITLES = {"samples": "Samples"} | {name: metric.heading for name, metric in METRICS.items()}
 """Heading of each figure of `aam.evaluation.metrics`, in their order."""
 
 MAX_CLASSES, _LONGEST_CLASS = 12, 16  # classes of a table of confusions, and their characters

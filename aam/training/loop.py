@@ -24,12 +24,14 @@ from aam.contract.errors import Interrupted
 from aam.data.batches import Batch
 from aam.distributed import strategies
 from aam.distributed.stop import StopRequests
+from aam.evaluation.metrics import METRICS
 from aam.training.checkpoints import START, OptimizerState, ResumeState, Row, TrainingProgress
 from aam.training.finite import FiniteCheck
 from aam.training.loader import EpochSampler
 from aam.training.loggers import Status
 from aam.training.losses import LossTerm
 from aam.training.module import (
+    LOGGED_METRICS,
     GradientStep,
     clip_grads_with_norm_,
     get_total_norm,
@@ -38,7 +40,9 @@ from aam.training.module import (
 from aam.training.observers import Observer
 from aam.training.run_folder import BEST, LAST
 
-HIGHER_IS_BETTER = ("val_r2", "val_accuracy", "val_f1")
+HIGHER_IS_BETTER = tuple(
+    f"val_{name}" for name, key in LOGGED_METRICS.items() if METRICS[key].higher_is_better
+)
 
 
 def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:

@@ -430,16 +430,19 @@ def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 
+LOGGED_METRICS = {"r2": "r2", "mae": "mae", "accuracy": "accuracy", "f1": "macro_f1"}
+"""Metrics of validation samples in each epoch, with their names in `METRICS`: --best-metric."""
+
+
 def target_metrics(
     target: Target, predictions_BC: npt.NDArray[np.float64], labels_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the metrics that are logged while training, in the units of the target."""
     predicted_B = target.point_predictions(predictions_BC)
-    names = {"r2": "r2", "mae": "mae"}
     scored = ScoredPredictions(labels_B, predicted_B)
     if target.classes:
-        names = {"accuracy": "accuracy", "f1": "macro_f1"}
         codes = labels_B.astype(np.int64), predicted_B.astype(np.int64)
         scored = ScoredPredictions(*codes, (), target.classes, predictions_BC)
     scores = compute_metrics(scored)
+    names = {name: key for name, key in LOGGED_METRICS.items() if key in scores}
     return {name: math.nan if (v := scores[key]) is None else v for name, key in names.items()}

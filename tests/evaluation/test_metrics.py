@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aam.evaluation.metrics import (
-    CLASSIFICATION,
-    REGRESSION,
+    LINEAR,
+    METRICS,
+    Metric,
     Metrics,
-    ResampledMetric,
     ScoredPredictions,
     compute_metrics,
     confusion,
-    mean_absolute_error,
-    r2,
-    root_mean_squared_error,
-    spearman,
+    metric_text,
     summary,
-    value_of,
 )
 
 
@@ -227,26 +223,60 @@ def test_a_metric_is_added_by_an_entry_of_the_registry(monkeypatch: pytest.Monke
     def largest_error(scored: ScoredPredictions) -> float:
         return float(np.abs(scored.predicted - scored.actual).max())
 
-    monkeypatch.setitem(REGRESSION, "largest_error", largest_error)
-    monkeypatch.setitem(CLASSIFICATION, "undefined", lambda scored: float("nan"))
+    metric = Metric("largest error", ("regression",), largest_error, in_units=True)
+    monkeypatch.setitem(METRICS, "largest_error", metric)
+    undefined = Metric("undefined", ("classification",), lambda scored: float("nan"))
+    monkeypatch.setitem(METRICS, "undefined", undefined)
     found = summary(ScoredPredictions(np.zeros(3), np.arange(3.0), ("1", "1", "2")), "ph")
     assert found["overall"]["largest_error"] == 2
     assert found["folds"]["1"]["largest_error"] == 1
+    assert metric_text("largest_error", 0.0002) == "0.0002"
     lone = np.zeros(1, dtype=np.int64)
     found = summary(ScoredPredictions(lone, lone, classes=("no", "yes")), "ill")
     assert found["overall"]["undefined"] is None
 
 
-@pytest.mark.parametrize("metric", [r2, mean_absolute_error, root_mean_squared_error, spearman])
-def test_a_resample_has_the_metric_of_its_samples(metric: ResampledMetric) -> None:
+def predictions_for(metric: Metric, skill: float) -> ScoredPredictions:
+    """Return predictions of 40 samples in three folds, from noise (skill 0) to the truth (1)."""
     rng = np.random.default_rng(0)
-    fold = np.repeat([0, 1, 2], (30, 8, 2))
-    actual = rng.normal(size=40).round(1)
-    predicted = (actual + fold + rng.normal(size=40)).round(1)
-    scored = ScoredPredictions(actual, predicted, names_of(fold))
-    weights_ZN = rng.poisson(1.0, (20, 40)).astype(np.float64)
+    fold = np.repeat([0, 1, 2], (20, 12, 8))
+    if metric.targets == ("regression",):
+        actual = rng.normal(size=40).round(1)
+        predicted = skill * actual + (1 - skill) * rng.normal(size=40).round(1)
+        return ScoredPredictions(actual, predicted, names_of(fold))
+    codes = np.arange(40) % 3
+    scores = skill * np.eye(3)[codes] + (1 - skill) * rng.dirichlet(np.ones(3), 40)
+    ordered = metric.targets == ("ordinal",)
+    return ScoredPredictions(
+        codes, scores.argmax(axis=1), names_of(fold), ("a", "b", "c"), scores, ordered
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_each_metric_of_the_registry_has_its_direction_title_and_scale(metric: Metric) -> None:
+    noise, good, perfect = (metric.function(predictions_for(metric, s)) for s in (0.0, 0.45, 1.0))
+    worst_to_best = [noise, good, perfect] if metric.higher_is_better else [perfect, good, noise]
+    assert worst_to_best == sorted(worst_to_best)
+    assert noise != perfect
+    assert [other.title for other in METRICS.values()].count(metric.title) == 1
+    assert metric.scale.low <= min(noise, perfect) <= max(noise, perfect) <= metric.scale.high
+    if metric.no_skill is not None:
+        assert metric.resampled is not None
+        assert noise < metric.no_skill + 0.2 < perfect
+    if metric.scale is not LINEAR:
+        ends = metric.scale.forward(np.array([good]))
+        assert metric.scale.inverse(ends) == pytest.approx(good)
+
+
+@pytest.mark.parametrize(
+    "metric", [metric for metric in METRICS.values() if metric.resampled], ids=lambda m: m.title
+)
+def test_a_resample_has_the_metric_of_its_samples(metric: Metric) -> None:
+    scored, resampled = predictions_for(metric, 0.5), metric.resampled
+    assert resampled is not None
+    weights_ZN = np.random.default_rng(1).poisson(1.0, (20, 40)).astype(np.float64)
     expected = [
-        value_of(metric, scored.take(np.repeat(np.arange(40), times.astype(np.int64))))
+        metric.function(scored.take(np.repeat(np.arange(40), times.astype(np.int64))))
         for times in weights_ZN
     ]
-    assert metric(scored, weights_ZN) == pytest.approx(expected)
+    assert resampled(scored, weights_ZN) == pytest.approx(expected)
