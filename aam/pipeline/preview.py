@@ -12,6 +12,7 @@ import numpy as np
 
 from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
+from aam.data.joined_metadata import STUDY
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import TITLES
@@ -67,6 +68,15 @@ def preview(plan: TrainingPlan) -> tuple[list[Association], RepeatedSamples | No
     whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
+    # The column that `aam prepare --studies` writes.
+    if STUDY in study.metadata.columns and STUDY not in (column, folds.study_column, *subjects):
+        studies = set(study.metadata.values(STUDY, ids)) - {""}
+        if len(studies) > 1:
+            warn(
+                f"The samples are of {len(studies)} studies, which the folds divide: the score is "
+                f"that of new samples of these studies. --study-column {STUDY} predicts each study "
+                "by models of the others."
+            )
     if repeated is not None:
         subjects = [repeated.column]
         if folds.labels.type != "regression":

@@ -39,6 +39,10 @@ def test_an_option_that_is_given_twice_is_named(
     shown = capsys.readouterr().err
     assert "--metadata-column is given 2 times: the last value counts" in shown
     assert "--table" not in shown
+    # All tables but one would be lost.
+    assert aam("inspect", *given, "--table", bench.good / "table.biom") == USAGE
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "Several files as --table" in shown and "aam prepare --table A --table B" in shown
 
 
 def test_a_variable_of_slurm_that_is_no_number(

@@ -112,6 +112,20 @@ def test_train_leaves_each_study_out(
         assert not held_out & set(fold["batch"][fold["split"] != "test"])
 
 
+def test_joined_studies_that_the_folds_divide_are_named(
+    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = tmp_path / "metadata.tsv"
+    table = with_studies(study_dir, metadata).rename(columns={"batch": "study"})
+    table.to_csv(metadata, sep="\t", index=False)
+    files = ("--table", study_dir / "table.biom", "--metadata", metadata)
+    given = ("inspect", *files, "--metadata-column", "ph")
+    for more, warned in (((), True), (("--group-column", "study"), False)):
+        assert aam(*given, *more) == 0
+        printed = " ".join(capsys.readouterr().err.split())
+        assert ("--study-column study predicts each study" in printed) == warned
+
+
 @pytest.mark.parametrize(
     ("column", "more", "sentence"),
     [

@@ -201,12 +201,25 @@ def parse_known(
 
 
 def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]:
-    """Return a sentence for each option of one value that a command line gives more than once."""
+    """Return a sentence for each option of one value that a command line gives more than once.
+
+    Raises:
+        UsageError: the option is a file to read, of which all but the last would be lost.
+    """
     flags = [with_dashes(word).partition("=")[0] for word in before_program(argv)]
-    single = (spec.flag for spec in options if typing.get_origin(spec.type) is not tuple)
-    counts = {flag: flags.count(flag) + flags.count(f"--no-{flag[2:]}") for flag in single}
-    return [f"{flag} is given {times} times: the last value counts, which replaces the others."
-            for flag, times in counts.items() if times > 1]  # fmt: skip
+    sentences = []
+    for spec in options:
+        times = flags.count(spec.flag) + flags.count(f"--no-{spec.flag[2:]}")
+        if times < 2 or typing.get_origin(spec.type) is tuple:
+            continue
+        if spec.role == "input":
+            remedy = "give one; several studies are joined first: `aam prepare --table A --table B "
+            remedy += "--metadata A --metadata B --studies a,b --output both.aam`"
+            raise UsageError(f"Several files as {spec.flag}", f"{times} times", remedy)
+        sentences.append(
+            f"{spec.flag} is given {times} times: the last value counts, which replaces the others."
+        )
+    return sentences
 
 
 def parse_options(

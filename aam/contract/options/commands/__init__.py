@@ -15,18 +15,18 @@ COMMANDS: dict[str, dict[str, str]] = {
         "train": "train.Train",
         "report": "use.Report",
         "predict": "use.Predict",
+        "evaluate": "use.Evaluate",
         "compare": "use.Compare",
         "importance": "use.ImportanceOptions",
+        "prepare": "studies.Prepare",
         "pretrain": "train.Pretrain",
     },
     "Models": {
         "search": "train.Search",
-        "evaluate": "use.Evaluate",
         "embed": "use.Embed",
         "export": "use.Export",
     },
-    "Studies": {
-        "prepare": "studies.Prepare",
+    "Distances": {
         "unifrac": "studies.Unifrac",
     },
     "Performance": {

@@ -20,7 +20,7 @@ from aam.contract.options.groups import (
 
 @dataclass(frozen=True)
 class Prepare:
-    """Write a study, or several together, as a folder that every command memory-maps as --table.
+    """Join studies, or store a large one, in a folder that every command reads as --table.
 
     The folder replaces table, sequences and tree, and --metadata and --taxonomy if these are given
     here. ASVs of several tables with the same sequence are one ASV.
