@@ -129,13 +129,13 @@ class ForestModel(FittedModel[ForestInputs]):
         has the same weight. All are 0 where the samples of every node go to the same side.
         """
         nodes = len(self.left)
-        here, to_left = np.zeros(nodes), np.zeros(nodes)
+        here = np.zeros(nodes)
+        here[self.roots] = len(inputs.abundances.indptr) - 1
         for levels in self.descents(inputs):
             for node, after in pairwise(levels):
-                inner = self.left[node] != node
-                here += np.bincount(node[inner], minlength=nodes)
-                went_left = inner & (after == self.left[node])
-                to_left += np.bincount(node[went_left], minlength=nodes)
+                here += np.bincount(after[after != node], minlength=nodes)
+        # A node has one parent, so those that reach the left child went to the left.
+        to_left = here[self.left]
         # A split lowers variance or Gini impurity by |mean left - mean right|² n_left n_right / n,
         # so that no labels are needed.
         between = np.square(self.values[self.left] - self.values[self.right]).sum(axis=1)

@@ -277,7 +277,10 @@ class KernelModel(FittedModel[KernelInputs]):
         return self.terms.encoder
 
     def predict(self, inputs: KernelInputs) -> F64:
-        outputs_NC = product(self.kernel(inputs), self.dual_RC) + self.offset_C
+        return self._predictions(self.kernel(inputs))
+
+    def _predictions(self, kernel_NR: F64) -> F64:
+        outputs_NC = product(kernel_NR, self.dual_RC) + self.offset_C
         if len(self.limits):
             outputs_NC = outputs_NC.clip(*self.limits)
         return probabilities(outputs_NC, self.logits)
@@ -300,16 +303,17 @@ class KernelModel(FittedModel[KernelInputs]):
         # of the second; more classes have the log probability of each minus the mean of all. The
         # derivative of a sample by a feature is multiplied by the slope of its prediction; that of
         # an ASV is the mean over the samples that have it.
-        dual_RC, slopes_N = self.dual_RC, np.ones(len(inputs.norms_N))
+        dual_RC, kernel_NR = self.dual_RC, self.kernel(inputs)
+        slopes_N = np.ones(len(kernel_NR))
         if outputs.classes:
             dual_RC = dual_RC @ self.logits[:-1] @ contrasts(len(outputs.classes))
         else:
-            slopes_N = TRANSFORMS[outputs.scale.transform].slope(self.predict(inputs)[:, 0])
+            slopes_N = TRANSFORMS[outputs.scale.transform].slope(self._predictions(kernel_NR)[:, 0])
         weights = sparse.csc_array(inputs.weights)
         having_U = np.diff(weights.indptr)
         part_of_mean = 1 / np.repeat(having_U, having_U)
         share = sparse.csc_array((part_of_mean, weights.indices, weights.indptr), weights.shape)
-        kernel_NR = self.kernel(inputs) * slopes_N[:, None]
+        kernel_NR = kernel_NR * slopes_N[:, None]
         outputs_NC = kernel_NR @ dual_RC
         new_relations = relations.of_table(tokens_UL)
         gradients_UC = np.empty((len(tokens_UL), dual_RC.shape[1]))
