@@ -157,11 +157,14 @@ def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
 def test_doctor_compares_a_site_with_this_host(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "s.yaml").write_text(f"home: {tmp_path}/none\nshared: [{tmp_path}]\n")
+    prefers = "images: {rocm63: {prefer: {gfx942: ours}}}"
+    text = f"home: {tmp_path}/none\nshared: [{tmp_path}]\n{prefers}\n"
+    (tmp_path / "s.yaml").write_text(text)
     main(["doctor", "--site", f"{tmp_path}/s.yaml", "--image-dir", str(tmp_path)])
     shown = capsys.readouterr().out
     assert f"A fact of the site differs here: home is {tmp_path}/none" in shown
     assert "shared is" not in shown
+    assert prefers in shown  # as the file has it
 
 
 NODES = "vendor: amd\narch: gfx942\ngpu: MI300A\ngpus_per_node: 4\nruntime: apptainer\n"
