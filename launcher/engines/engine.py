@@ -98,7 +98,7 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     return measured
 
 
-def require_space(needs: Sequence[SpaceRequirement]) -> None:
+def require_room(needs: Sequence[SpaceRequirement]) -> None:
     """Check the disk space, summed over the requirements of each file system."""
     taken: dict[int, int] = {}
     for need in needs:

@@ -31,8 +31,8 @@ from launcher.engines.engine import (
     SpaceRequirement,
     labels,
     program,
+    require_room,
     require_same,
-    require_space,
     run_test,
 )  # fmt: skip
 from launcher.plan.environment import unset
@@ -81,7 +81,7 @@ class OciEngine(Engine, Builder):
         storage = system.run([build.program, "info", "--format", self.storage]).stdout.strip()
         if storage.startswith("/"):
             size = int(build.room[0] * GIB)
-            require_space([SpaceRequirement("storage", Path(storage), size, self.move)])
+            require_room([SpaceRequirement("storage", Path(storage), size, self.move)])
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
         try:

@@ -45,8 +45,8 @@ from launcher.engines.engine import (
     SpaceRequirement,
     labels,
     program,
+    require_room,
     require_same,
-    require_space,
     run_test,
     user_namespaces,
 )  # fmt: skip
@@ -158,7 +158,7 @@ class SifEngine(Engine, Builder):
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
         archive = build.archive
-        require_space(self.needs(build, os.environ))
+        require_room(self.needs(build, os.environ))
         if archive and build.place.exists() and archive.samefile(build.place):
             return self._recorded(build, build.place)
         with atomic_write(build.place) as temporary:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher.engines.engine import GIB, ImageBuild, SpaceRequirement, require_space
+from launcher.engines.engine import GIB, ImageBuild, SpaceRequirement, require_room
 from launcher.engines.sif import APPTAINER
 from tests.support.engines import ROOT, Engines
 from tests.support.images import build_argv, left
@@ -94,9 +94,9 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
     halves = [
         SpaceRequirement(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")
     ]
-    require_space(halves[:1])
+    require_room(halves[:1])
     with pytest.raises(CannotCreate, match="set TWO"):
-        require_space(halves)
+        require_room(halves)
 
 
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
