@@ -490,7 +490,7 @@ CODE = """
 import sys, threading, warnings, aam, biom, numpy
 warnings.simplefilter("ignore", aam.AamWarning)
 table = biom.load_table(sys.argv[1])
-options = dict(epochs=1, folds=2, repeats=1, embedding_dim=8, attention_heads=2,
+options = dict(epochs=1, folds=2, repeats=1, batch_size=8, embedding_dim=8, attention_heads=2,
                attention_layers=1, device="cpu",
                profile_features=8, rarefy_depth=0, members=("transformer",))
 model = aam.AAMRegressor(**options)
