@@ -122,7 +122,7 @@ def test_joined_studies_that_the_folds_divide_are_named(
     given = ("inspect", *files, "--metadata-column", "ph")
     for more, warned in (((), True), (("--group-column", "study"), False)):
         assert aam(*given, *more) == 0
-        printed = " ".join(capsys.readouterr().err.split())
+        printed = " ".join(capsys.readouterr().out.split())
         assert ("--study-column study predicts each study" in printed) == warned
 
 
