@@ -18,6 +18,7 @@ from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TableOptions
+from aam.contract.options.help_page import WIDEST
 from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.prepare import prepare
@@ -35,7 +36,6 @@ from aam.serialization.folders import atomic_folder
 if TYPE_CHECKING:
     from aam.evaluation.confounding import Association
 
-WIDEST = 100
 MAX_COLUMNS = 60
 """Columns of the metadata up to which `inspect` prints those without a warning."""
 

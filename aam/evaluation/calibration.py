@@ -27,7 +27,7 @@ from aam.contract.records import NonNegative
 from aam.evaluation.labels import Labels
 
 COVERAGE = 0.9
-_SMALLEST = 1e-6
+SMALLEST = 1e-6
 """Probabilities are at least this before their logarithm."""
 
 _PENALTY = 100.0
@@ -74,7 +74,7 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
 def log_losses(probabilities_MC: F64, codes_M: Rows) -> F64:
     """Return the log loss of each sample, float64 [M]."""
     chances_M = probabilities_MC[np.arange(len(codes_M)), codes_M]
-    losses_M: F64 = -np.log(chances_M.clip(min=_SMALLEST))
+    losses_M: F64 = -np.log(chances_M.clip(min=SMALLEST))
     return losses_M
 
 
@@ -93,7 +93,7 @@ def calibrate(probabilities_MC: F64, temperature: float) -> F64:
     """Divide log probabilities by a temperature; the most probable class stays the same."""
     if temperature == 1:
         return probabilities_MC  # without the rounding of logarithms, which breaks and makes ties
-    scaled = np.log(probabilities_MC.clip(min=_SMALLEST)) / temperature
+    scaled = np.log(probabilities_MC.clip(min=SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
     return calibrated

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from aam.arrays import F64, Rows
+from aam.evaluation.calibration import SMALLEST
 from aam.evaluation.intervals import (
     Score,
     Units,
@@ -30,9 +31,6 @@ from aam.number_format import fixed, significant
 
 UNLIKE_TRAINING = "unlike_training"
 """Column of predictions with yes for a sample that does not resemble the training samples."""
-
-_SMALLEST = 1e-6
-"""Probabilities are at least this, and at most 1 less this, before their log odds."""
 
 _STEPS = 50
 """Newton steps of a logistic regression; where these do not end, a line separates the classes."""
@@ -102,7 +100,7 @@ def calibration_lines(labels: Labels, predictions_MC: F64, units: Units) -> list
         _line(
             labels.classes[code],
             (labels.values == code).astype(np.float64),
-            logit(predictions_MC[:, code].clip(_SMALLEST, 1 - _SMALLEST)),
+            logit(predictions_MC[:, code].clip(SMALLEST, 1 - SMALLEST)),
             units,
             linear=False,
         )

@@ -36,8 +36,8 @@ from aam.evaluation.metrics import value_of
 
 SHUFFLINGS = 999
 
-MAX_SAMPLES = 4000
-"""Samples up to which associations are tested with an exact kernel."""
+EXACT_KERNEL = 4000
+"""Samples up to which a kernel is exact, and what needs it is computed; beyond, it has landmarks."""
 
 _LABELS = 4_000_000
 """Shufflings times samples and classes that are scored at most, about 2 CPU-seconds."""
@@ -100,10 +100,10 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
 def standard_outputs(folds: Folds) -> F64 | None:
     """Return transformed numbers or indicators of classes, of mean 0 and standard deviation 1.
 
-    None with more than `MAX_SAMPLES`, or where all labels are equal.
+    None with more than `EXACT_KERNEL`, or where all labels are equal.
     """
     labels, outputs_NC = folds.labels, folds.labels.outputs_NC
-    if len(outputs_NC) > MAX_SAMPLES:
+    if len(outputs_NC) > EXACT_KERNEL:
         return None
     # One indicator has all of two classes.
     outputs_NC = outputs_NC[:, -1:] if outputs_NC.shape[1] == 2 else outputs_NC

@@ -25,7 +25,7 @@ HELD_OUT_PARTS = ("new", "test", "validation")
 """Splits that measure a model, the better first; "new" is of `aam predict`."""
 
 
-_KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
+KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
 """Columns that a file of several targets has once."""
 
 
@@ -54,7 +54,7 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
             if name in (f"{prefix}actual", f"{prefix}predicted")
         )
         next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
-        columns = {name: name for name in _KEYS if name in header}
+        columns = {name: name for name in KEYS if name in header}
         for name in header[first:]:
             if not name.startswith(prefix) or next_target.fullmatch(name):
                 break

@@ -36,6 +36,7 @@ from aam.contract.records import Mismatch, NonNegative, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
+from aam.evaluation.permutation import EXACT_KERNEL
 from aam.members.base import Samples, indices, numbers
 from aam.members.explanations import by_column
 from aam.members.kernel_ridge import (
@@ -510,7 +511,9 @@ class _Gram:
 class Kernel(Estimator[KernelInputs]):
     """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`."""
 
-    largest: int = 4000  # samples up to which the kernel is exact; the number of landmarks beyond
+    largest: int = (
+        EXACT_KERNEL  # samples up to which the kernel is exact; the number of landmarks beyond
+    )
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:

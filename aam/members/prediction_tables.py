@@ -19,6 +19,7 @@ from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
+from aam.evaluation.predictions import KEYS
 from aam.inference.output_tables import (
     ALONE,
     NO_VECTORS,
@@ -37,8 +38,6 @@ from aam.members.new_samples import (
     read_covariates,
     select_as_trained,
 )
-
-_KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
 
 
 def held_out_table(
@@ -129,7 +128,7 @@ def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
     parts = []
     for column, table in tables.items():
-        keys = [name for name in _KEYS if name in table]
+        keys = [name for name in KEYS if name in table]
         if "fold" not in keys:
             keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
         parts.append(table.set_index(keys).add_prefix(f"{column}_"))

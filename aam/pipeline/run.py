@@ -27,7 +27,7 @@ from aam.evaluation.confounding import DEPTH, Association, confounders, confound
 from aam.evaluation.folds import Folds
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.metrics import summary
-from aam.evaluation.permutation import permutation_test
+from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
 from aam.evaluation.scores import (
     ENSEMBLE,
     Scores,
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 KERNEL = "kernel"
 """Member that draws the learning curve and the ordination: it needs a second for them."""
 
-MAX_SAMPLES = 4000  # up to which they are drawn; the kernel is exact up to as many
 _BOTH = "metadata and counts"
 
 
@@ -222,7 +221,7 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
     write_table(folder / "predictions.tsv", table)
     names = tuple(result.members)
     # Of a network alone the report shows the embeddings.
-    if 3 <= len(ids) <= MAX_SAMPLES and networks(names) != names:
+    if 3 <= len(ids) <= EXACT_KERNEL and networks(names) != names:
         inputs = result.samples.inputs(estimator(KERNEL))
         kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
         # The two halves of the float32 kernel differ by rounding.
@@ -261,7 +260,7 @@ def _scores(
     confounded = any(column.column == DEPTH for column in columns)
     if at_equal_depth or confounded:
         equal = score_at_equal_depth(labelled, result, confounded)
-    if len(labelled.values) <= MAX_SAMPLES:
+    if len(labelled.values) <= EXACT_KERNEL:
         # A network takes too long to be fitted once more for each study and part.
         refitted = [name for name in result.members if not MEMBERS[name].network]
         name = KERNEL if kernel is not None else next(iter(refitted), KERNEL)
