@@ -1,7 +1,7 @@
 """Parts of the acceptance: commands of `aam` with a time limit, and verdicts about their results.
 
-Nothing is measured here that a command measures: `aam check`, `golden`, `memory`, `tune` and
-`profile` print or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
+Nothing is measured here that a command measures: `aam check`, `golden`, `memory` and `tune` print
+or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
 function that measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
 `aam.contract.options.commands.measure`.
 """
@@ -31,7 +31,7 @@ from aam.console import duration
 from aam.contract.errors import Interrupted, first_few
 from aam.contract.files import sha256
 from aam.contract.gpus import GPU, one_gpu
-from aam.contract.records import decode_json, read_json
+from aam.contract.records import read_json
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.distributed.environment import read_environment
 from aam.memory import GIB, memory_available
@@ -687,39 +687,6 @@ def evaluate_unified(copies: Copies) -> Verdict:
 
 
 @dataclass(frozen=True)
-class ProfileSummary(Measured):
-    """What limits a run, and its longest kernels, as `aam profile` prints them."""
-
-    source: str
-    limit: str
-    advice: str
-    shares: dict[str, float]  # of the time, by category
-    idle: float | None = None
-    wait: float | None = None
-    kernels: list[dict[str, Any]] = field(default_factory=list)
-
-
-def measure_profile(context: Context) -> ProfileSummary:
-    """Record some steps with `aam profile`."""
-    folder = context.folder / "trace"
-    number = ("--warmup-steps", 2, "--profile-steps", 3, "--overwrite")
-    arguments = ("--json", "--output-dir", folder, *number, *context.pretraining())
-    profile = decode_json(
-        context.aam("profile", *arguments).stdout, ProfileSummary, "profile", "`aam profile`"
-    )
-    (folder / "trace.json.gz").unlink()  # tens of MB
-    kernels = [{**kernel, "name": kernel["name"][:200]} for kernel in profile.kernels]
-    return replace(profile, kernels=kernels)
-
-
-def evaluate_profile(profile: ProfileSummary) -> Verdict:
-    """State what limits the run, and the largest category."""
-    name, share = max(profile.shares.items(), key=lambda item: item[1])
-    limit = f"{profile.limit.capitalize()}, {profile.advice}"
-    return "as predicted", f"{limit}; most time is in {name} ({share:.0%})."
-
-
-@dataclass(frozen=True)
 class RankComparison:
     """Training of several ranks, compared with one process."""
 
@@ -926,8 +893,6 @@ PARTS: dict[str, AcceptancePart[Any]] = {
                              measure_memory, evaluate_memory),
     "unified": AcceptancePart("copies between the memories of host and APU", 120,
                               measure_unified, evaluate_unified),
-    "profile": AcceptancePart("longest kernels and what limits a run", 600,
-                              measure_profile, evaluate_profile),
     "ranks": AcceptancePart("several processes on this node", 1200,
                             measure_ranks, evaluate_ranks),
     "interruption": AcceptancePart("stop, resume, and a killed rank", 900,

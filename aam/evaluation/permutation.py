@@ -37,7 +37,7 @@ from aam.evaluation.metrics import value_of
 SHUFFLINGS = 999
 
 EXACT_KERNEL = 4000
-"""Samples up to which a kernel is exact, and what needs it is computed; beyond, it has landmarks."""
+"""Samples up to which a kernel is exact, and what needs an exact one is computed."""
 
 _LABELS = 4_000_000
 """Shufflings times samples and classes that are scored at most, about 2 CPU-seconds."""

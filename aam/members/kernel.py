@@ -511,9 +511,8 @@ class _Gram:
 class Kernel(Estimator[KernelInputs]):
     """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`."""
 
-    largest: int = (
-        EXACT_KERNEL  # samples up to which the kernel is exact; the number of landmarks beyond
-    )
+    # samples up to which the kernel is exact; the number of landmarks beyond
+    largest: int = EXACT_KERNEL
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:

@@ -26,7 +26,6 @@ PartName = Literal[
     "memory",
     "speed",
     "unified",
-    "profile",
     "ranks",
     "interruption",
     "launch",
