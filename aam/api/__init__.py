@@ -13,15 +13,15 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.arguments import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.joined_studies import join_studies
     from aam.api.model import Model, compare, load
-    from aam.api.studies import join_studies
 
 _MODULES = {
     "AAMClassifier": "estimators",
     "AAMRegressor": "estimators",
     "Model": "model",
     "compare": "model",
-    "join_studies": "studies",
+    "join_studies": "joined_studies",
     "load": "model",
     "unifrac": "arguments",
 }

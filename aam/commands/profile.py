@@ -16,7 +16,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.measure import Profile
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.performance.profile import (
+from aam.performance.kernel_profiles import (
     KernelProfile,
     as_plain,
     category,

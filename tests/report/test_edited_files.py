@@ -21,7 +21,7 @@ from aam.contract.options.commands import find
 from aam.data.ordination import read_embeddings, write_ordination
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.splits import read_splits
-from aam.performance.profile import as_plain, read_profile
+from aam.performance.kernel_profiles import as_plain, read_profile
 from aam.report import methods, page
 from aam.report.comparison import comparison
 from aam.report.run import ReportInput, choose_colours, read_run
