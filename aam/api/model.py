@@ -21,6 +21,7 @@ from aam.api.arguments import (
     Table,
     Taxonomy,
     arguments,
+    as_biom,
     as_parameters,
     has_sample_ids,
     library_call,
@@ -50,7 +51,8 @@ from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances
 from aam.report.comparison import compare_runs
-from aam.report.figures import Drawing
+from aam.report.explanation_pictures import beeswarm, waterfall
+from aam.report.figures import Drawing, drawing_on
 from aam.report.page import FILES, write_report
 from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import PICTURES
@@ -465,32 +467,83 @@ class Model:
             write_report(run, place, columns, **values, abundances=self._abundances(run))
             return place
 
-    def plot_predictions(self, *, unit: str = "") -> Axes:
+    def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot held-out predictions against the truth, or the confusion matrix, see `plot`."""
-        return self.plot("agreement", "confusion", unit=unit)
+        return self.plot("agreement", "confusion", unit=unit, ax=ax)
 
-    def plot_importance(self, importance: pd.DataFrame | None = None, *, unit: str = "") -> Axes:
+    def plot_importance(
+        self, importance: pd.DataFrame | None = None, *, unit: str = "", ax: Axes | None = None
+    ) -> Axes:
         """Plot the most important ASVs as bars, see `plot`.
 
         Args:
             importance: what `importance` returned; None for that of the run.
             unit: unit of a numeric target, such as months.
+            ax: see `plot`.
         """
         if importance is None:
-            return self.plot("importance", unit=unit)
+            return self.plot("importance", unit=unit, ax=ax)
         texts = importance.reset_index().map(lambda value: "" if pd.isna(value) else str(value))
         effect = f"effect ({unit})" if unit else "effect"
-        drawing = importance_drawing(texts.to_dict("records"), effect)
+        with drawing_on(ax):
+            drawing = importance_drawing(texts.to_dict("records"), effect)
         if drawing is None:
             what = f"columns {', '.join(map(str, importance.columns)) or 'none'}"
             raise DataError("No importance of ASVs", what, "give what `importance` returns")
-        return _shown(drawing)
+        return _shown(drawing, ax)
 
-    def plot_learning_curve(self) -> Axes:
+    def plot_learning_curve(self, *, ax: Axes | None = None) -> Axes:
         """Plot the score over the number of samples in training, or the loss, see `plot`."""
-        return self.plot("samples", "curve-loss")
+        return self.plot("samples", "curve-loss", ax=ax)
 
-    def plot(self, name: str, *others: str, unit: str = "") -> Axes:
+    def plot_waterfall(
+        self, effects: pd.DataFrame, sample: str | None = None, *, ax: Axes | None = None
+    ) -> Axes:
+        """Plot how the effects of a sample lead from the mean to its prediction, as SHAP does.
+
+        >>> import aam
+        >>> model = aam.load("runs/age")  # doctest: +SKIP
+        >>> model.plot_waterfall(model.explain("table.biom"), "sample-1")  # doctest: +SKIP
+
+        Args:
+            effects: what `explain` returned.
+            sample: its id; None for the first.
+            ax: see `plot`.
+
+        Raises:
+            DataError: `effects` are not those of `explain`, or lack the sample.
+        """
+        _require_effects(effects)
+        name = str(effects["sample"].iloc[0] if sample is None else sample)
+        if name not in (known := effects["sample"].unique().tolist()):
+            remedy = nearest(name, known, "give a sample of these effects")
+            raise DataError("No effects of this sample", repr(sample), remedy)
+        with drawing_on(ax):
+            return _shown(waterfall(effects, name), ax)
+
+    def plot_beeswarm(
+        self, effects: pd.DataFrame, table: Table | None = None, *, ax: Axes | None = None
+    ) -> Axes:
+        """Plot the effects of the strongest features in all samples as points, as SHAP does.
+
+        Args:
+            effects: what `explain` returned.
+            table: its table, whose abundances colour the points of ASVs; None for one colour.
+            ax: see `plot`.
+
+        Raises:
+            DataError: `effects` are not those of `explain`.
+        """
+        _require_effects(effects)
+        shares = None
+        if table is not None:
+            with library_call():
+                read = as_biom(table).norm(axis="sample", inplace=False)
+                shares = read.to_dataframe(dense=True).T
+        with drawing_on(ax):
+            return _shown(beeswarm(effects, shares), ax)
+
+    def plot(self, name: str, *others: str, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot a picture of the report.
 
         >>> import aam
@@ -501,9 +554,10 @@ class Model:
                 abundance, ordination or embedding.
             others: pictures to plot if the run lacks the data of the first.
             unit: unit of a numeric target, such as months.
+            ax: axes to draw on; None for those of a figure of its own.
 
         Returns:
-            The axes, in a figure of pyplot that a notebook shows.
+            The axes, `ax` or in a figure of pyplot that a notebook shows.
 
         Raises:
             UsageError: there is no such picture.
@@ -515,7 +569,7 @@ class Model:
             remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
             raise UsageError("Invalid picture", repr(unknown[0]), remedy)
         values = arguments(Report, {"unit": unit})
-        with library_call():
+        with library_call(), drawing_on(ax):
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
             given = ReportInput(run, **values, abundances=abundances)
@@ -526,7 +580,7 @@ class Model:
             raise DataError(
                 f"Nothing to draw for '{name}'", f"'{run.folder}' lacks the data", remedy
             )
-        return _shown(drawing)
+        return _shown(drawing, ax)
 
     def _run(self) -> Run:
         """Read the run from its folder, or from the files of a run without one."""
@@ -553,6 +607,12 @@ class Model:
             f"neither '{self.path}' nor its parent has a run.json",
             "load the --output-dir of the run",
         )
+
+
+def _require_effects(effects: pd.DataFrame) -> None:
+    if not {"sample", "feature", "kind", "effect", "unit"} <= {*effects} or effects.empty:
+        what = f"columns {', '.join(map(str, effects.columns)) or 'none'}"
+        raise DataError("No effects of samples", what, "give what `explain` returns")
 
 
 def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
@@ -588,8 +648,13 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def _shown(drawing: Drawing) -> Axes:
-    """Return the axes of a figure that pyplot takes over, so that a notebook shows it."""
+def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
+    """Return the axes of a figure that pyplot takes over, so that a notebook shows it.
+
+    `ax` are those of the user on which it was drawn, if it was.
+    """
+    if ax is not None:
+        return ax
     import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
 
     # pyplot has no function that takes over a figure; it registers the one that FigureClass

@@ -114,7 +114,13 @@ def label_samples(
         raise DataError(
             f"No sample has a value in the column '{column}'", counted, "name another column"
         )
-    if reasons:
+    # "none" or "NA" may be the name of a class.
+    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
+    if doubtful and (classifier or levels):
+        named = " and ".join(f"'{text}'" for text in doubtful)
+        remedy = "name it in --ordinal, or write it otherwise in the metadata"
+        warn(f"Samples left out: {counted}. If {named} is a class, {remedy}.")
+    elif reasons:
         info(f"Samples left out: {counted}.")
     rows = np.array([row for row, _ in known], dtype=np.int64)
     labels = [text for _, text in known]
@@ -123,14 +129,6 @@ def label_samples(
             rows, _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
         )
 
-    # "none" or "NA" may be the name of a class.
-    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
-    if doubtful:
-        shown = ", ".join(f"'{text}' in {n}" for text, n in doubtful.items())
-        warn(
-            f"Values of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
-            "If one is a class, name it in --ordinal or write it otherwise in the metadata."
-        )
     labels = [normalized(text) for text in labels]
     counts = Counter(labels)
     if unknown := {name: counts[name] for name in sorted(counts) if levels and name not in names}:

@@ -28,7 +28,7 @@ from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import NO_SKILL, SCORED, TITLES
+from aam.evaluation.intervals import NO_SKILL, SCORED, TITLES, Score
 from aam.evaluation.metrics import ScoredPredictions, value_of
 
 DEPTH = "sequencing depth"
@@ -250,7 +250,8 @@ def confounding_sentences(
         if not named:
             continue
         title = TITLES[named[0].metric]
-        scores = [f"{column.value:.3f}" for column in named]
+        intervals = (Score(column.value, column.lower, column.upper) for column in named)
+        scores = [score.text(named[0].metric).partition(" (")[0] for score in intervals]
         if depth:
             text = f"The {DEPTH} {claim.format(s='s')} ({title} {scores[0]})"
         elif len(named) == 1:

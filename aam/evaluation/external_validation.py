@@ -27,7 +27,7 @@ from aam.evaluation.intervals import (
 )
 from aam.evaluation.labels import Labels, LabelSummary
 from aam.evaluation.metrics import ScoredPredictions
-from aam.number_format import fixed, significant
+from aam.number_format import significant
 
 UNLIKE_TRAINING = "unlike_training"
 """Column of predictions with yes for a sample that does not resemble the training samples."""
@@ -231,9 +231,9 @@ def calibration_sentence(line: CalibrationLine, unit: str = "") -> str:
     start = f"Calibration of '{line.name}'" if line.name else "Calibration"
     if line.slope.value is None or line.shift.value is None:
         return f"{start}: no line, the predictions are constant or separate the classes."
-    slope = f"slope {_shown(line.slope)}"
+    slope = f"slope {line.slope.text()}"
     unit = "in log odds" if line.name else unit
-    shift = f"true less predicted {_shown(line.shift)} {unit}".rstrip()
+    shift = f"true less predicted {line.shift.text()} {unit}".rstrip()
     meaning = []
     if line.slope.upper is not None and line.slope.upper < 1:
         meaning.append("too extreme")
@@ -243,10 +243,3 @@ def calibration_sentence(line: CalibrationLine, unit: str = "") -> str:
         meaning.append("too low" if line.shift.value > 0 else "too high")
     text = f"{start}: {slope} (1 is ideal), {shift} (0 is ideal)"
     return f"{text}: predictions are {' and '.join(meaning)}." if meaning else f"{text}."
-
-
-def _shown(score: Score) -> str:
-    assert score.value is not None
-    if score.lower is None or score.upper is None:
-        return fixed(score.value)
-    return f"{fixed(score.value)} ({fixed(score.lower)} to {fixed(score.upper)})"

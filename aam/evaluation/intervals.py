@@ -40,6 +40,7 @@ from aam.evaluation.metrics import (
     mcfadden_r2,
     value_of,
 )
+from aam.number_format import metric_text
 
 LEVEL = 0.95
 """Level of the confidence intervals."""
@@ -102,6 +103,34 @@ class Score:
         if self.lower is None or self.upper is None:
             return False
         return self.lower > 0 or self.upper < 0
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point that the interval supports: two of half its width, 3 at most.
+
+        >>> [Score(None, *ends).digits for ends in ((0.921, 0.957), (10.1, 14.6), (1.0, 1.0))]
+        [3, 1, 3]
+        """
+        if self.lower is None or self.upper is None or not self.upper > self.lower:
+            return 3
+        half = (self.upper - self.lower) / 2 * (1 + 1e-9)  # 0.1 by rounding may be a little less
+        return min(max(1 - math.floor(math.log10(half)), 0), 3)
+
+    def limits(self, name: str = "") -> str:
+        """Format the interval; "" without one."""
+        if self.lower is None or self.upper is None:
+            return ""
+        low, high = (metric_text(name, end, self.digits) for end in (self.lower, self.upper))
+        return f"{low} to {high}"
+
+    def text(self, name: str = "") -> str:
+        """Format the value of a metric and its interval, with the digits that this supports.
+
+        >>> Score(0.5123, 0.41, 0.62).text("r2"), Score(0.5123).text()
+        ('0.51 (0.41 to 0.62)', '0.512')
+        """
+        limits = self.limits(name)
+        return metric_text(name, self.value, self.digits) + (f" ({limits})" if limits else "")
 
 
 def jackknife_interval(

@@ -406,8 +406,8 @@ def _verdict_over_studies(
     else:
         text += f"mean {title} {_with_limits(Score(summary.value, summary.lower, summary.upper))} "
         text += f"over {summary.studies} studies, above {guess:g} beyond noise in {studies.better}"
-        following = fixed(summary.next_lower, 2), fixed(summary.next_upper, 2)
-        text += f"; next study expected between {following[0]} and {following[1]})"
+        following = Score(None, summary.next_lower, summary.next_upper).limits()
+        text += f"; next study expected within {following})"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels within studies)"
     if len(included) < len(studies.studies):
@@ -445,11 +445,10 @@ def _headline(outcome: Outcome, few: str | None) -> str:
 
 
 def _with_limits(score: Score) -> str:
-    """Format a score and its interval with two digits."""
-    text = "not defined" if score.value is None else fixed(score.value, 2)
-    if score.lower is None or score.upper is None:
-        return text
-    return f"{text}, {fixed(score.lower, 2)} to {fixed(score.upper, 2)}"
+    """Format a score and its interval for a text in brackets."""
+    if score.value is None:
+        return "not defined"
+    return score.text().replace(" (", ", ").removesuffix(")")
 
 
 def _verdict(
@@ -464,6 +463,8 @@ def _verdict(
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
+    # One rounding for the score here, in tables and in tiles: that of its own interval.
+    digits = model.score()[metric].digits
     outcome: Outcome
     reasons = []
     # An interval is a necessary condition. Few units have none, however small p is: two studies do
@@ -495,9 +496,8 @@ def _verdict(
         if not repeated.better:
             outcome = "not better"
             reason += ", which is not beyond the guess"
-            if repeated.lower is not None and repeated.upper is not None:
-                limits = fixed(repeated.lower), fixed(repeated.upper)
-                reason += f" (difference {limits[0]} to {limits[1]})"
+            if limits := Score(None, repeated.lower, repeated.upper).limits():
+                reason += f" (difference {limits})"
             reason += ": the score of this split is that of known samples"
         reasons.append(reason)
     start = {
@@ -508,10 +508,11 @@ def _verdict(
     if difference.value is None:
         text += f": {TITLES[metric]} is not defined"
     else:
-        text += f": {TITLES[metric]} {fixed(value)} against {fixed(guess)}, difference "
-        text += f"{fixed(difference.value)} ("
+        text += f": {TITLES[metric]} {fixed(value, digits)} against {fixed(guess, digits)}, "
+        text += f"difference {fixed(difference.value, digits)} ("
         if lower is not None and upper is not None:
-            text += f"{100 * LEVEL:.0f} % {fixed(lower)} to {fixed(upper)}, {folds.units})"
+            text += f"{100 * LEVEL:.0f} % {fixed(lower, digits)} to {fixed(upper, digits)}, "
+            text += f"{folds.units})"
         else:
             text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
             text += " in two classes)" if metric == "auc" else ")"
@@ -591,12 +592,10 @@ def shown_metrics(metrics: Mapping[str, Score]) -> str:
     for name in ("mcfadden_r2", *scored):
         if name not in metrics or (score := metrics[name]).value is None:
             continue
-        limits = ""
-        # That of a constant, of no width, says nothing.
+        # The interval of a constant, of no width, says nothing.
         known = score.lower is not None and score.upper is not None and score.lower < score.upper
-        if known and not parts:
-            limits = f" ({metric_text(name, score.lower)} to {metric_text(name, score.upper)})"
-        parts.append(f"{name} {metric_text(name, score.value)}{limits}")
+        text = score.text(name)
+        parts.append(f"{name} {text if known and not parts else text.partition(' (')[0]}")
     return ", ".join(parts)
 
 
@@ -613,15 +612,12 @@ def equal_depth_score(
     if score.value is None or math.isnan(before):
         return None
     better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
-    limits = ""
-    if score.lower is not None and score.upper is not None:
-        limits = f" ({fixed(score.lower)} to {fixed(score.upper)})"
     guess = "" if better else ", which is not shown to be better than a guess"
     samples = len(equal.scored.first.actual)
     text = (
         f"On tables of equal depth ({depth} reads, {samples} samples) the model has "
-        f"{TITLES[metric]} {fixed(score.value)}{limits}{guess}; on all reads of these samples "
-        f"{fixed(before)}"
+        f"{TITLES[metric]} {score.text()}{guess}; on all reads of these samples "
+        f"{fixed(before, score.digits)}"
     )
     return EqualDepthScore(
         text, confounder, depth, samples, metric, before, score.value, score.lower, score.upper,
@@ -640,10 +636,9 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         text = f"{model} and {reference} have the same {TITLES[metric]}"
     if difference.lower is None or difference.upper is None:
         return f"{text} (no interval: {units})"
-    limits = sorted([difference.lower, difference.upper])
-    if difference.value < 0:
-        limits = [-limits[1], -limits[0]]
-    text += f" ({100 * LEVEL:.0f} % {fixed(limits[0])} to {fixed(limits[1])}, {units})"
+    low, high = difference.lower, difference.upper
+    ahead = difference if difference.value >= 0 else Score(None, -high, -low)
+    text += f" ({100 * LEVEL:.0f} % {ahead.limits()}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
 
 
@@ -738,9 +733,6 @@ def _resembling(parts: Sequence[PartScores]) -> str:
     name = next(iter(of["no"].metrics))
     shown = []
     for value, what in (("no", "resemble the training samples"), ("yes", "do not")):
-        score = of[value].metrics[name]
-        limits = ""
-        if score.lower is not None and score.upper is not None:
-            limits = f" ({fixed(score.lower)} to {fixed(score.upper)})"
-        shown.append(f"{metric_text(name, score.value)}{limits} of {of[value].samples} that {what}")
+        text = of[value].metrics[name].text(name)
+        shown.append(f"{text} of {of[value].samples} that {what}")
     return f"Samples by likeness: {TITLES[name]} {', '.join(shown)}."

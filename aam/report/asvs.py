@@ -24,7 +24,16 @@ from aam.evaluation.metrics import quantile_bins
 from aam.members.explanations import FEATURES
 from aam.members.importance import FOLD_RANK, stability
 from aam.number_format import significant
-from aam.report.figures import INK, SERIES, Drawing, blank, heat_map, shortened, styled
+from aam.report.figures import (
+    INK,
+    SERIES,
+    Drawing,
+    blank,
+    heat_map,
+    legend_below,
+    shortened,
+    styled,
+)
 from aam.report.run import NETWORK_EFFECT, ReportInput, Run
 from aam.report.terminal import Table
 
@@ -137,7 +146,7 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
             labels["others"] = SERIES[-1]
         handles = [Patch(color=colour, label=label) for label, colour in labels.items()]
         across = 3 if max(map(len, labels)) <= SHORT_LABEL else 2  # what is beyond is cut off
-        figure.legend(handles=handles, loc="outside lower center", ncols=across)
+        legend_below(axes, handles=handles, ncols=across)
     of_effects = measure in ("effect", NETWORK_EFFECT)
     axes.barh(range(len(names)), sizes, color=colours, height=0.7)
     axes.axvline(0, color=INK, lw=0.8)
@@ -314,7 +323,7 @@ def explanations_table(given: ReportInput) -> Table | None:
         mean, rest = effects[0], effects[-1]
         unnamed = sum(effects) - mean - rest - sum(effects[k] for k in features)
         of = [parts[0]["unit"].removeprefix("probability of ")] if probability else []
-        named = [f"{_feature_name(parts[k])} {significant(effects[k], True)}" for k in features]
+        named = [f"{feature_name(parts[k])} {significant(effects[k], True)}" for k in features]
         named += [""] * (3 - len(named))
         starts = [significant(sum(effects)), significant(mean)]
         ends = [significant(unnamed, signed=True), significant(rest, signed=True)]
@@ -329,7 +338,7 @@ def explanations_table(given: ReportInput) -> Table | None:
     return Table("Why these predictions", heads, cells, note)
 
 
-def _feature_name(row: Mapping[str, str]) -> str:
+def feature_name(row: Mapping[str, str]) -> str:
     """Return the short name of an ASV or a taxon, or a metadata column."""
     if row["kind"] == "metadata":
         return row["feature"]

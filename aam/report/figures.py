@@ -14,10 +14,12 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -73,6 +75,8 @@ STYLE: Any = {
 # Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
+_AXES: ContextVar[Axes | None] = ContextVar("axes", default=None)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -102,12 +106,36 @@ def shortened(name: str, letters: int) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
+@contextmanager
+def drawing_on(axes: Axes | None) -> Iterator[None]:
+    """Let `blank` return these axes, of a figure of the user; None for a figure of its own."""
+    token = _AXES.set(axes)
+    try:
+        yield
+    finally:
+        _AXES.reset(token)
+
+
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure, sized in inches, with one pair of axes; for `styled` functions."""
+    """Return a figure, sized in inches, with one pair of axes; for `styled` functions.
+
+    Within `drawing_on` they are those of the user.
+    """
     from matplotlib.figure import Figure
 
+    if (axes := _AXES.get()) is not None:
+        return cast("Figure", axes.figure), axes
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def legend_below(axes: Axes, **look: Any) -> None:
+    """Draw a legend below the axes, in the room that the layout of a figure of its own gives it."""
+    figure = cast("Figure", axes.figure)
+    if _AXES.get() is None:
+        figure.legend(loc="outside lower center", **look)
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), **look)
 
 
 def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str]) -> None:

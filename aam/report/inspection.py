@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import rankdata
 
 from aam.contract.errors import printable
 from aam.data.inspection import Inspection, MetadataColumn
@@ -15,7 +17,7 @@ from aam.data.metadata import LARGEST_NUMBER, as_numbers
 from aam.data.table import FeatureTable, auto_depth
 from aam.evaluation.confounding import Association
 from aam.evaluation.intervals import NO_SKILL
-from aam.report.figures import SERIES, Drawing, Picture, blank, shortened, styled
+from aam.report.figures import SERIES, Drawing, Picture, blank, heat_map, shortened, styled
 from aam.report.page import Tile, render, write_page
 from aam.report.terminal import OTHER_FORM, TITLES, Table
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 150
 """Columns of the metadata with a picture; each takes 45 ms of CPU time and 20 KB."""
+
+MAX_RELATED = 25
+"""Columns of the picture of associations, which has a cell for each pair."""
+
+MAX_PAIRED = 2000
+"""Samples, evenly spaced, from which associations are computed: 25 columns take a second."""
 
 MAX_BARS = 9
 BLOCK = 4096  # samples read at once
@@ -103,6 +111,14 @@ def write_inspection(
         reads=[Picture.of(*drawing) for drawing in drawings.items()],
         target=[Picture.of("target", column_picture(target[0], *LARGE))] if target else [],
         predictors=predictors_table(*target) if target else Table("", [], []),
+        relations=[
+            Picture.of(name, drawing)
+            for name, drawing in (
+                ("missing", missing_picture(inspection.columns)),
+                ("associations", association_picture(drawn)),
+            )
+            if drawing is not None
+        ],
         columns=[Picture.of(*drawing) for drawing in columns.items()],
         left_out=[
             f"{what} ({len(names)}): {', '.join(names)}"
@@ -233,6 +249,77 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
     )
     caption = column.text if title == name else f"{shortened(name, 80)}: {column.text}"
     return Drawing(figure, caption, f"{name}: {column.text}")
+
+
+@styled
+def missing_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
+    """Draw the part of the samples without a value, of each column with missing values."""
+    shares = {c.name: 100 * sum(not value for value in c.values) / len(c.values) for c in columns}
+    shares = {name: share for name, share in shares.items() if share}
+    if not shares:
+        return None
+    names = sorted(shares, key=shares.__getitem__, reverse=True)[:MAX_RELATED]
+    figure, axes = blank(LARGE[0], 1.0 + 0.24 * len(names))
+    axes.barh(range(len(names)), [shares[name] for name in names], color=GREY, height=0.7)
+    axes.set_yticks(range(len(names)), [shortened(printable(name), 24) for name in names])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(title="Missing values", xlabel="% of the samples", xlim=(0, 100))
+    caption = f"{len(shares)} of {len(columns)} columns have missing values"
+    caption += f"; the {len(names)} with the most." if len(names) < len(shares) else "."
+    texts = (f"{name} {shares[name]:.0f} %" for name in names)
+    return Drawing(figure, caption, f"Missing values. {caption} {', '.join(texts)}.")
+
+
+@styled
+def association_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
+    """Draw how strongly each two columns are associated, as shades."""
+    limit = max((len(column.values) for column in columns), default=0) // 5
+    shown = [c for c in columns if c.kind == "numbers" or len({*c.values}) <= min(limit, 20)]
+    shown = shown[:MAX_RELATED]
+    if len(shown) < 2:
+        return None
+    values = np.zeros((len(shown), len(shown)))
+    for row, column in itertools.product(range(len(shown)), repeat=2):
+        if row > column:
+            values[row, column] = values[column, row] = association(shown[row], shown[column])
+    names = [shortened(printable(column.name), 20) for column in shown]
+    figure, axes = blank(LARGE[0], 1.6 + 0.22 * len(shown))
+    heat_map(axes, values, names, names)
+    axes.set(title="Columns that go together")
+    pairs = itertools.combinations(range(len(shown)), 2)
+    first = sorted(pairs, key=lambda pair: -values[pair])[:3]
+    texts = [f"{names[row]} and {names[column]} {values[row, column]:.2f}" for row, column in first]
+    caption = (
+        f"Highest: {', '.join(texts)}. 1: one determines the other, 0: no association "
+        "(Spearman's correlation of numbers, Cramér's V of categories, eta of both)."
+    )
+    return Drawing(figure, caption, f"Associations of columns. {caption}")
+
+
+def association(first: MetadataColumn, second: MetadataColumn) -> float:
+    """Return the association of two columns, 0 to 1, over the samples that have both.
+
+    It is the root of the mean squared canonical correlation, numbers as ranks and categories as
+    indicators: |Spearman's rho| of two numbers, Cramér's V of two categories, eta of both.
+    """
+    step = 1 + (len(first.values) - 1) // MAX_PAIRED
+    pairs = zip(first.values[::step], second.values[::step], strict=True)
+    known = [pair for pair in pairs if all(pair)]
+    if len(known) < 3:
+        return 0.0
+    bases = []
+    for column, texts in zip((first, second), zip(*known, strict=True), strict=True):
+        if column.kind == "numbers":
+            coded_NC = rankdata(as_numbers(texts))[:, None]
+        else:
+            coded_NC = (np.array(texts)[:, None] == np.unique(texts)).astype(np.float64)
+        coded_NC = coded_NC - coded_NC.mean(axis=0)
+        left_NC, sizes_C, _ = np.linalg.svd(coded_NC, full_matrices=False)
+        bases.append(left_NC[:, sizes_C > 1e-9 * len(known)])
+    smaller = min(basis.shape[1] for basis in bases)
+    correlations = np.square(bases[0].T @ bases[1]).sum()
+    return min(float(np.sqrt(correlations / smaller)), 1.0) if smaller else 0.0
 
 
 def predictors_table(target: MetadataColumn, columns: Sequence[Association]) -> Table:

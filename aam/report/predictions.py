@@ -31,6 +31,7 @@ from aam.report.figures import (
     Drawing,
     blank,
     heat_map,
+    legend_below,
     shortened,
     styled,
 )
@@ -227,7 +228,7 @@ def calibration_line_picture(given: ReportInput) -> Drawing | None:
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
     axes.scatter(*zip(*points, strict=True), color=SERIES[0], label=legend, **_look(len(points)))
     axes.plot(x, y, color=SERIES[1], lw=2, label="calibration line")
-    figure.legend(loc="outside lower center", ncols=3)
+    legend_below(axes, ncols=3)
     caption = calibration_sentence(line, given.unit)
     return Drawing(figure, caption, f"Truth over predictions. {caption}")
 

@@ -21,6 +21,7 @@ from aam.report.figures import (
     Drawing,
     Picture,
     blank,
+    legend_below,
     styled,
 )
 from aam.report.run import ReportInput
@@ -110,7 +111,7 @@ def curve_picture(
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(columns) > 1:
-        figure.legend(loc="outside lower center", ncols=len(columns))
+        legend_below(axes, ncols=len(columns))
     caption = "The dot is the epoch of best.ckpt." if mark in columns else ""
     if several and "lr" not in columns:
         caption = f"Thin: {len(curves)} folds; thick: their mean."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aam.evaluation.intervals import NO_SKILL
+from aam.evaluation.intervals import NO_SKILL, Score
 from aam.evaluation.studies import StudyScore, StudySummary
 from aam.number_format import fixed
 from aam.report.figures import (
@@ -25,7 +25,7 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput, as_colour
-from aam.report.terminal import TITLES, Table, studies_table
+from aam.report.terminal import TITLES, Table, next_cell, studies_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +62,8 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     if summary is not None:
         ends += [summary.next_lower, summary.next_upper]
         names += ["mean", "next study"]
-        texts.append(_text(summary.value, summary.lower, summary.upper))
-        texts.append(f"{fixed(summary.next_lower, 2)} to {fixed(summary.next_upper, 2)}")
+        texts.append(Score(summary.value, summary.lower, summary.upper).text(metric))
+        texts.append(next_cell(summary))
     axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
     # R² of a small study can be far below 0, which leaves the others no width: the axis is cut.
     low, high = max(min(ends), guess - _REACH), max(ends)
@@ -121,14 +121,7 @@ def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
 
 def _interval(study: StudyScore, metric: str) -> str:
     score = study.metrics[metric]
-    if score.value is None:
-        return study.left_out
-    return _text(score.value, score.lower, score.upper)
-
-
-def _text(value: float, lower: float | None, upper: float | None) -> str:
-    limits = "" if lower is None or upper is None else f" ({fixed(lower, 2)}, {fixed(upper, 2)})"
-    return f"{fixed(value, 2)}{limits}"
+    return study.left_out if score.value is None else score.text(metric)
 
 
 @styled

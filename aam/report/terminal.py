@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,11 +183,7 @@ def next_cell(summary: StudySummary | None) -> str:
     """Format the prediction interval of the next study, with the digits that it supports."""
     if summary is None:
         return metric_text("", None)
-    digits = digits_of(summary.next_lower, summary.next_upper)
-    low, high = (
-        metric_text(summary.metric, end, digits) for end in (summary.next_lower, summary.next_upper)
-    )
-    return f"{low} to {high}"
+    return Score(None, summary.next_lower, summary.next_upper).limits(summary.metric)
 
 
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:
@@ -196,31 +191,9 @@ def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> l
     return [metric_text(name, metrics.get(name)) for name in names]
 
 
-def digits_of(lower: float | None, upper: float | None) -> int:
-    """Return the digits after the point that an interval supports: two of half its width.
-
-    At most 3, and 3 without an interval or with one of no width.
-
-    >>> digits_of(0.921, 0.957), digits_of(10.1, 14.6), digits_of(0.1, 900), digits_of(1.0, 1.0)
-    (3, 1, 0, 3)
-    """
-    if lower is None or upper is None or not upper > lower:
-        return 3
-    half = (upper - lower) / 2 * (1 + 1e-9)  # 0.1 by rounding may be a little less
-    return min(max(1 - math.floor(math.log10(half)), 0), 3)
-
-
 def with_interval(name: str, score: Score | None) -> str:
     """Format a metric and its interval, with the digits that the interval supports."""
-    if score is None:
-        return metric_text(name, None)
-    digits = digits_of(score.lower, score.upper)
-    value, lower, upper = (
-        metric_text(name, value, digits) for value in (score.value, score.lower, score.upper)
-    )
-    if score.lower is None or score.upper is None:
-        return value
-    return f"{value} ({lower} to {upper})"
+    return metric_text(name, None) if score is None else score.text(name)
 
 
 def rich_table(content: Table) -> rich.table.Table:

@@ -394,6 +394,37 @@ def test_samples_of_an_array_are_not_those_of_the_training(
         fitted.predict(np.vstack([array[:2] / 2, array[2:]]))
 
 
+def test_effects_are_drawn_as_a_waterfall_and_a_beeswarm(
+    table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    model = aam.AAMRegressor(members="kernel", evaluate=False).fit(table, metadata.ph).model_
+    effects = model.explain(table)
+    name = effects["sample"].unique()[3]
+    _, (left, right) = plt.subplots(1, 2)
+    assert model.plot_waterfall(effects, name, ax=left) is left
+    # From the mean of the training labels, by steps that join, to the prediction.
+    steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in left.patches]
+    own = effects[effects["sample"] == name].set_index("kind")["effect"]
+    assert_allclose(steps[0][0], own["mean"])
+    assert_allclose([end for _, end in steps[:-1]], [start for start, _ in steps[1:]])
+    assert_allclose(steps[-1][1], model.predict(table)["predicted"][name], rtol=1e-5)
+    assert model.plot_beeswarm(effects, table, ax=right) is right
+    # A point for each sample with the feature, at its effect.
+    shown = effects[effects["kind"] == "ASV"]
+    sizes = shown.groupby("feature")["effect"].agg(lambda values: values.abs().sum())
+    first = shown[shown["feature"] == sizes.idxmax()]
+    points = np.asarray(right.collections[0].get_offsets())
+    assert_allclose(points[:, 0], first["effect"])
+    assert np.ptp(points[:, 1]) < 0.8  # within its row
+    ranks = table.norm(inplace=False).to_dataframe(dense=True).T[sizes.idxmax()].rank(pct=True)
+    assert_allclose(np.asarray(right.collections[0].get_array()), ranks[first["sample"]])
+    with pytest.raises(DataError, match="No effects of this sample"):
+        model.plot_waterfall(effects, "nobody")
+    with pytest.raises(DataError, match="give what `explain` returns"):
+        model.plot_beeswarm(metadata)
+    plt.close("all")
+
+
 def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
     model = aam.load(run / "model", device="cpu")  # beside the files of its run
     shown = replace(model, path=Path("<b>&"))._repr_html_()
@@ -408,6 +439,11 @@ def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
     assert_allclose(points, np.column_stack([scored.actual, scored.predicted]))
     assert model.plot_learning_curve().get_title("left") == "Loss"
     assert model.plot("errors").get_title("left") == "Errors"
+    # On axes of the user, whose figure keeps its others.
+    figure, (left, right) = plt.subplots(1, 2)
+    assert model.plot("errors", ax=right) is right and model.plot_importance(ax=left) is left
+    assert model.plot_learning_curve(ax=right) is right
+    assert figure.axes == [left, right] and not figure.legends and right.get_legend()
     with pytest.raises(DataError, match="Nothing to draw for 'unifrac': .* lacks the data"):
         model.plot("unifrac")
     assert model.plot_importance().patches

@@ -194,8 +194,11 @@ def test_the_verdict_is_that_of_the_summary(classes: int, signal: float, tmp_pat
     assert scores.models["ensemble"].metrics[metric].value == summary.value
     values = [study.metrics[metric].value or 0.0 for study in scores.studies.studies]
     assert min(values) <= summary.value <= max(values)
-    for number in (summary.value, summary.lower, summary.next_lower, summary.next_upper):
-        assert f"{number:.2f}" in scores.verdict.sentence
+    # With the digits that each interval supports.
+    mean = Score(summary.value, summary.lower, summary.upper)
+    following = Score(None, summary.next_lower, summary.next_upper)
+    for text in (mean.text().partition(" (")[0], mean.limits(), following.limits()):
+        assert text in scores.verdict.sentence
     write(tmp_path / "scores.json", scores)
     assert read(tmp_path / "scores.json") == scores
 

@@ -7,9 +7,14 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import contingency, spearmanr
 
 from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.data.inspection import MetadataColumn
+from aam.report.inspection import association, association_picture, missing_picture
 from tests.support.commands import aam
 from tests.support.report_pages import (
     Outline,
@@ -85,7 +90,8 @@ def test_markup_long_names_and_many_columns(tmp_path: Path) -> None:
     assert_own_script_alone(text)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert pictures(text) == {
-        "reads", "prevalence", "overlap", "target", *(f"column-{k}" for k in range(37)),
+        "reads", "prevalence", "overlap", "target", "missing", "associations",
+        *(f"column-{k}" for k in range(37)),
     }  # fmt: skip
     for sentence in ("One value only (90): one0, one1", "Empty (1): none", "(1): id2"):
         assert sentence in text
@@ -117,3 +123,35 @@ def test_a_page_that_cannot_be_written_stops_before_the_work(
         printed = capsys.readouterr()
         assert printed.out == ""
         assert len(printed.err.splitlines()) == 1
+
+
+def test_missing_values_and_columns_that_go_together_are_drawn() -> None:
+    chance = np.random.default_rng(0)
+    age, site = chance.normal(50, 9, 90), chance.choice(["a", "b", "c"], 90)
+    texts = {
+        "age": ("numbers", [f"{value:.3f}" for value in age]),
+        "days": ("numbers", ["" if k % 4 == 0 else f"{365 * v:.0f}" for k, v in enumerate(age)]),
+        "site": ("categories", site.tolist()),
+        "city": ("categories", [name.upper() for name in site]),
+        "noise": ("numbers", [f"{value}" for value in chance.normal(size=90)]),
+    }
+    columns = {
+        name: MetadataColumn(name, kind, values, "") for name, (kind, values) in texts.items()
+    }
+    assert association(columns["age"], columns["days"]) == pytest.approx(1, abs=1e-4)
+    assert association(columns["site"], columns["city"]) == pytest.approx(1)
+    for name in ("age", "site"):
+        assert association(columns[name], columns["noise"]) < 0.3
+    # Of two numbers it is Spearman's correlation, of two categories Cramér's V.
+    noise = [float(text) for text in columns["noise"].values]
+    rho = spearmanr(age, noise)[0]
+    assert association(columns["age"], columns["noise"]) == pytest.approx(abs(rho), abs=1e-3)
+    half = MetadataColumn("half", "categories", ["x" if k < 45 else "y" for k in range(90)], "")
+    table = pd.crosstab(site, np.array(half.values))
+    cramer = contingency.association(table, method="cramer")
+    assert association(columns["site"], half) == pytest.approx(cramer)
+    drawing = association_picture([*columns.values()])
+    assert drawing is not None and "site and city 1.00" in drawing.caption
+    drawing = missing_picture([*columns.values()])
+    assert drawing is not None and "days 26 %" in drawing.description
+    assert "1 of 5 columns" in drawing.caption

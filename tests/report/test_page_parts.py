@@ -137,10 +137,13 @@ def test_a_training_ends_in_a_report(
 
 @pytest.mark.medium
 def test_the_verdict_and_what_follows_stand_on_the_first_screen(
-    study_folder: Path, tmp_path: Path
+    study_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, run = study_folder / "study", tmp_path / "run"
-    args = [study / "table.biom", study / "metadata.tsv", "ph", "--members", "kernel"]
+    # Few samples of few subjects: the interval supports two digits, not the three of a table.
+    lines = (study / "metadata.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "few.tsv").write_text("".join(lines[:40]))
+    args = [study / "table.biom", tmp_path / "few.tsv", "ph", "--members", "kernel"]
     assert aam("train", *args, "--group-column", "subject", "--output-dir", run) == 0
     text = (run / "report.html").read_text(encoding="utf-8")
     last = "[...document.querySelectorAll('.verdict, .next + pre, .top figure')]"
@@ -150,6 +153,11 @@ def test_the_verdict_and_what_follows_stand_on_the_first_screen(
     head = text.partition("<main>")[0]
     assert f"aam evaluate --model {run} --table TABLE" in head
     assert re.findall(r"<dt>([^<]*)</dt>", head) == ["R²", "MAE", "samples"]
+    # One rounding in tile, sentence and console.
+    tile = re.search(r'R²</dt><dd class="value">([-.0-9]+)</dd><dd class="note">([^<]*)<', head)
+    assert tile is not None and len(tile[1].partition(".")[2]) == 2
+    assert f"R² {tile[1]} against" in head
+    assert f"kernel, test: r2 {tile[1]} ({tile[2]})" in capsys.readouterr().err
 
 
 @pytest.mark.medium
