@@ -38,9 +38,9 @@ from aam.evaluation.metrics import (
     Scale,
     ScoredPredictions,
     mcfadden_r2,
+    metric_text,
     value_of,
 )
-from aam.number_format import metric_text
 
 LEVEL = 0.95
 """Level of the confidence intervals."""

@@ -48,7 +48,7 @@ from aam.evaluation.intervals import (
     Score,
 )
 from aam.evaluation.learning_curve import LearningCurve
-from aam.evaluation.metrics import compute_metrics, metric_text
+from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
