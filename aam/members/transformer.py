@@ -157,10 +157,19 @@ class TransformerModel(FittedModel[TransformerInputs]):
                 # `prepared` has drawn the reads. A sample that a permutation gives more reads than
                 # the depth must not be drawn again.
                 plan = dataclasses.replace(plan, rarefy_depth=0)
-            how = settings.batch_size, network.device, vectors_FD
             for k in range(settings.passes):
                 _, outputs_NC = apply_network(
-                    network.network, study, plan, rows, *how, k, known, terms_FW, title
+                    network.network,
+                    study,
+                    plan,
+                    rows,
+                    settings.batch_size,
+                    network.device,
+                    vectors_FD,
+                    reads_pass=k,
+                    covariates=known,
+                    terms_FW=terms_FW,
+                    title=title,
                 )
                 assert outputs_NC is not None
                 values.append(_target(network).decode(outputs_NC))

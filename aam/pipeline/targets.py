@@ -61,8 +61,8 @@ def train_targets(options: Train) -> None:
         columns = listed_columns(columns, read_metadata(options.target.metadata))
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     # As the command line's options, those of single targets may have no effect.
-    known = without_effect(options)
     for column, values in of_target.items():
+        known = without_effect(options)
         for sentence in without_effect(dataclasses.replace(options, **values)):
             if sentence not in known:
                 warn(f"--loss-config, '{column}': {sentence}")
