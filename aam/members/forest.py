@@ -162,9 +162,9 @@ class ForestModel(FittedModel[ForestInputs]):
         node = np.tile(self.roots, (len(abundances), 1))
         sample = np.arange(len(abundances))[:, None]
         yield node
-        while (self.left[node] != node).any():
+        while ((left := self.left[node]) != node).any():
             lower = abundances[sample, self.asvs[node]] <= self.thresholds[node]
-            node = np.where(lower, self.left[node], self.right[node])
+            node = np.where(lower, left, self.right[node])
             yield node
 
     def importance(
