@@ -1,8 +1,8 @@
 """Parts of the acceptance: commands of `aam` with a time limit, and verdicts about their results.
 
 Nothing is measured here that a command measures: `aam check`, `golden`, `memory` and `tune` print
-or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a
-function that measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
+or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a function that
+measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
 `aam.contract.options.commands.measure`.
 """
 
@@ -13,178 +13,43 @@ import glob
 import json
 import os
 import platform
-import re
 import shutil
-import signal
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
-from aam.console import duration
-from aam.contract.errors import Interrupted, first_few
-from aam.contract.files import sha256
+from aam.acceptance.measurement import Context, Measured, NotPossible, Outcome, PartFailure, Verdict
+from aam.acceptance.training_runs import (
+    evaluate_interruption,
+    evaluate_ranks,
+    measure_interruption,
+    measure_ranks,
+)
+from aam.contract.errors import first_few
 from aam.contract.gpus import GPU, one_gpu
 from aam.contract.records import read_json
-from aam.contract.stop_file import VARIABLE as STOP_FILE
-from aam.distributed.environment import read_environment
 from aam.memory import GIB, memory_available
 from aam.number_format import significant
 from aam.numerics.report import Cost, from_json, summary, worst
-from aam.performance.tune import CONTEXT, Trial, early_difference
-from aam.performance.workload import (
-    NONE,
-    RunResult,
-    call_in_child,
-    child_process,
-    rates,
-    read_steps,
-)
+from aam.performance.tune import CONTEXT, Trial
+from aam.performance.workload import NONE, call_in_child
 from aam.run_record import launched_by
 
-GRACE = 10.0
-"""Seconds from SIGTERM, with which a command ends its own runs, to SIGKILL."""
 SLOW_LAUNCH = 30.0
 """Seconds from the launcher to the program: images of 10 GB start within 10 s from a local disk."""
 SLOW_GPU = 0.7
 """Share of the median speed of all GPUs below which one is slow."""
 PEAK_TOLERANCE = 0.1
 """Relative difference of a measured from a predicted peak that counts as wrong."""
-MAX_DIFFERENCE = 1e-4
-"""Relative difference of the losses of an epoch from those of one process, which rounding makes."""
-SLOW_SCALING = 0.5
-"""Samples per second of several GPUs below this share of their number times one are slow."""
-ROUNDING = 1e-5
-"""Difference of losses that sums in another order make, as atomic additions of a GPU have it."""
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 
-Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
-Verdict = tuple[Outcome, str]
-"""Outcome of a comparison, and one sentence."""
-
-
-class NotPossible(Exception):
-    """A part that this host or image cannot measure, with the reason."""
-
-
-class PartFailure(Exception):
-    """A command of a part that failed or hangs, with the last line of its output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Values that a part measured; `rates` are speeds by name, compared with a reference."""
-
-    rates: dict[str, float] = field(default_factory=dict)
-
-
 M = TypeVar("M", bound=Measured)
-
-
-@dataclass(frozen=True)
-class Context:
-    """Place of a measurement."""
-
-    folder: Path  # of this image's run: what commands print, reports, trained networks
-    shared: Path  # of all runs: the simulated study, golden folders
-    device: str  # "cpu" or "cuda"
-    gpus: int  # that this process sees
-    small: bool  # a study and settings that a CPU of two cores computes in a minute
-    started: float  # unix time at which `aam acceptance` started
-    until: float  # time of the monotonic clock at which a command is ended
-    overwrite: bool = False  # whether results of commands from before that are computed again
-    rank: int = 0  # of this process among those that measure together
-
-    @property
-    def gpu(self) -> bool:
-        """Whether a GPU is measured."""
-        return self.device == GPU
-
-    @property
-    def left(self) -> float:
-        """Seconds until a command is ended."""
-        return max(0.0, self.until - time.monotonic())
-
-    def aam(
-        self,
-        *arguments: object,
-        accept: Collection[int] = (0,),
-        variables: Mapping[str, str] = NONE,
-        without: Collection[str] = (),
-        steps: Path | None = None,
-        after: int = 0,
-        act: Callable[[subprocess.Popen[bytes]], None] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command of `aam` and return its exit status and output.
-
-        Args:
-            arguments: its name and options.
-            accept: exit statuses that are no failure; all if it is empty.
-            variables, without: environment variables to set and to remove.
-            steps: file in which a training logs its steps.
-            after, act: number of steps after which the function is called with the process.
-        """
-        command = arguments[0]
-        log = self.folder / f"{command}{f'-{self.rank}' if self.rank else ''}.txt"
-        # The stop request of a job is for this process; its commands would end with it.
-        removed = {STOP_FILE, *without}
-        kept = {name: value for name, value in os.environ.items() if name not in removed}
-        if steps is not None:
-            steps.unlink(missing_ok=True)
-            kept["AAM_STEP_LOG"] = str(steps)
-        argv = [sys.executable, "-m", "aam", *map(str, arguments)]
-        place = {"cwd": self.folder, "env": {**kept, **variables}}
-        with (
-            tempfile.TemporaryFile() as output,
-            log.open("a+b") as errors,
-            child_process(argv, GRACE, stdout=output, stderr=errors, **place) as child,
-        ):
-            begin = errors.tell()
-            while act and steps and len(read_steps(steps)[0]) < after:
-                if child.poll() is not None or not self.left:
-                    raise PartFailure(f"`aam {command}` made less than {after} steps")
-                time.sleep(0.02)
-            if act:
-                act(child)
-            try:
-                status = child.wait(self.left)
-            except subprocess.TimeoutExpired:
-                raise PartFailure(f"`aam {command}` had no result in time") from None
-            output.seek(0)
-            errors.seek(begin)
-            printed, message = (f.read().decode(errors="replace") for f in (output, errors))
-        if accept and status not in accept:
-            end = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            line = (message.strip() or "no output").splitlines()[-1]
-            raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
-        return subprocess.CompletedProcess(argv, status, printed, message)
-
-    def known(self, file: Path) -> bool:
-        """Whether a file has the result of a command, which several parts share."""
-        return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
-
-    def pretraining(self) -> list[object]:
-        """Return `pretrain` and its options on the simulated study, which is made once."""
-        study = self.shared / ("study-small" if self.small else "study")
-        while self.rank and self.left and not (study / "tree.nwk").is_file():
-            time.sleep(0.2)  # the first rank makes it
-        if not (study / "tree.nwk").is_file():
-            size = "--samples 1100 --asvs 2000 --richness 185 --depth 10000 --subjects 40"
-            if self.small:
-                size = "--samples 64 --asvs 300 --length 100 --richness 40 --depth 2000"
-            made = study.with_name(f"{study.name}-new")
-            self.aam("example", "--output-dir", made, *size.split(), "--overwrite")
-            made.rename(study)
-        files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
-        batch = 8 if self.small else 64
-        return ["pretrain", *files, "--device", self.device, "--batch-size", batch]
 
 
 @dataclass(frozen=True)
@@ -684,187 +549,6 @@ def evaluate_unified(copies: Copies) -> Verdict:
     """State the cost of a copy that unified memory would avoid."""
     listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in copies.rates.items())
     return "as predicted", f"Copies: {listed}."
-
-
-@dataclass(frozen=True)
-class RankComparison:
-    """Training of several ranks, compared with one process."""
-
-    ranks: int
-    nodes: int
-    agree: bool
-    difference: float  # largest relative difference of the losses
-    samples: float  # per second of all ranks
-    alone: float  # samples per second of one process
-    gpu: bool
-    network: list[str]  # lines of NCCL about the network that is used
-
-
-@dataclass(frozen=True)
-class RankComparisons(Measured):
-    """Trainings of several ranks; none on ranks other than the first."""
-
-    runs: list[RankComparison]
-
-
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-
-
-def measure_ranks(context: Context) -> RankComparisons:
-    """Train with several ranks and with one process, and compare losses and speed.
-
-    In a job of several ranks these train together; otherwise 2, 4 and 8 ranks on this node, as far
-    as it has GPUs, and 2 on a CPU.
-    """
-    job, available = read_environment(os.environ), context.gpus if context.gpu else 2
-    numbers = [number for number in (2, 4, 8) if number <= available]
-    if job.world_size > 1:
-        numbers = [job.world_size]
-    if not numbers:
-        raise NotPossible("There is one GPU.")
-    log = context.folder / "collectives.txt"
-    # What dropout draws depends on the rank.
-    options = ("--epochs", 1 if context.small else 3, "--dropout", 0.0, "--overwrite")
-    network = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
-
-    def run(
-        name: str, *more: object, without: Collection[str] = ()
-    ) -> tuple[RunResult, list[float]]:
-        """Return the steps and the losses of the epochs."""
-        folder, steps = context.folder / name, context.folder / f"{name}-{context.rank}.jsonl"
-        words = (*context.pretraining(), *options, "--output-dir", folder, *more)
-        context.aam(*words, variables=network, without=without, steps=steps)
-        if context.rank:  # the first rank writes and compares
-            return RunResult(()), []
-        with (folder / "metrics.csv").open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        losses = [float(row[name]) for row in rows for name in ("train_loss", "val_loss")]
-        return RunResult(*read_steps(steps)), losses
-
-    together = []
-    for number in numbers:
-        ranks = () if job.world_size > 1 else ("--processes", number)
-        # One run folder for all: the ranks compare their options.
-        together.append(run(f"ranks-{number}", "--distributed", *ranks))
-    if context.rank:
-        return RankComparisons([])
-    alone, single = run("one", without=_RANK_VARIABLES)
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    lines = re.findall(r"NCCL INFO (.*(?:NET/|Using network).*)", text)
-    warmup, runs = 2 if context.small else 5, []
-    for number, (steps, losses) in zip(numbers, together, strict=True):
-        difference = early_difference(losses, single)
-        comparison = RankComparison(
-            ranks=number,
-            nodes=-(-job.world_size // job.local_world_size),
-            agree=len(losses) == len(single) > 0 and difference <= MAX_DIFFERENCE,
-            difference=difference,
-            samples=rates([steps], warmup).samples,
-            alone=rates([alone], warmup).samples,
-            gpu=context.gpu,
-            network=[line.strip()[:300] for line in dict.fromkeys(lines)][:6],
-        )
-        runs.append(comparison)
-    return RankComparisons(runs, rates={f"{run.ranks} ranks": run.samples for run in runs})
-
-
-def evaluate_ranks(comparisons: RankComparisons) -> Verdict:
-    """Compare losses and speed of several ranks with one; the worst number of ranks is named."""
-    verdicts: list[Verdict] = []
-    for run in comparisons.runs:
-        limit = f"losses differ by up to {run.difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
-        scaling = run.samples / run.alone
-        if not run.agree:
-            return "wrong", f"{run.ranks} ranks train another network than one: {limit}."
-        if run.gpu and scaling < SLOW_SCALING * run.ranks:
-            network = "".join(f" ({line})" for line in run.network[:1])
-            sentence = f"{run.ranks} ranks are {scaling:.2f} times as fast as one{network}."
-            verdicts.append(("slower", sentence))
-        else:
-            sentence = f"{run.ranks} ranks: {limit}; {scaling:.2f} times as fast as one."
-            verdicts.append(("as predicted", sentence))
-    if not verdicts:  # ranks other than the first have no result
-        return "as predicted", "See rank 0."
-    return next((verdict for verdict in verdicts if verdict[0] == "slower"), verdicts[-1])
-
-
-@dataclass(frozen=True)
-class Interruptions(Measured):
-    """A run that was stopped and resumed, and one of whose ranks another was killed."""
-
-    stop_status: int
-    resume_status: int
-    equal: bool  # whether the weights are the same bytes
-    difference: float  # largest relative difference of the losses
-    rank_status: int
-    rank_named: bool
-    rank_seconds: float  # from the end of the rank to that of the run
-
-
-def measure_interruption(context: Context) -> Interruptions:
-    """Stop a run by SIGTERM and resume it, and kill a rank of another run."""
-
-    def train(name: str, *options: object, **settings: Any) -> tuple[Any, list[float]]:
-        """Return what a training printed with its status, and its losses."""
-        folder, steps = context.folder / name, context.folder / f"{name}.jsonl"
-        words = (*context.pretraining(), "--epochs", 2, "--output-dir", folder, *options)
-        return context.aam(*words, steps=steps, **settings), RunResult(*read_steps(steps)).losses
-
-    killed: list[float] = []
-
-    def kill_second_rank(process: subprocess.Popen[bytes]) -> None:
-        # The environment of the second rank has its number and the log of this run.
-        mark = {b"RANK=1", f"AAM_STEP_LOG={context.folder / 'killed.jsonl'}".encode()}
-        pids = []
-        for file in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):  # a process that has ended, or of another user
-                if mark <= set(file.read_bytes().split(b"\0")):
-                    pids.append(int(file.parent.name))
-        if not pids:
-            raise PartFailure("no process of rank 1")
-        os.kill(min(pids), signal.SIGKILL)
-        killed.append(time.monotonic())
-
-    _, whole = train("whole", "--overwrite")
-    terminate = subprocess.Popen.terminate
-    stopped, _ = train("stopped", "--overwrite", accept=(), after=3, act=terminate)
-    resumed, rest = train("stopped", "--resume-from", "auto", accept=())
-    weights = [context.folder / f"{n}/model/transformer.safetensors" for n in ("whole", "stopped")]
-    equal = all(file.is_file() for file in weights) and len(set(map(sha256, weights))) == 1
-    # NCCL refuses two ranks on one GPU.
-    device = context.device if context.gpus >= 2 else "cpu"
-    options = ("--processes", 2, "--distributed", "--rank-timeout", 10, "--device", device)
-    broken, _ = train("killed", "--overwrite", *options, accept=(), after=2, act=kill_second_rank)
-    return Interruptions(
-        stop_status=stopped.returncode,
-        resume_status=resumed.returncode,
-        equal=resumed.returncode == 0 and equal,
-        difference=early_difference(rest, whole[-len(rest) :]),
-        rank_status=broken.returncode,
-        rank_named="rank 1 was killed by SIGKILL" in broken.stderr,
-        rank_seconds=time.monotonic() - killed[0],
-    )
-
-
-def evaluate_interruption(runs: Interruptions) -> Verdict:
-    """Compare exit statuses and weights with what the documents promise."""
-    rounding = f"losses of the resumed run differ by up to {runs.difference:.1e}"
-    status = f"a run with a killed rank ended with status {runs.rank_status}"
-    holds = {
-        f"a stopped run ended with status {runs.stop_status}":
-            runs.stop_status == Interrupted.status,
-        f"the resumed run ended with status {runs.resume_status}": runs.resume_status == 0,
-        rounding: runs.equal or runs.difference <= ROUNDING,
-        status: runs.rank_status == 128 + signal.SIGKILL,
-        "the killed rank was not named": runs.rank_named,
-    }  # fmt: skip
-    if wrong := "; ".join(sentence for sentence, right in holds.items() if not right):
-        return "wrong", f"{wrong[0].upper()}{wrong[1:]}."
-    seconds = f"a run with a killed rank names it and ends in {duration(runs.rank_seconds)}"
-    if not runs.equal:
-        sentence = f"Equal up to rounding ({runs.difference:.0e}), as its sums have no order"
-        return "not possible here", f"{sentence}; {seconds}."
-    return "as predicted", f"Stopped and resumed bit for bit; {seconds}."
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from aam.acceptance.measurement import Context, Measured, NotPossible, Outcome, PartFailure
 from aam.acceptance.parts import (
     EXPANDABLE,
     PARTS,
     SEVERAL_RANKS,
     AcceptancePart,
-    Context,
-    Measured,
-    NotPossible,
-    Outcome,
-    PartFailure,
     Peaks,
     SettingSpeeds,
 )

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from aam.acceptance.parts import PARTS, Context, gpu_settings, measure_launch
+from aam.acceptance.measurement import Context
+from aam.acceptance.parts import PARTS, gpu_settings, measure_launch
 from aam.acceptance.runner import PartResult, run_part
 from aam.contract.records import convert
 from tests.support import acceptance_parts as made_up

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aam.acceptance.parts import AcceptancePart, Context, Measured, NotPossible, Verdict
+from aam.acceptance.measurement import Context, Measured, NotPossible, Verdict
+from aam.acceptance.parts import AcceptancePart
 
 
 @dataclass(frozen=True)
