@@ -7,6 +7,7 @@ from the nearest of some training samples, the landmarks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import betabinom
 
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info, warn
@@ -46,6 +48,9 @@ SAME_SAMPLE = 0.5
 
 MANY_FAR = 0.15
 """Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
+
+CHANCE = 0.01
+"""Probability below which so many are beyond it, were they as the training samples."""
 
 _BLOCK = 512
 _AT_ONCE = 4096
@@ -115,7 +120,8 @@ class TrainingSummary:
         landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
         # The limit is that of new groups: samples of the own group are left out.
         same_RR = groups_N[rows_R, None] == groups_N[rows_R]
-        limit = float(np.quantile(_neighbour_distances(landmarks, inputs, same_RR), QUANTILE))
+        distances_R = np.sort(_neighbour_distances(landmarks, inputs, same_RR))
+        limit = float(distances_R[_rank(len(distances_R)) - 1])
         present = np.zeros(len(study.tokens_FL), dtype=bool)
         for block in _blocks(study, train):
             present[block.indices] = True
@@ -165,6 +171,26 @@ class TrainingSummary:
         if len(ranges["richness_R"]) != len(landmarks.norms_R):
             raise Mismatch("training.richness_R and the landmarks differ")
         return cls(plain, landmarks=landmarks, **ranges)
+
+
+def _rank(samples: int) -> int:
+    """Return the place, from 1, of the limit among the sorted distances of training samples.
+
+    A new sample of the same kind is as likely at each place among them, so it is beyond this one
+    with at most 1 - `QUANTILE` (split conformal prediction, Vovk et al. 2005); with fewer than 19
+    the largest is taken. A quantile between places leaves more beyond: 10 % of 20.
+    """
+    return min(math.ceil((samples + 1) * QUANTILE), samples)
+
+
+def _is_chance(far: int, samples: int, trained: int) -> bool:
+    """Return whether so many of the samples are beyond the limit by chance.
+
+    The part beyond a limit at place k of n training samples is Beta(n + 1 - k, k), so their number
+    is beta-binomial.
+    """
+    rank = _rank(trained)
+    return float(betabinom.sf(far - 1, samples, trained + 1 - rank, rank)) >= CHANCE
 
 
 def _neighbour_distances(
@@ -330,7 +356,8 @@ def compare(
         f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
         f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
     )
-    if many := bool(far_N.mean() > MANY_FAR):
+    by_chance = _is_chance(int(far_N.sum()), samples, len(summary.richness_R))
+    if many := bool(far_N.mean() > MANY_FAR) and not by_chance:
         far += " The model extrapolates: do not trust its predictions for them."
     notes.append((far, many))
     columns: dict[str, object] = {

@@ -21,6 +21,7 @@ from aam.contract.options.commands.studies import Example
 from aam.contract.options.groups import DeviceOptions
 from aam.data.simulation import simulate, write_study
 from aam.members.model_file import read_trained
+from benchmarks.unlike_training import unlike
 from tests.support.commands import aam, read, train
 from tests.support.models import Editable, rewrite
 
@@ -244,3 +245,10 @@ def test_a_condition_that_no_sample_meets(study_dir: Path, model: Path, tmp_path
     given = ("--model", model, "--table", study_dir / "table.biom", "--device", "cpu")
     args = ("--output", tmp_path / "p.tsv", "--metadata", tmp_path / "m.tsv")
     assert aam("predict", *given, *args) == DataError.status
+
+
+@pytest.mark.medium
+def test_held_out_samples_of_a_small_study_are_like_the_training_samples() -> None:
+    parts, warned = zip(*(fold for seed in (0, 1, 2) for fold in unlike(30, 30, seed)), strict=True)
+    assert np.mean(parts) < 0.1  # 5 % are expected, with a standard error of 3 %
+    assert not any(warned)  # two of ten samples in two folds are chance
