@@ -210,8 +210,9 @@ def test_the_model_reads_metadata_of_the_estimator(
     found = regressor.fit(frame, metadata.ph).predict(frame.iloc[:5])
     other = regressor.model_.predict(frame.iloc[:5], metadata=metadata)["predicted"]
     assert_allclose(found, other)
+    of_array = aam.AAMRegressor(**given, metadata=metadata, sequences=list(frame.columns))
     with pytest.raises(UsageError, match="Metadata of an array"):
-        regressor.fit(frame.to_numpy(), metadata.ph)
+        of_array.fit(frame.to_numpy(), metadata.ph)
     with pytest.raises(DataError, match="lacks columns that the model reads: site"):
         regressor.set_params(metadata=metadata.drop(columns="site")).fit(frame, metadata.ph)
     with pytest.raises(UsageError, match="reads metadata .*; add metadata with these columns"):
@@ -369,8 +370,11 @@ def test_targets_and_groups_are_those_of_their_sample_ids(
         for other, message in others:
             with pytest.raises(DataError, match=message):
                 aam.AAMRegressor(**SMALL).fit(table, **labels | {name: other})
-    for groups in ("subject", metadata.subject.to_numpy()[:5]):
-        with pytest.raises(UsageError, match="Invalid groups: .* give 36 labels"):
+    for groups, message in (
+        ("subject", "No such column for the groups: 'subject', .* give metadata"),
+        (metadata.subject.to_numpy()[:5], "Invalid groups: .* give 36 labels"),
+    ):
+        with pytest.raises(UsageError, match=message):
             aam.AAMRegressor(**SMALL).fit(table, metadata.ph, groups)
 
 
