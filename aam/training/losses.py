@@ -42,6 +42,13 @@ class LossTerm:
         return self.total / torch.where(self.number > 0, self.number, 1)
 
 
+def _constant(like: Tensor, value: float) -> Tensor:
+    """Return a scalar of the type and on the device of a tensor."""
+    # A fill: a tensor that is made of a number on the CPU is copied from there, and the CPU waits
+    # until the GPU has done all that was launched before the copy.
+    return like.new_full((), value)
+
+
 def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, LossTerm]:
     """Return cross-entropy and accuracy of the masked nucleotides.
 
@@ -73,7 +80,7 @@ def distance_loss(
     i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
     predicted = head(local_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
-    return LossTerm(error, torch.as_tensor(len(i), device=error.device))
+    return LossTerm(error, _constant(error, len(i)))
 
 
 def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> LossTerm:
@@ -90,12 +97,12 @@ def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> Lo
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
     """Return the squared error of standardized Faith PD."""
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
-    return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))
+    return LossTerm(error, _constant(error, len(predicted_B)))
 
 
 def _quantile(error_BC: Tensor, target: Target) -> Tensor:
     """Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q."""
-    level_C = error_BC.new_tensor(target.quantiles)
+    level_C = torch.stack([_constant(error_BC, level) for level in target.quantiles])
     return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC)
 
 
@@ -130,7 +137,7 @@ def target_loss(
     2.0
     """
     outputs_BC = at_least_fp32(outputs_BC)
-    number = outputs_BC.new_tensor(len(target_B))
+    number = _constant(outputs_BC, len(target_B))
     if not target.classes:
         losses_BC = LOSSES[target.loss_type](outputs_BC - target_B[:, None], target)
         if weights_B is not None:
@@ -142,7 +149,8 @@ def target_loss(
         return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
     each_B = torch.ones_like(outputs_BC[:, 0]) if weights_B is None else weights_B
     if target.class_weights:
-        each_B = each_B * outputs_BC.new_tensor(target.class_weights)[target_B]
+        weights = [_constant(outputs_BC, weight) for weight in target.class_weights]
+        each_B = each_B * torch.stack(weights)[target_B]
     total = (each_B * F.cross_entropy(outputs_BC, target_B, reduction="none")).sum()
     # Over the weights and not the samples, as PyTorch's mean of a weighted cross-entropy: the
     # gradient keeps its size where the classes of a batch differ in frequency.

@@ -176,9 +176,8 @@ class TrainingModule(nn.Module):
         global_terms = over_ranks(local_terms)
         metrics = {name: term.mean for name, term in global_terms.items()}
         metrics["loss"] = self._total(global_terms)
-        samples = torch.tensor(
-            batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
-        )
+        number = batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
+        samples = torch.full((), number)
         for name, value in metrics.items():
             _add(self.train_sums, name, LossTerm(value.detach() * samples, samples))
         # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 
 FIRST_LINE = 20.0
 """Seconds after the start of a fit at which the first line appears."""
+SHOW_EVERY = 0.5
+"""Seconds between two updates of the loss in the progress bar, which wait for the GPU."""
+
 WRITE_EVERY = 15.0
 """Seconds between two writes of progress.json, at least."""
 
@@ -141,7 +144,7 @@ class Progress(Observer):
         self.step_seconds: float | None = None
         self.validation_seconds = 0.0
         self._start, self._first_step = 0.0, 0
-        self._updated = self._written = 0.0
+        self._updated = self._written = self._shown = 0.0
         self._done = threading.Event()
         self._lines: threading.Thread | None = None
         self._bars: Bars | None = None
@@ -196,8 +199,9 @@ class Progress(Observer):
             self._start, self._first_step = now, self.step
         if first or now - self._written >= WRITE_EVERY:
             self._write()
-        if self._bars is not None:
-            loss = float(self._task.train_sums["loss"].mean)
+        if self._bars is not None and (first or now - self._shown >= SHOW_EVERY):
+            self._shown = now
+            loss = float(self._task.train_sums["loss"].mean)  # waits for the GPU
             self._bars.update(
                 self._bar,
                 completed=self.step,
@@ -307,6 +311,9 @@ class StepLog(Observer):
         self._profiler = torch.profiler.profile() if self.trace else None
         self._file: TextIO | None = None
         self._step = 0
+        # Line of the last step, without its loss, and the loss: read one step later, so that the
+        # log makes no GPU idle whose idle time it measures.
+        self._last: tuple[dict[str, Any], Tensor] | None = None
         self._start = self._ready = self._cpu = 0.0
 
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
@@ -326,11 +333,9 @@ class StepLog(Observer):
             self._profiler.start()
 
     def batch_ends(self, batch: Batch, loss: Tensor) -> None:
-        value = float(loss)  # waits for the GPU
         now, cpu = time.perf_counter(), cpu_seconds()
-        line = {
+        line: dict[str, Any] = {
             "step": self._step,
-            "loss": value,
             "seconds": now - self._start,
             "wait": self._ready - self._start,
             "cpu_seconds": cpu - self._cpu,
@@ -341,10 +346,11 @@ class StepLog(Observer):
         if is_gpu(self._device):
             line["allocated"] = torch.cuda.max_memory_allocated(self._device)
             line["reserved"] = torch.cuda.max_memory_reserved(self._device)
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
+        self._write_last()
+        self._last = line, loss
         self._step += 1
         if self._step == self.steps:
+            self._write_last()
             if self._profiler is not None:
                 if is_gpu(self._device):
                     torch.cuda.synchronize(self._device)
@@ -352,6 +358,15 @@ class StepLog(Observer):
                 self._profiler.export_chrome_trace(self.trace)
             sys.exit(0)
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
+
+    def end(self, status: Status) -> None:
+        self._write_last()
+
+    def _write_last(self) -> None:
+        if self._last is not None and self._file is not None:
+            line, loss = self._last
+            self._file.write(json.dumps({**line, "loss": float(loss)}) + "\n")
+        self._last = None
 
 
 def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.groups import LoopOptions, Metric
 from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
+from aam.inference.stored_networks import Target
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck
 from aam.training.loader import TrainingBatches
+from aam.training.losses import target_loss
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
 from tests.support.rank_steps import train as train_loop
@@ -52,6 +56,57 @@ def test_labels_outside_the_masks_do_not_matter(study: Study) -> None:
     task.train_sums = {}
     task(without)
     assert task.train_sums["nucleotide"].mean == 0
+
+
+class HostReads(TorchDispatchMode):
+    """Names of operations for which the CPU waits for a GPU.
+
+    They are reads of values (also of a number of nonzero elements, or by a boolean index), and
+    copies of numbers of Python to the device.
+    """
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "item", "lift_fresh", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put_", "index_put") else ()
+        by_mask = any(index is not None and index.dtype == torch.bool for index in indices)
+        if by_mask or any(part in name for part in self.WAITING):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("metric", ["unweighted", "faith_pd"])
+def test_no_step_of_pretraining_waits_for_the_device(study: Study, metric: Metric) -> None:
+    plan = dataclasses.replace(PLAN, metric=metric, hidden_ratio=0.15)
+    torch.manual_seed(2)
+    shape = NetworkShape(study.tokens_FL.shape[1], 16, 2, 1, 5, 0.1, predicts_counts=True)
+    task = TrainingModule(Encoder(shape, metric), LossWeights(count=1.0), LOOP, steps=4)
+    batch = make_batch(study, plan, np.arange(6))
+    GradientStep(task, task).add_gradients(batch, True, 1)
+    with HostReads() as reads:
+        GradientStep(task, task).add_gradients(batch, True, 1)
+    assert reads.found == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target("age", loss_type="quantile", quantiles=(0.1, 0.5, 0.9)),
+        Target("site", classes=("a", "b", "c"), class_weights=(1.0, 2.0, 3.0)),
+    ],
+    ids=lambda target: target.column,
+)
+def test_no_loss_of_a_target_waits_for_the_device(target: Target) -> None:
+    outputs_BC = torch.randn(5, 3, requires_grad=True)
+    labels_B = torch.arange(5) % 3 if target.classes else torch.randn(5)
+    with HostReads() as reads:
+        target_loss(target, outputs_BC, labels_B).mean.backward()
+    assert reads.found == []
 
 
 def gradients(task: TrainingModule, batch: Batch) -> dict[str, torch.Tensor]:
