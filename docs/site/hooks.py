@@ -1,13 +1,15 @@
 """MkDocs hooks: pages made from the options, README.md and CHANGELOG.md, and links out of docs/.
 
 MkDocs reads `docs/` alone. The hooks add the documents of the repository's root, a page of options
-for each command of `aam` and one for `aam-launch`. Links to source files, which are not part of the
-site, become paths.
+for each command of `aam` and one for `aam-launch`, and a page with the report of a run, which the
+variable AAM_SAMPLE_REPORT names (`make docs` makes it). Links to source files, which are not part
+of the site, become paths.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import posixpath
 import re
 import textwrap
@@ -40,10 +42,33 @@ BOOST = {"troubleshooting.md": 5, "experiments": 0.2, "decisions": 0.2, "changel
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
+SAMPLE = """# A report
+
+The report of the example study, as `aam train` writes it: one file, which needs no network.
+[Reading the report](report.md) explains its parts.
+
+```bash
+aam example --output-dir study
+aam train study/table.biom study/metadata.tsv ph --group-column subject \\
+    --taxonomy study/taxonomy.tsv --output-dir ph
+```
+
+"""
+FRAME = """<a href="report_of_the_example.html">In a window of its own</a>
+<iframe src="report_of_the_example.html" title="Report of the example study"></iframe>
+"""
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+    """Add the generated pages, and the report of a run if there is one."""
     for uri, text in _generated():
         files.append(File.generated(config, uri, content=text))
+    frame = "Here is the report in the site of `make docs`.\n"
+    if report := os.environ.get("AAM_SAMPLE_REPORT"):
+        page = Path(report).read_text(encoding="utf-8")
+        files.append(File.generated(config, "report_of_the_example.html", content=page))
+        frame = FRAME
+    files.append(File.generated(config, "sample_report.md", content=SAMPLE + frame))
     return files
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,16 +20,18 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "mkdocs.yml", "docs"]
 
 
-def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+def build(root: Path, site: Path, report: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "AAM_SAMPLE_REPORT": report}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT, folder)
+    report = folder.with_name("report.html")
+    report.write_text("<html><body>R² 0.9 of <b>ph</b></body></html>")
+    done = build(ROOT, folder, str(report))
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -52,6 +55,12 @@ def test_pages_need_no_other_host(site: Path) -> None:
     pages = [page.read_text() for page in site.rglob("*.html")]
     assert len(pages) > 30
     assert not [page for page in pages if '<script src="http' in page or "fonts.googleapis" in page]
+
+
+def test_the_page_of_the_report_shows_it_as_it_is(site: Path) -> None:
+    page = (site / "sample_report.html").read_text()
+    (source,) = re.findall(r'<iframe src="([^"]*)"', page)
+    assert (site / source).read_text() == "<html><body>R² 0.9 of <b>ph</b></body></html>"
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
