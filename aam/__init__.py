@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from aam.api import AamWarning as AamWarning
     from aam.api import Model as Model
     from aam.api import compare as compare
+    from aam.api import inspect as inspect
     from aam.api import join_studies as join_studies
     from aam.api import load as load
     from aam.api import unifrac as unifrac
@@ -20,6 +21,7 @@ _API = (
     "AamWarning",
     "Model",
     "compare",
+    "inspect",
     "join_studies",
     "load",
     "unifrac",

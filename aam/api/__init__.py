@@ -13,6 +13,7 @@ from aam.console import AamWarning
 if TYPE_CHECKING:
     from aam.api.arguments import unifrac
     from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.inspection import inspect
     from aam.api.joined_studies import join_studies
     from aam.api.model import Model, compare, load
 
@@ -21,6 +22,7 @@ _MODULES = {
     "AAMRegressor": "estimators",
     "Model": "model",
     "compare": "model",
+    "inspect": "inspection",
     "join_studies": "joined_studies",
     "load": "model",
     "unifrac": "arguments",
@@ -32,6 +34,7 @@ __all__ = [
     "AamWarning",
     "Model",
     "compare",
+    "inspect",
     "join_studies",
     "load",
     "unifrac",

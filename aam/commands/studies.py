@@ -6,21 +6,15 @@ import json
 import os
 import shutil
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from aam.console import info
 from aam.contract.errors import CannotCreate, UsageError, printable
 from aam.contract.files import refuse_existing
-from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
-from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
-from aam.data.inspection import Inspection, MetadataColumn, StudyFinding, inspect
-from aam.data.metadata import Metadata, as_numbers
+from aam.data.inspection import Inspection, StudyFinding, inspect
 from aam.data.prepare import prepare
 from aam.data.simulation import (
     OF_A_STUDY,
@@ -30,11 +24,10 @@ from aam.data.simulation import (
     write_study,
 )
 from aam.data.store import is_part, is_store, verify
-from aam.data.study import Study
 from aam.serialization.folders import atomic_folder
 
 if TYPE_CHECKING:
-    from aam.evaluation.confounding import Association
+    pass
 
 MAX_COLUMNS = 60
 """Columns of the metadata up to which `inspect` prints those without a warning."""
@@ -121,7 +114,10 @@ def run_inspect(options: Inspect) -> int:
     )
     inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
-        target = _inspect_target(inspection, options, inspection.metadata, options.metadata_column)
+        # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
+        from aam.pipeline.inspect_target import inspect_target
+
+        target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)
     if options.json:
         findings = [vars(finding) for finding in inspection.findings]
         print(json.dumps({"status": inspection.status, "findings": findings}, indent=2))
@@ -134,58 +130,6 @@ def run_inspect(options: Inspect) -> int:
         write_inspection(inspection, target, options.table.name, options.report)
         info(f"Report: {options.report}")
     return inspection.status
-
-
-def _inspect_target(
-    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
-) -> tuple[MetadataColumn, list[Association]] | None:
-    """Add what `aam train` would do with a column.
-
-    Returns:
-        The labels of the samples, and the columns that predict them; None where a training would
-        refuse the column.
-    """
-    study = inspection.study
-    inspection.read("target", lambda: metadata.require(column))
-    if column not in metadata.columns or study is None:
-        return None
-    if set(study.table.sample_ids).isdisjoint(metadata.ids):
-        return None
-    texts = metadata.values(column, study.table.sample_ids)
-    # A few cells that are no numbers, or decimal commas, are errors in a numeric column.
-    known = [text.replace(",", ".") for text in texts.tolist() if text]
-    words = bool(2 * np.isnan(as_numbers(known)).sum() > len(known))
-    classifier = options.classifier or (words and not options.ordinal)
-    if classifier and not options.classifier:
-        inspection.warn(
-            "target", f"'{column}' has words: aam train needs --classifier or --ordinal"
-        )
-    # The options of a training of the same files and column. It needs a folder; a preview writes
-    # nothing to it.
-    values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
-    given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
-    return inspection.read("target", lambda: _preview(build(Train, given), study, metadata))
-
-
-def _preview(
-    options: Train, study: Study, metadata: Metadata
-) -> tuple[MetadataColumn, list[Association]]:
-    """Print what a training would do."""
-    # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
-    from aam.members.option_checks import resolve
-    from aam.pipeline.plan import plan
-    from aam.pipeline.preview import preview
-    from aam.training.labelled_study import label_study
-
-    options = resolve(options)
-    labelled = label_study(options, study, metadata, options.split)
-    planned = plan(options, labelled)
-    associations, _ = preview(planned)
-    column, labels = options.target.metadata_column, planned.folds.labels
-    names = labels.classes or labels.levels
-    texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
-    kind: Literal["categories", "numbers"] = "categories" if names else "numbers"
-    return MetadataColumn(column, kind, texts, ""), associations
 
 
 def _print(inspection: Inspection) -> None:

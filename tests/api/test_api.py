@@ -398,6 +398,22 @@ def test_samples_of_an_array_are_not_those_of_the_training(
         fitted.predict(np.vstack([array[:2] / 2, array[2:]]))
 
 
+def test_a_study_in_memory_is_inspected(
+    table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    found = aam.inspect(table, metadata, "ph", report=tmp_path / "study.html")
+    samples, asvs = len(table.ids()), len(table.ids("observation"))
+    text = found.set_index("subject")["text"]
+    assert text["table"].startswith(f"{samples} samples x {asvs} ASVs")
+    assert found[found.subject == "target"]["text"].str.contains(f"{samples} with 'ph'").any()
+    page = (tmp_path / "study.html").read_text()
+    assert "Table in memory" in page and "Columns that alone predict ph" in page
+    wrong = aam.inspect(table, metadata, "pH")
+    assert "error" in set(wrong.severity)
+    with pytest.raises(UsageError, match="without metadata"):
+        aam.inspect(table, column="ph")
+
+
 def test_effects_are_drawn_as_a_waterfall_and_a_beeswarm(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:

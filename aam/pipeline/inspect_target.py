@@ -1,0 +1,67 @@
+"""Target of `aam inspect`: what a training would do with a metadata column, without training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from aam.contract.options import build, specs
+from aam.contract.options.commands.studies import Inspect
+from aam.contract.options.commands.train import Train
+from aam.data.inspection import Inspection, MetadataColumn
+from aam.data.metadata import Metadata, as_numbers
+from aam.data.study import Study
+from aam.evaluation.confounding import Association
+from aam.members.option_checks import resolve
+from aam.pipeline.plan import plan
+from aam.pipeline.preview import preview
+from aam.training.labelled_study import label_study
+
+
+def inspect_target(
+    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
+) -> tuple[MetadataColumn, list[Association]] | None:
+    """Add what `aam train` would do with a column.
+
+    Returns:
+        The labels of the samples, and the columns that predict them; None where a training would
+        refuse the column.
+    """
+    study = inspection.study
+    inspection.read("target", lambda: metadata.require(column))
+    if column not in metadata.columns or study is None:
+        return None
+    if set(study.table.sample_ids).isdisjoint(metadata.ids):
+        return None
+    texts = metadata.values(column, study.table.sample_ids)
+    # A few cells that are no numbers, or decimal commas, are errors in a numeric column.
+    known = [text.replace(",", ".") for text in texts.tolist() if text]
+    words = bool(2 * np.isnan(as_numbers(known)).sum() > len(known))
+    classifier = options.classifier or (words and not options.ordinal)
+    if classifier and not options.classifier:
+        inspection.warn(
+            "target", f"'{column}' has words: aam train needs --classifier or --ordinal"
+        )
+    # The options of a training of the same files and column. It needs a folder; a preview writes
+    # nothing to it.
+    values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
+    given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
+    return inspection.read("target", lambda: _preview(build(Train, given), study, metadata))
+
+
+def _preview(
+    options: Train, study: Study, metadata: Metadata
+) -> tuple[MetadataColumn, list[Association]]:
+    """Print what a training would do."""
+    options = resolve(options)
+    labelled = label_study(options, study, metadata, options.split)
+    planned = plan(options, labelled)
+    associations, _ = preview(planned)
+    column, labels = options.target.metadata_column, planned.folds.labels
+    names = labels.classes or labels.levels
+    texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
+    kind: Literal["categories", "numbers"] = "categories" if names else "numbers"
+    return MetadataColumn(column, kind, texts, ""), associations
