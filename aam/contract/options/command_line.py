@@ -64,6 +64,10 @@ CONFIG = OptionSpec(
 )
 """Option of every command of `aam`; it stands for the options in its file."""
 
+_OF_A_STUDY = ("--table", "--sequences", "--metadata")
+"""Options of which a second file is another study; of others, such as --resume-from, the last value
+counts."""
+
 _NOT_FROM_A_RECORD = ("resume_from", "overwrite", "device", "num_workers", "cpu_threads")
 """Options that are not taken from a run record, like outputs: they would replace that run, or are
 what its host had in place of `auto`."""
@@ -204,7 +208,7 @@ def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]
     """Return a sentence for each option of one value that a command line gives more than once.
 
     Raises:
-        UsageError: the option is a file to read, of which all but the last would be lost.
+        UsageError: the option is a file of a study, of which all but the last would be lost.
     """
     flags = [with_dashes(word).partition("=")[0] for word in before_program(argv)]
     sentences = []
@@ -212,7 +216,7 @@ def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]
         times = flags.count(spec.flag) + flags.count(f"--no-{spec.flag[2:]}")
         if times < 2 or typing.get_origin(spec.type) is tuple:
             continue
-        if spec.role == "input":
+        if spec.flag in _OF_A_STUDY:
             remedy = "give one; several studies are joined first: `aam prepare --table A --table B "
             remedy += "--metadata A --metadata B --studies a,b --output both.aam`"
             raise UsageError(f"Several files as {spec.flag}", f"{times} times", remedy)
