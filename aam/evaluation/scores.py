@@ -222,6 +222,7 @@ class Scores:
     interval: PredictionIntervals | None = None  # None of classes and with too few groups
     calibration: Calibration | None = None  # None of a number
     repeated_samples: RepeatedScore | None = None
+    divided_studies: str | None = None  # column of several studies, which the folds divide
     equal_depth: EqualDepthScore | None = None
     inputs: InputScores | None = None
     learning_curve: LearningCurve | None = None  # of the kernel; None with few groups
@@ -291,6 +292,7 @@ def evaluate(
     seconds: Mapping[str, float],
     test: PermutationTest | None = None,
     repeated: RepeatedScore | None = None,
+    divided_studies: str | None = None,
 ) -> Scores:
     """Score the ensemble, its members and the guess on the held-out samples.
 
@@ -300,6 +302,7 @@ def evaluate(
         seconds: CPU-seconds of each member, by name.
         test: permutation test of the same samples; None without one.
         repeated: scores with repeated subjects kept together; None without such a column.
+        divided_studies: column of several studies, which the folds divide; None without one.
 
     Returns:
         The scores, without those of inputs, depth, learning curve and confounders.
@@ -343,7 +346,7 @@ def evaluate(
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
     return Scores(
         verdict=(
-            _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated)
+            _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated, divided_studies)
             if studies is None
             else _verdict_over_studies(column, studies, test)
         ),
@@ -369,6 +372,7 @@ def evaluate(
         interval=interval,
         calibration=calibration,
         repeated_samples=repeated,
+        divided_studies=divided_studies,
         studies=studies,
     )
 
@@ -458,6 +462,7 @@ def _verdict(
     folds: Folds,
     test: PermutationTest | None,
     repeated: RepeatedScore | None,
+    divided_studies: str | None,
 ) -> Verdict:
     """Decide whether the ensemble is shown to be better than the guess, and state it."""
     metric, difference = model.paired_difference(dummy)
@@ -520,9 +525,12 @@ def _verdict(
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
         reasons.append("no p: too few different orders of the groups' labels")
+    place = ""
+    if divided_studies is not None and lower is not None:
+        place = " in new samples of the same studies"
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
-        headline=_headline(outcome, folds.units if lower is None else None),
+        headline=f"{_headline(outcome, folds.units if lower is None else None)}{place}",
         outcome=outcome,
         metric=metric,
         model=None if math.isnan(value) else value,
@@ -712,6 +720,9 @@ def next_step(scores: Scores, model: str, table: str, metadata: str) -> tuple[st
     other = ["--table", "TABLE", "--metadata", "METADATA", *column]
     if scores.repeated_samples is not None:
         return "the same with", ["--group-column", scores.repeated_samples.column]
+    if scores.is_better and scores.divided_studies is not None:
+        words = ["--study-column", scores.divided_studies]
+        return "for a study that it has not seen, the same with", words
     if scores.is_better and scores.studies is None and scores.external is None:
         words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
         return "in another study", words
@@ -719,7 +730,9 @@ def next_step(scores: Scores, model: str, table: str, metadata: str) -> tuple[st
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
     if scores.external is not None:
-        words = ["--table", "TABLE", "--table", table, "--studies", "a,b", "--output", "both.aam"]
+        # The files of the training may be those of several studies, of which a store was made.
+        words = ["--table", "TABLE", table, "--metadata", "METADATA", metadata]
+        words += ["--studies", "a,b", "--output", "both.aam"]
         return "both studies as one", ["aam", "prepare", *words]
     files = ["--table", table, "--metadata", metadata]
     return "what the data allow", ["aam", "inspect", *files, *column]

@@ -59,7 +59,7 @@ def _preview(
     options = resolve(options)
     labelled = label_study(options, study, metadata, options.split)
     planned = plan(options, labelled)
-    associations, _ = preview(planned)
+    associations, *_ = preview(planned)
     column, labels = options.target.metadata_column, planned.folds.labels
     names = labels.classes or labels.levels
     texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]

@@ -23,12 +23,14 @@ _SHOWN_CLASSES = 8
 _FEW_SAMPLES = 20
 
 
-def preview(plan: TrainingPlan) -> tuple[list[Association], RepeatedSamples | None]:
+def preview(
+    plan: TrainingPlan,
+) -> tuple[list[Association], RepeatedSamples | None, str | None]:
     """Print the samples and splits of a training, and warn of what it may learn instead.
 
     Returns:
-        The columns that predict the target by themselves, see `associations`, and the subjects that
-        the split divides.
+        The columns that predict the target by themselves, see `associations`, the subjects that the
+        split divides, and the column of studies that it divides.
     """
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
@@ -68,10 +70,12 @@ def preview(plan: TrainingPlan) -> tuple[list[Association], RepeatedSamples | No
     whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
+    divided_studies = None
     # The column that `aam prepare --studies` writes.
     if STUDY in study.metadata.columns and STUDY not in (column, folds.study_column, *subjects):
         studies = set(study.metadata.values(STUDY, ids)) - {""}
         if len(studies) > 1:
+            divided_studies = STUDY
             warn(
                 f"The samples are of {len(studies)} studies, which the folds divide: the score is "
                 f"that of new samples of these studies. --study-column {STUDY} predicts each study "
@@ -100,7 +104,7 @@ def preview(plan: TrainingPlan) -> tuple[list[Association], RepeatedSamples | No
         if leaks := [column for column in shown_columns if not column.other_form]:
             listed = ", ".join(f"'{column.column}' {column.value:.2f}" for column in leaks)
             info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
-    return columns, repeated
+    return columns, repeated, divided_studies
 
 
 def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:

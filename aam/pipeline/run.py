@@ -109,9 +109,10 @@ def run(
         ):
             associated: list[Association] = []
             repeated: RepeatedSamples | None = None
+            divided_studies: str | None = None
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                associated, repeated = preview(planned)
+                associated, repeated, divided_studies = preview(planned)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.labels)
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
@@ -119,7 +120,9 @@ def run(
                 return
             model = _model(options, labelled, result)
             _write_predictions(options, labelled, result)
-            scores = _scores(options.equal_depth, planned, result, associated, repeated)
+            scores = _scores(
+                options.equal_depth, planned, result, associated, repeated, divided_studies
+            )
             facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
             model = dataclasses.replace(model, facts=facts_of_model)
             model.save(prepared.folder / MODEL)
@@ -238,6 +241,7 @@ def _scores(
     result: Result,
     associated: Sequence[Association],
     repeated: RepeatedSamples | None,
+    divided_studies: str | None,
 ) -> Scores:
     """Score the run, and everything that it is compared with."""
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
@@ -248,7 +252,7 @@ def _scores(
     if repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC
         grouped = score_with_groups(planned, result.samples, repeated, given_MC)
-    scores = evaluate(column, folds, result.combined, seconds, test, grouped)
+    scores = evaluate(column, folds, result.combined, seconds, test, grouped, divided_studies)
     predictions_MC = result.combined.predictions_MC
     inputs, curve, equal, transfer, differences = None, None, None, None, None
     if result.alone and labelled.covariates is not None:

@@ -18,6 +18,7 @@ from aam.evaluation.intervals import (
     joint_groups,
 )
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.scores import Scores
 from aam.evaluation.studies import resample
 from aam.report.figures import (
     INK,
@@ -150,13 +151,8 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     title = f"{first.target}: {len(inside)} samples of every run" if same else on_common
     tables.append(_metrics_table(title, shared))
     drawings = {}
-    # Column of the subjects that the split of a run divides; None of the others.
-    divided = {
-        name: run.scores.repeated_samples.column
-        if run.scores is not None and run.scores.repeated_samples is not None
-        else None
-        for name, run in zip(names, runs, strict=True)
-    }
+    # Columns of the subjects and studies that the split of a run divides, with their option.
+    divided = {name: _divided(run.scores) for name, run in zip(names, runs, strict=True)}
     # Classifiers without probabilities have no score with an interval.
     paired = [
         (scored_run.name, scored_run.drawn) for scored_run in shared if scored_run.drawn is not None
@@ -179,13 +175,16 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
             "noise: the interval includes 0."
         )
         if len(set(divided.values())) > 1:
-            # A score of known subjects is no score of new ones, and no difference from it is.
-            named = ", ".join(name for name, column in divided.items() if column)
-            columns = ", ".join(sorted({f"'{column}'" for column in divided.values() if column}))
+            # A score of known subjects or studies is no score of new ones, and no difference from
+            # it is.
+            named = ", ".join(name for name, options in divided.items() if options)
+            columns = {column: option for options in divided.values() for option, column in options}
+            values = ", ".join(f"'{column}'" for column in sorted(columns))
+            again = " ".join(f"{option} {column}" for column, option in sorted(columns.items()))
             note += (
-                f" Not comparable: the split of {named} has samples of the same {columns} on both "
-                "sides, so that its score is that of known subjects; train it again with "
-                "--group-column."
+                f" Not comparable: the split of {named} has samples of the same {values} on both "
+                "sides, so that its score is that of known subjects or studies; train it again "
+                f"with {again}."
             )
             alike = [item for item in differences if divided[item[0]] == divided[reference]]
             differences, known = alike, {reference, *(name for name, *_ in alike)}
@@ -196,6 +195,18 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
             drawings["intervals"] = _interval_drawing(paired, differences)
     drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
     return tables, drawings
+
+
+def _divided(scores: Scores | None) -> tuple[tuple[str, str], ...]:
+    """Return the columns whose values are on both sides of a split, after the option of each."""
+    if scores is None:
+        return ()
+    repeated = scores.repeated_samples
+    columns = (
+        ("--group-column", None if repeated is None else repeated.column),
+        ("--study-column", scores.divided_studies),
+    )
+    return tuple((option, column) for option, column in columns if column is not None)
 
 
 def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:

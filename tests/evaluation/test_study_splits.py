@@ -126,6 +126,26 @@ def test_joined_studies_that_the_folds_divide_are_named(
         assert ("--study-column study predicts each study" in printed) == warned
 
 
+def test_scores_of_known_studies_are_none_of_a_new_one(
+    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = tmp_path / "metadata.tsv"
+    table = with_studies(study_dir, metadata).rename(columns={"batch": "study"})
+    table.to_csv(metadata, sep="\t", index=False)
+    files = ("--table", study_dir / "table.biom", "--metadata", metadata)
+    given = (*files, "--metadata-column", "ph", "--members", "kernel", "--group-column", "subject")
+    divided, apart = tmp_path / "divided", tmp_path / "apart"
+    assert aam("train", *given, "--output-dir", divided) == 0
+    printed = capsys.readouterr().out
+    assert "in new samples of the same studies.\n" in printed
+    assert "the same with: --study-column study" in printed
+    assert aam("train", *given, "--study-column", "study", "--output-dir", apart) == 0
+    assert "the same studies" not in capsys.readouterr().out
+    assert aam("compare", apart, divided) == 0
+    compared = " ".join(capsys.readouterr().out.split())
+    assert "not comparable" in compared and "train it again with --study-column study" in compared
+
+
 @pytest.mark.parametrize(
     ("column", "more", "sentence"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 import aam as library
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options.commands.studies import Example
+from aam.data.metadata import read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.evaluation.external_validation import calibration_lines
 from aam.evaluation.intervals import units_of
@@ -132,6 +134,25 @@ def test_the_positive_class_reaches_scores_report_and_other_studies(
     assert scores.external.calibration[0].name == "no"
     # What follows from the verdict is printed, as after a training.
     assert "Next, new samples: aam predict --model" in capsys.readouterr().out
+
+
+@pytest.mark.medium
+def test_the_command_after_a_model_that_does_not_hold_runs(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "acid", "--classifier")
+    wrong = edited(studies, tmp_path / "wrong.tsv", acid=lambda v: np.resize(["yes", "no"], len(v)))
+    assert evaluate(model, studies, tmp_path / "out", metadata=wrong) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    words = shlex.split(command.partition(": aam ")[2])
+    place = {
+        "TABLE": studies / "train.biom",
+        "METADATA": studies / "train.tsv",
+        "both.aam": tmp_path / "both.aam",
+    }
+    assert aam(*(place.get(word, word) for word in words)) == 0
+    labels = read_metadata(tmp_path / "both.aam").columns
+    assert set(labels["study"]) == {"a", "b"} and set(labels["acid"]) == {"yes", "no"}
 
 
 @pytest.mark.medium
