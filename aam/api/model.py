@@ -103,6 +103,10 @@ class Evaluation(NamedTuple):
     scores: dict[str, Any]
     predictions: pd.DataFrame
 
+    def __repr__(self) -> str:
+        sentence = self.scores["verdict"]["sentence"]
+        return f"aam.Evaluation of {len(self.predictions)} samples\n  {sentence}"
+
 
 @dataclass(frozen=True)
 class Model:

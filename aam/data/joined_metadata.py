@@ -85,7 +85,9 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
             # One file for all tables has the ids of the joined table.
             ids = {name: name for name in new_ids.values()} if one_for_all else new_ids
             file, study = number % len(read), studies[number] if studies else ""
-            parts.append(_of_samples(read[file], ids, options.metadata[file].name, study))
+            # Ids of two tables are in one file only with the prefixes that make them different.
+            prefixed = one_for_all and any(name in new_ids for name in read[file].ids)
+            parts.append(_of_samples(read[file], ids, options.metadata[file].name, study, prefixed))
     parts = _relabelled(parts, _relabellings(options))
     if studies:
         if any(STUDY in part.columns for part in parts):
@@ -105,17 +107,18 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
     return Metadata(tuple(name for part in parts for name in part.ids), columns)
 
 
-def _of_samples(metadata: Metadata, new_ids: Mapping[str, str], file: str, study: str) -> Metadata:
+def _of_samples(
+    metadata: Metadata, new_ids: Mapping[str, str], file: str, study: str, prefixed: bool
+) -> Metadata:
     """Return the rows of a table's samples, with the samples' ids in the joined table."""
     rows = [row for row, name in enumerate(metadata.ids) if name in new_ids]
     if not rows:
+        of_each = "give one file of metadata for each table, in their order"
         raise DataError(
             f"Study '{study}' has no metadata" if study else "A table has no metadata",
             f"none of its samples, {first_few(new_ids)}, is in '{file}', which has "
             f"{first_few(metadata.ids)}",
-            id_remedy(
-                new_ids, metadata.ids, "give one file of metadata for each table, in their order"
-            ),
+            of_each if prefixed else id_remedy(new_ids, metadata.ids, of_each),
         )
     cells = {name: [cells[row] for row in rows] for name, cells in metadata.columns.items()}
     return Metadata(tuple(new_ids[metadata.ids[row]] for row in rows), cells)

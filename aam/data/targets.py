@@ -205,7 +205,7 @@ def _constant(column: str, texts: Sequence[str]) -> DataError:
     return DataError(
         f"The column '{column}' has one value only",
         f"'{texts[0]}' in {len(texts)} samples",
-        "there is nothing to learn; name another column",
+        "there is nothing to learn or to score; name another column",
     )
 
 

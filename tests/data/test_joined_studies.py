@@ -246,6 +246,11 @@ def test_one_study_or_one_without_metadata_is_refused(tmp_path: Path, capsys: Ca
         given = [word for path in files for word in ("--metadata", path)]
         assert prepare(store, a, b, more=("--studies", "a,b", *given)) == DataError.status
         assert "Study 'b' has no metadata: none of its samples, 4 (b0, " in messages(capsys)
+    # Ids that both tables have get a prefix, which a single file does not have.
+    same = two(tmp_path, c=ONE, d=ONE)
+    given = ("--studies", "c,d", "--metadata", same["c"][1])
+    assert prepare(store, same["c"][0], same["d"][0], more=given) == DataError.status
+    assert "give one file of metadata for each table" in messages(capsys)
     tree = tmp_path / "tree.nwk"
     tree.write_text("(a:1,b:1);")
     given = ("--studies", "a,b", "--tree", tree, "--tree", tree)

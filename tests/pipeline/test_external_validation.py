@@ -314,6 +314,7 @@ def test_python_evaluates_tables_in_memory(studies: Path, tmp_path: Path) -> Non
     assert (tmp_path / "memory/report.html").is_file()
     assert found.predictions["actual"].equals(metadata.loc[found.predictions.index, "ph"])
     assert model.evaluate(table, metadata, by="site").scores == found.scores
+    assert repr(found).endswith(found.scores["verdict"]["sentence"])
     with pytest.raises(DataError, match="no column 'age'"):
         model.evaluate(table, metadata, "age")
 
