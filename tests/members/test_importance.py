@@ -373,18 +373,18 @@ def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_
 
     (folder / "importance.tsv").unlink()
     page = report()
-    assert "most important ASVs" not in page
+    assert "ASVs by importance" not in page
     command = re.search(r"aam (importance [^<\n]*)", page)
     assert command is not None
     assert aam(*shlex.split(command[1])) == 0
     page = report()
-    assert "The 15 most important ASVs" in page
+    assert "ASVs by importance" in page
     assert "aam importance --table" not in page
     first = _read(folder / "importance.tsv").iloc[0]
     assert f"1. {hashlib.md5(first.name.encode()).hexdigest()}"[:11] in page
     assert f"{first['effect']:+.3g}" in page
     assert re.search(r"Two of 5 folds have \d+\.\d of their first 20 ASVs in common", page)
-    assert "Folds with it among the first 20" in page
+    assert "Folds: those with it among their first 20." in page
     assert "5 of 5" in page
     assert re.search(r"Associated with 'response' .*: \d+ of \d+ ASVs", page)
     taxonomy = tmp_path / "taxonomy.tsv"

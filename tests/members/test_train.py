@@ -14,7 +14,7 @@ import pytest
 from biom import load_table
 
 from aam.contract.errors import DataError, UsageError
-from tests.support.commands import TINY, aam, read
+from tests.support.commands import TINY, aam, merged, read
 from tests.support.models import rewrite
 from tests.support.run_folders import make_study
 
@@ -28,10 +28,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(study: Path, folder: Path, *args: object, column: str = "ph") -> int:
     depth = ("--rarefy-depth", 0) if "transformer" in args else ()
-    return aam(
-        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", column, "--output-dir", folder, *depth, *args,
+    defaults = (
+        "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+        "--metadata-column", column, "--output-dir", folder, *depth,
     )  # fmt: skip
+    return aam("train", *merged(defaults, args))
 
 
 def predict(run: Path, study: Path, output: Path, *args: object) -> int:

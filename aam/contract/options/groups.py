@@ -254,7 +254,7 @@ class TargetOptions:
         "Metadata column to predict; `aam train` takes several as a,b."
     )
     classifier: bool = basic_option("Predict a category instead of a number.", default=False)
-    positive_class: str | None = basic_option(
+    positive_class: str | None = option(
         "The class of two that effects, ROC, calibration and `part of` are of. Default: the second "
         "in the order of their names.",
         only_with=("--classifier",),
