@@ -122,6 +122,7 @@ def importance_table(
     study: Study,
     taxa: Mapping[str, str] | None = None,
     covariates: Covariates | None = None,
+    dense_bytes: int = 2**29,
 ) -> pd.DataFrame:
     """Return a row for each ASV that occurs in a study, the most important first.
 
@@ -130,6 +131,8 @@ def importance_table(
         study: samples over which the importance is averaged.
         taxa: taxon of each ASV by feature id; None without taxonomy.
         covariates: metadata that the model reads; None if it reads the counts alone.
+        dense_bytes: memory of an array of samples x ASVs of the training study, float32. Of more
+            samples than have room the measures of the members are means over a random part.
 
     Returns:
         Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
@@ -158,8 +161,15 @@ def importance_table(
         columns["taxon"] = [taxa.get(name, "") for name in ids]
     members: list[Importance] = []
     folds: list[Sequence[F64]] = []
+    drawn = samples
+    most = dense_bytes // (4 * max(1, len(loaded.tokens_FL)))
+    if (number := samples.counts.shape[0]) > most:
+        # The kernel compares each sample with each ASV of the training study.
+        every = np.random.default_rng(SEED).permutation(number)
+        drawn = samples.take(np.sort(every[:most]))
+        info(f"Importance is the mean over {most} of {number} samples, drawn at random.")
     for name, model in models.items():
-        inputs = reader(name).read(samples, loaded.relations)
+        inputs = reader(name).read(drawn, loaded.relations)
         importance = model.importance(
             inputs, samples.tokens_FL, loaded.relations, loaded.facts.outputs
         )

@@ -21,14 +21,17 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 import aam as api
 from aam.arrays import F64
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.options.groups import TransformName
+from aam.contract.options.groups import TableOptions, TransformName
+from aam.data.study import load_study
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.evaluation.labels import Labels
 from aam.members.base import Samples
 from aam.members.forest import ForestInputs, as_csc, model_of
+from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, Landmarks
 from aam.members.member import Outputs
+from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.nucleotide_codes import FINEST
 from tests.support.artifacts import write_artifact
@@ -361,6 +364,22 @@ def test_bad_input_is_refused(
     assert pretrain(study, tmp_path / "encoder", "--tree", study / "tree.nwk") == 0
     capsys.readouterr()
     assert "no target" in refused(DataError, tmp_path / "encoder")
+
+
+@pytest.mark.medium
+def test_importance_of_many_samples_is_a_mean_over_a_part_of_them(run: Path, study: Path) -> None:
+    loaded = api.load(run).loaded
+    assert isinstance(loaded, TrainedModel)
+    data = load_study(TableOptions(table=study / "table.biom"))
+    room = 4 * 60 * len(loaded.tokens_FL)
+    every, part = (
+        importance_table(loaded, data, dense_bytes=number).set_index("feature-id")
+        for number in (2 * room, room)
+    )
+    # Of 120 samples 60 are drawn; prevalence and abundance are of all.
+    assert not part["effect"].equals(every["effect"].loc[part.index])
+    assert part["effect"].corr(every["effect"]) > 0.9
+    assert part["prevalence"].equals(every["prevalence"].loc[part.index])
 
 
 @pytest.mark.medium
