@@ -112,14 +112,19 @@ def test_train_leaves_each_study_out(
         assert not held_out & set(fold["batch"][fold["split"] != "test"])
 
 
-def test_joined_studies_that_the_folds_divide_are_named(
-    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def joined(tmp_path: Path, study_dir: Path) -> tuple[object, ...]:
+    """Return the options of a table and metadata with the column that `aam prepare` writes."""
     metadata = tmp_path / "metadata.tsv"
     table = with_studies(study_dir, metadata).rename(columns={"batch": "study"})
     table.to_csv(metadata, sep="\t", index=False)
-    files = ("--table", study_dir / "table.biom", "--metadata", metadata)
-    given = ("inspect", *files, "--metadata-column", "ph")
+    return ("--table", study_dir / "table.biom", "--metadata", metadata)
+
+
+def test_joined_studies_that_the_folds_divide_are_named(
+    joined: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("inspect", *joined, "--metadata-column", "ph")
     for more, warned in (((), True), (("--group-column", "study"), False)):
         assert aam(*given, *more) == 0
         printed = " ".join(capsys.readouterr().out.split())
@@ -127,13 +132,9 @@ def test_joined_studies_that_the_folds_divide_are_named(
 
 
 def test_scores_of_known_studies_are_none_of_a_new_one(
-    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
+    joined: tuple[object, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metadata = tmp_path / "metadata.tsv"
-    table = with_studies(study_dir, metadata).rename(columns={"batch": "study"})
-    table.to_csv(metadata, sep="\t", index=False)
-    files = ("--table", study_dir / "table.biom", "--metadata", metadata)
-    given = (*files, "--metadata-column", "ph", "--members", "kernel", "--group-column", "subject")
+    given = (*joined, "--metadata-column", "ph", "--members", "kernel", "--group-column", "subject")
     divided, apart = tmp_path / "divided", tmp_path / "apart"
     assert aam("train", *given, "--output-dir", divided) == 0
     printed = capsys.readouterr().out
