@@ -32,7 +32,7 @@ from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
 from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
 from aam.data.table import check_reads, leave_out_samples
-from aam.data.taxonomy import join_taxonomies, read_taxonomy
+from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget
 
 
@@ -92,9 +92,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     letters, ends = pack(names)
     save(tokens=encode(sequences, None, budget), asvs=letters, asvs_ends=ends)
     if taxa is not None:
-        if unmatched := sum(name not in taxa for name in names):
-            info(f"{unmatched} of {len(names)} ASVs are not in the taxonomy.")
-        letters, ends = pack(taxa.get(name, "") for name in names)
+        letters, ends = pack(taxon_cells(taxa, names))
         save(taxa=letters, taxa_ends=ends)
 
     # Counts are written block by block below a header with their number, which is known from the

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
@@ -82,6 +83,13 @@ def join_taxonomies(
                 common = takewhile(lambda pair: pair[0] == pair[1], pairs)
                 ranks_of[joined] = [rank for rank, _ in common]
     return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}
+
+
+def taxon_cells(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> list[str]:
+    """Return the taxon of each ASV, "" without one, and print how many have none."""
+    if unmatched := sum(name not in taxa for name in feature_ids):
+        info(f"{unmatched} of {len(feature_ids)} ASVs are not in the taxonomy.")
+    return [taxa.get(name, "") for name in feature_ids]
 
 
 def require_common(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> None:

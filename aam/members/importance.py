@@ -24,7 +24,7 @@ from aam.contract.errors import DataError, nearest
 from aam.contract.options.groups import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
-from aam.data.taxonomy import named_ranks, require_common
+from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
@@ -156,9 +156,7 @@ def importance_table(
     columns: dict[str, object] = {"feature-id": ids}
     if taxa is not None:
         require_common(taxa, ids)
-        if unmatched := sum(name not in taxa for name in ids):
-            info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
-        columns["taxon"] = [taxa.get(name, "") for name in ids]
+        columns["taxon"] = taxon_cells(taxa, ids)
     members: list[Importance] = []
     folds: list[Sequence[F64]] = []
     drawn = samples
