@@ -251,7 +251,7 @@ def confounding_sentences(
             continue
         title = TITLES[named[0].metric]
         intervals = (Score(column.value, column.lower, column.upper) for column in named)
-        scores = [score.text(named[0].metric).partition(" (")[0] for score in intervals]
+        scores = [score.estimate(named[0].metric) for score in intervals]
         if depth:
             text = f"The {DEPTH} {claim.format(s='s')} ({title} {scores[0]})"
         elif len(named) == 1:

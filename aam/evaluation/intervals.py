@@ -123,6 +123,10 @@ class Score:
         low, high = (metric_text(name, end, self.digits) for end in (self.lower, self.upper))
         return f"{low} to {high}"
 
+    def estimate(self, name: str = "") -> str:
+        """Format the value of a metric, with the digits that its interval supports."""
+        return metric_text(name, self.value, self.digits)
+
     def text(self, name: str = "") -> str:
         """Format the value of a metric and its interval, with the digits that this supports.
 
@@ -130,7 +134,7 @@ class Score:
         ('0.51 (0.41 to 0.62)', '0.512')
         """
         limits = self.limits(name)
-        return metric_text(name, self.value, self.digits) + (f" ({limits})" if limits else "")
+        return self.estimate(name) + (f" ({limits})" if limits else "")
 
 
 def jackknife_interval(

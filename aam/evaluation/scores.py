@@ -452,7 +452,7 @@ def _with_limits(score: Score) -> str:
     """Format a score and its interval for a text in brackets."""
     if score.value is None:
         return "not defined"
-    return score.text().replace(" (", ", ").removesuffix(")")
+    return ", ".join(filter(None, (score.estimate(), score.limits())))
 
 
 def _verdict(
@@ -602,8 +602,8 @@ def shown_metrics(metrics: Mapping[str, Score]) -> str:
             continue
         # The interval of a constant, of no width, says nothing.
         known = score.lower is not None and score.upper is not None and score.lower < score.upper
-        text = score.text(name)
-        parts.append(f"{name} {text if known and not parts else text.partition(' (')[0]}")
+        text = score.text(name) if known and not parts else score.estimate(name)
+        parts.append(f"{name} {text}")
     return ", ".join(parts)
 
 

@@ -260,7 +260,7 @@ class Forest(Estimator[ForestInputs]):
         encoder = fit_encoder(inputs.covariates)
         share = self.max_features if encoder is None else max(self.max_features, WITH_COVARIATES)
         # Studies are left out once, where a small study is predicted by the forests of `REPEATS`
-        # partitions: the seed alone changes an AUC by 0.03 with 200 trees (docs/experiments).
+        # partitions: the seed alone changes an AUC by 0.03 with 200 trees (benchmarks/members.py).
         small = labels.studies is not None and len(labels.values) < SMALL_SAMPLES
         forest = forest_class(
             self.n_estimators * (REPEATS if small else 1),

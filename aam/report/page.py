@@ -274,13 +274,12 @@ def tiles(given: ReportInput) -> list[Tile]:
         note = f"kernel, each '{repeated.column}' on one side of the split"
         figures.append(Tile(value, f"{TITLES[repeated.metric]} of new subjects", note))
     for name in names:
-        if name in metrics and metrics[name].value is not None:
-            value, _, interval = with_interval(name, metrics[name]).partition(" (")
+        if name in metrics and (score := metrics[name]).value is not None:
             unit = given.unit if name in ("mae", "rmse") else ""
-            note = interval.rstrip(")")
+            note = score.limits(name)
             if repeated is not None:
                 note = f"{note}; known subjects".removeprefix("; ")
-            figures.append(Tile(value, TITLES[name], note, unit))
+            figures.append(Tile(score.estimate(name), TITLES[name], note, unit))
         if studies is not None and name in studies.summaries:
             following = next_cell(studies.summaries[name])
             unit = given.unit if name == "mae" else ""
