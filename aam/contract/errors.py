@@ -21,6 +21,9 @@ _SHOWN_CHARACTERS = 100
 _LONGEST = 600
 """Characters of a part of a message; the middle of a longer one, as of a long path, is left out."""
 
+_NEAR = 0.7
+"""Part of the letters that two spellings have in common from which they are near."""
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters, line ends and marks of the direction of text."""
 
@@ -136,15 +139,28 @@ def first_few(ids: Iterable[object]) -> str:
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
+    Near are spellings that have seven of ten letters in common, in this order, and else those of
+    which the name is a whole word. Leading dashes and the difference between - and _ do not count.
+
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
+    >>> nearest("--quiet", ["--equal-depth"], "see `aam --help`")
+    'see `aam --help`'
     """
     import difflib  # 0.5 ms that only an error costs
 
-    spellings = {spelling.lower(): spelling for spelling in known}
-    matches = difflib.get_close_matches(name.lower(), list(spellings), n=most)
-    near = [spellings[match] for match in matches]
+    plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
+    matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
+    containing = [text for text in spellings if plain in re.split(r"[-. ]", text)]
+    # A word that many names contain tells none of them.
+    if not matches and len(containing) <= most:
+        matches = containing
+    near = [spellings[text] for text in matches]
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
+
+
+def _plain(name: str) -> str:
+    return name.lower().lstrip("-").replace("_", "-")
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:

@@ -208,6 +208,33 @@ def test_an_unknown_option_is_answered_with_the_nearest(
 
 
 @pytest.mark.parametrize(
+    ("command", "flag", "remedy"),
+    [
+        ("train", "--quiet", "2>/dev/null"),
+        ("train", "-v", "all messages are printed"),
+        ("train", "--m-metadata-file=map.tsv", "write --metadata"),
+        ("train", "-o", "write --output-dir"),
+        ("predict", "-o", "write --output"),
+        ("train", "--random_state", "write --seed"),
+        ("train", "--n-jobs", "write --cpu-threads"),
+        # Neither near in spelling nor in meaning: no option is proposed.
+        ("inspect", "--jobs", "see `aam inspect --help`"),
+        ("train", "--equality", "see `aam train --help`"),
+        ("train", "--size", "see `aam train --help`"),
+        ("train", "--weights-of-classes", "see `aam train --help`"),
+        ("search", "--group", "write --group-column"),
+    ],
+)
+def test_an_option_of_another_program_is_answered_with_the_same_one_here(
+    capsys: pytest.CaptureFixture[str], command: str, flag: str, remedy: str
+) -> None:
+    assert main([*command.split(), flag, "x"]) == 64
+    shown = capsys.readouterr().err
+    assert remedy in shown
+    assert "did you mean" not in shown
+
+
+@pytest.mark.parametrize(
     "args",
     [
         ["example"],

@@ -26,7 +26,7 @@ def here(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     ("args", "status", "message"),
     [
         (["bild", "cpu"], 64, "did you mean 'build'?"),
-        (["build", "cup"], 64, "did you mean 'cpu'?"),
+        (["build", "cpuu"], 64, "did you mean 'cpu'?"),
         (["build", "cpu", "--engine", "lxc"], 64, "No such engine: --engine lxc"),
         (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
         (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),

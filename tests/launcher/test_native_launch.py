@@ -92,6 +92,10 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
          "An option without its value: --image; write the value after it."),
         ([*SIMULATE, "--runtme", "native"],
          "`example` has no such option: '--runtme'; did you mean '--runtime'?"),
+        ([*SIMULATE, "--container", "cpu"],
+         "`example` has no such option: '--container'; write --image."),
+        ([*SIMULATE, "--reproducible"],
+         "`example` has no such option: '--reproducible'; see `aam-launch example --help`."),
         (["predict", "--table", "t"],
          "`predict` lacks required options: --model, --output; "
          "give a value for each."),

@@ -40,6 +40,38 @@ from aam.contract.options.groups import uses_network
 if TYPE_CHECKING:
     from aam.contract.records import Sourced
 
+FAMILIAR = {
+    word: flags.split()
+    for words, flags in (
+        ("-i --input --biom --features --feature-table --i-table", "--table"),
+        ("-m --mapping --metadata-file --m-metadata-file", "--metadata"),
+        ("-c --column --target --label --labels --m-metadata-column", "--metadata-column"),
+        ("--fasta --rep-seqs --i-data --i-sequences", "--sequences"),
+        ("--phylogeny --i-phylogeny --i-tree", "--tree"),
+        ("-o --out --outdir --output --output-dir --o-visualization", "--output-dir --output"),
+        ("-t -j --threads --cpus --cores --jobs --n-jobs --p-n-jobs", "--cpu-threads"),
+        ("--random-state --random-seed --p-random-state", "--seed"),
+        ("--group --groups --subject --subject-column --individual", "--group-column"),
+        ("--study --studies --cohort --batch --batch-column --dataset", "--study-column"),
+        ("-k --cv --kfold --n-splits --p-cv", "--folds"),
+        ("--classify --classification", "--classifier"),
+        ("-f --force", "--overwrite"),
+        ("-r --resume --continue", "--resume-from"),
+        ("--learning-rate", "--lr"),
+        ("--gpu --gpus --cuda --use-gpu", "--device"),
+        ("--container --sif", "--image"),
+    )
+    for word in words.split()
+}
+"""Options of QIIME 2, scikit-learn and shells, and those of this program that do the same; of
+several the first that a command has."""
+
+FAMILIAR_MODES = {
+    **dict.fromkeys(("-q", "--quiet", "--silent"), "add 2>/dev/null to leave out the messages"),
+    **dict.fromkeys(("-v", "--verbose", "--debug"), "all messages are printed already"),
+}
+"""Modes of other programs that this one does without, and the remedy."""
+
 Self = TypeVar("Self", bound="ParsedCommand")
 
 ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
@@ -252,8 +284,8 @@ def parse_options(
     given, rest = parse_known(known.values(), argv)
     unknown = next((argument for argument in rest if names_an_option(argument)), None)
     if unknown is not None:
-        flag = unknown.partition("=")[0]
-        remedy = nearest(flag, (*known, *others), f"see `{program} {command} --help`")
+        flag = with_dashes(unknown.partition("=")[0])
+        remedy = _remedy_of_unknown(flag, (*known, *others), f"see `{program} {command} --help`")
         raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
     first = next((spec for spec in known.values() if spec.first), None)
     if rest and first is not None and first.flag not in given:
@@ -272,6 +304,15 @@ def parse_options(
     if not incomplete:
         _require_all(known.values(), given, command)
     return given
+
+
+def _remedy_of_unknown(flag: str, known: Collection[str], otherwise: str) -> str:
+    if flag in FAMILIAR_MODES:
+        return FAMILIAR_MODES[flag]
+    if flag in FAMILIAR:  # by its spelling it would be near to others by chance
+        same = [option for option in FAMILIAR[flag] if option in known]
+        return f"write {same[0]}" if same else otherwise
+    return nearest(flag, known, otherwise)
 
 
 def leading_flags(command: str) -> tuple[str, ...]:
