@@ -34,11 +34,11 @@ def unlike(samples: int, subjects: int, seed: int) -> list[tuple[float, bool]]:
     frame = pd.DataFrame(study.counts.toarray(), study.sample_ids, study.sequences)
     frame = frame.loc[:, frame.sum() > 0]
     found = []
-    for train, test in GroupKFold(3).split(frame, groups=study.subject):
+    for train, test in GroupKFold(3).split(frame, groups=study.places.subject):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", AamWarning)
             model = AAMRegressor(members="kernel", evaluate=False)
-            model.fit(frame.iloc[train], study.ph[train], groups=study.subject[train])
+            model.fit(frame.iloc[train], study.places.ph[train], groups=study.places.subject[train])
             predicted = model.model_.predict(frame.iloc[test])
         part = float((predicted["unlike_training"] == "yes").mean())
         found.append((part, any("unlike" in str(warning.message) for warning in caught)))

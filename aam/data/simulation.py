@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import erf, sqrt
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +180,79 @@ def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
+class Niches:
+    """What decides the fitness of F ASVs in every study; S sites.
+
+    Attributes:
+        optimum, width: [F], along the gradient; in units of its span.
+        prevalence: [F], the part of the fitness that is the same in all samples.
+        clade: int64 [F], the clade of each ASV, from 0.
+        of_site_SC: the part that depends on the site and the clade.
+    """
+
+    optimum: F64
+    width: F64
+    prevalence: F64
+    clade: npt.NDArray[np.int64]
+    of_site_SC: F64
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where and of whom N samples were taken.
+
+    Attributes:
+        subject, site: int64 [N], numbers from 0.
+        gradient: [N], what acts on the ASVs, in units of its span.
+        ph: [N], the pH as measured, 4 to 9.
+    """
+
+    subject: npt.NDArray[np.int64]
+    site: npt.NDArray[np.int64]
+    gradient: F64
+    ph: F64
+
+    @property
+    def gradient_ph(self) -> F64:
+        """The gradient in units of pH, [N]."""
+        return PH_LOW + PH_SPAN * self.gradient
+
+
+@dataclass(frozen=True)
+class Studies:
+    """What differs between K studies of N samples; K is 1 and all effects 0 without several.
+
+    Attributes:
+        number: int64 [N], the study of each sample, from 0.
+        is_case: bool [N], whether the disease acts on the sample.
+        batch_KF: preference of each study for each ASV.
+        disease_KF: effect of the disease on the fitness of each ASV.
+        depth_K: mean reads of a sample.
+    """
+
+    number: npt.NDArray[np.int64]
+    is_case: npt.NDArray[np.bool_]
+    batch_KF: F64
+    disease_KF: F64
+    depth_K: F64
+
+
+@dataclass(frozen=True)
+class Response:
+    """A column that P planted ASVs decide.
+
+    Attributes:
+        planted: int64 [P], numbers of the ASVs; empty without any.
+        effects: [P], 1 or -1, for one standard deviation of their log abundance.
+        values: [N], sum of the effects, and noise.
+    """
+
+    planted: npt.NDArray[np.int64]
+    effects: F64
+    values: F64
+
+
+@dataclass(frozen=True)
 class SimulatedStudy:
     """A simulated study with its truth; N samples, F ASVs.
 
@@ -187,33 +261,17 @@ class SimulatedStudy:
         sequences: F distinct sequences, the names of the tree's tips.
         counts: int32 [N, F] reads, without explicit zeros.
         tree: the tree; tip f is ASV f.
-        gradient: [N], the pH that acts on the ASVs.
-        ph: [N], the pH as measured, 4 to 9.
-        site, subject, study: int64 [N], numbers from 0.
-        is_case: bool [N], whether the disease acts on the sample; of several studies alone.
-        disease_KF: effect of the disease on the fitness of each ASV in each of K studies.
-        optimum, width: [F], the niche of each ASV in units of pH.
-        planted: int64 [P], ASVs that decide the response; empty without any.
-        effects: [P], 1 or -1, for one standard deviation of their log abundance.
-        response: [N], sum of the effects, and noise.
+        niches, places, studies, response: the truth.
     """
 
     sample_ids: tuple[str, ...]
     sequences: tuple[str, ...]
     counts: sparse.csr_array
     tree: SimulatedTree
-    gradient: F64
-    ph: F64
-    site: npt.NDArray[np.int64]
-    subject: npt.NDArray[np.int64]
-    study: npt.NDArray[np.int64]
-    is_case: npt.NDArray[np.bool_]
-    disease_KF: F64
-    optimum: F64
-    width: F64
-    planted: npt.NDArray[np.int64]
-    effects: F64
-    response: F64
+    niches: Niches
+    places: Places
+    studies: Studies
+    response: Response
 
     @property
     def reads(self) -> npt.NDArray[np.int64]:
@@ -231,10 +289,30 @@ def simulate(options: Example) -> SimulatedStudy:
 
     The output folder is not used.
     """
-    studies = max(1, options.studies)
     if not options.subjects:
         subjects = min(options.samples, max(options.sites, options.samples // 3))
         options = replace(options, subjects=options.samples if options.studies else subjects)
+    _check_size(options)
+    # One stream each, so that another number of samples leaves the tree as it is.
+    for_tree, for_dna, for_niches, for_samples, for_response, for_studies = np.random.default_rng(
+        options.seed
+    ).spawn(6)
+    tree = yule_tree(options.asvs, for_tree)
+    sequences = evolve_dna(tree, options.length, for_dna)
+    niches = _niches(tree, options.sites, for_niches)
+    places = _places(options, for_niches)
+    studies = _studies(options, tree, places.subject, for_studies)
+    counts = _counts(niches, places, studies, _present(options), for_samples)
+    response = _response(counts, options.planted, for_response)
+    digits = len(str(options.samples))
+    # As in real studies, samples of several studies have the same ids.
+    numbers = [row % options.samples + 1 for row in range(counts.shape[0])]
+    sample_ids = tuple(f"S{number:0{digits}d}" for number in numbers)
+    return SimulatedStudy(sample_ids, sequences, counts, tree, niches, places, studies, response)
+
+
+def _check_size(options: Example) -> None:
+    """Refuse a study that cannot be simulated, or not in the memory that is available."""
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
     for name, low, high in (
         ("samples", 2, 10_000_000),
@@ -252,7 +330,7 @@ def simulate(options: Example) -> SimulatedStudy:
             remedy = f"give {low} to {high} with these options"
             raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
     size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
-    size += _COUNT_BYTES * options.samples * options.richness * studies
+    size += _COUNT_BYTES * options.samples * options.richness * max(1, options.studies)
     size += _ASV_BYTES * options.asvs * options.studies // 10
     if size > (available := memory_available()):
         raise UsageError(
@@ -260,23 +338,24 @@ def simulate(options: Example) -> SimulatedStudy:
             f"it takes {shown_size(size)}, {shown_size(available)} are available",
             "give fewer --samples or --asvs, or a smaller --length or --richness",
         )
-    samples, subjects = options.samples * studies, options.subjects * studies
-    # One stream each, so that another number of samples leaves the tree as it is.
-    for_tree, for_dna, for_niches, for_samples, for_response, for_studies = np.random.default_rng(
-        options.seed
-    ).spawn(6)
-    tree = yule_tree(options.asvs, for_tree)
-    sequences = evolve_dna(tree, options.length, for_dna)
 
-    # Niches of the ASVs, and samples of subjects, who live at sites, along the gradient.
-    rng = for_niches
+
+def _niches(tree: SimulatedTree, sites: int, rng: np.random.Generator) -> Niches:
+    """Draw niches, inherited along the tree, and preferences of clades for sites."""
+    asvs = len(tree.tips)
     optimum = _uniform(brownian(tree, rng)) * 1.2 - 0.1
     low, high = np.log(NICHE_WIDTH)
-    width = np.exp(rng.normal((low + high) / 2, (high - low) / 2.56, options.asvs))
-    prevalence = PREVALENCE * rng.standard_normal(options.asvs)
-    shifts = rng.standard_normal((options.sites, SITE_CLADES)) * SITE_SHIFT
+    width = np.exp(rng.normal((low + high) / 2, (high - low) / 2.56, asvs))
+    prevalence = PREVALENCE * rng.standard_normal(asvs)
+    shifts = rng.standard_normal((sites, SITE_CLADES)) * SITE_SHIFT
     shifts[rng.random(shifts.shape) < 0.5] = 0
-    clade = clades(tree, SITE_CLADES)
+    return Niches(optimum, width, prevalence, clades(tree, SITE_CLADES), shifts)
+
+
+def _places(options: Example, rng: np.random.Generator) -> Places:
+    """Place samples of subjects, who live at sites, along the gradient."""
+    studies = max(1, options.studies)
+    samples, subjects = options.samples * studies, options.subjects * studies
     subject = np.arange(samples) * subjects // samples
     site = rng.permutation(np.arange(subjects) % options.sites)[subject]
     between = sqrt(SUBJECT_SHARE) * rng.standard_normal(subjects)[subject]
@@ -284,26 +363,36 @@ def simulate(options: Example) -> SimulatedStudy:
     gradient = _uniform(between + within)
     noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, samples)
     ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
+    return Places(subject, site, gradient, ph)
 
-    # Batch effects, cases and the genera of the disease, of several studies alone.
-    rng = for_studies
-    study = np.arange(samples) // options.samples
-    is_case = np.zeros(samples, dtype=np.bool_)
-    disease_KF = batch_KF = np.zeros((studies, options.asvs))
+
+def _studies(
+    options: Example,
+    tree: SimulatedTree,
+    subject: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+) -> Studies:
+    """Draw batch effects, depths, cases and the genera of the disease, of several studies alone."""
+    studies = max(1, options.studies)
+    number = np.arange(len(subject)) // options.samples
+    is_case = np.zeros(len(subject), dtype=np.bool_)
+    none_KF = np.zeros((studies, options.asvs))
     depth_K = np.full(studies, float(options.depth))
-    if options.studies:
-        batch_KF = STUDY_SHIFT * rng.standard_normal(batch_KF.shape)
-        batch_KF[rng.random(batch_KF.shape) > STUDY_ASVS] = ABSENT
-        depth_K *= np.exp(STUDY_DEPTH * rng.standard_normal(studies))
-        share_N = np.linspace(*CASES, studies)[study]
-        # Of each study, the subjects of its first places in a random order.
-        place = rng.random(subjects)[subject]
-        for number in range(studies):
-            rows = study == number
-            is_case[rows] = place[rows] <= np.quantile(place[rows], share_N[rows][0])
-        disease_KF = _disease(tree, studies, rng)
+    if not options.studies:
+        return Studies(number, is_case, none_KF, none_KF, depth_K)
+    batch_KF = STUDY_SHIFT * rng.standard_normal(none_KF.shape)
+    batch_KF[rng.random(batch_KF.shape) > STUDY_ASVS] = ABSENT
+    depth_K *= np.exp(STUDY_DEPTH * rng.standard_normal(studies))
+    # The cases of a study are the subjects of the first places in a random order.
+    place = rng.random(subject[-1] + 1)[subject]
+    for study, share in enumerate(np.linspace(*CASES, studies)):
+        rows = number == study
+        is_case[rows] = place[rows] <= np.quantile(place[rows], share)
+    return Studies(number, is_case, batch_KF, _disease(tree, studies, rng), depth_K)
 
-    # By bisection, how many ASVs must be present for `richness` of them to have reads.
+
+def _present(options: Example) -> float:
+    """Return how many ASVs must be present for `richness` of them to have reads, by bisection."""
     spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
     share = spread / spread.mean()
     fewest, most = float(options.richness), float(options.asvs)
@@ -311,72 +400,61 @@ def simulate(options: Example) -> SimulatedStudy:
         present = (fewest + most) / 2
         seen = present * float(np.mean(1 - np.exp(-options.depth / present * share)))
         fewest, most = (present, most) if seen < options.richness else (fewest, present)
-    present = (fewest + most) / 2
+    return (fewest + most) / 2
 
-    rng = for_samples
+
+def _counts(
+    niches: Niches, places: Places, studies: Studies, present: float, rng: np.random.Generator
+) -> sparse.csr_array:
+    """Draw the reads of one sample after another, int32 [N, F], of about `present` ASVs each."""
+    samples, asvs = len(places.subject), len(niches.optimum)
     columns, reads = [], []
-    common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
+    common = np.zeros(asvs)  # The part of the fitness that a subject's samples share.
     for row in track(range(samples), "Samples", samples, "samples"):
-        if row == 0 or subject[row] != subject[row - 1]:
-            individual = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
-            common = prevalence + individual + shifts[site[row], clade] + batch_KF[study[row]]
-        fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
-        fitness += is_case[row] * disease_KF[study[row]]
+        study = studies.number[row]
+        if row == 0 or places.subject[row] != places.subject[row - 1]:
+            individual = SUBJECT_SHIFT * rng.standard_normal(asvs)
+            of_site = niches.of_site_SC[places.site[row], niches.clade]
+            common = niches.prevalence + individual + of_site + studies.batch_KF[study]
+        distance = (places.gradient[row] - niches.optimum) / niches.width
+        fitness = common - 0.5 * distance**2
+        fitness += studies.is_case[row] * studies.disease_KF[study]
         # The fittest ASVs are present, with an abundance that depends in part on their fitness.
-        score = fitness + CHANCE * rng.standard_normal(len(fitness))
+        score = fitness + CHANCE * rng.standard_normal(asvs)
         number = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
-        number = min(max(number, 1), len(fitness))
+        number = min(max(number, 1), asvs)
         chosen = np.sort(np.argpartition(score, -number)[-number:])
         rank = score[chosen] - score[chosen].mean()
         rank /= max(float(rank.std()), 1e-12)
         log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(number))
         abundance = np.exp(log - log.max())
-        drawn = depth_K[study[row]] * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
+        drawn = studies.depth_K[study] * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
         counted = rng.multinomial(max(1, round(drawn)), abundance / abundance.sum())
         columns.append(chosen[counted > 0].astype(np.int32))
         reads.append(counted[counted > 0].astype(np.int32))
-    ends = np.cumsum([0, *(len(asvs) for asvs in columns)])
-    counts = sparse.csr_array(
-        (np.concatenate(reads), np.concatenate(columns), ends),
-        shape=(samples, options.asvs),
-    )
+    ends = np.cumsum([0, *(len(present_asvs) for present_asvs in columns)])
+    parts = (np.concatenate(reads), np.concatenate(columns), ends)
+    return sparse.csr_array(parts, shape=(samples, asvs))
 
-    # ASVs that are neither rare nor everywhere decide the response.
-    rng = for_response
-    shared = np.bincount(counts.indices, minlength=options.asvs) / samples
-    candidates = np.flatnonzero((shared > 0.1) & (shared < 0.9))
-    if options.planted > len(candidates):
+
+def _response(counts: sparse.csr_array, planted: int, rng: np.random.Generator) -> Response:
+    """Let `planted` ASVs that are neither rare nor everywhere decide a response."""
+    samples, asvs = counts.shape
+    prevalence = np.bincount(counts.indices, minlength=asvs) / samples
+    candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
+    if planted > len(candidates):
         raise UsageError(
             "Too few ASVs occur in 10 to 90 % of the samples",
-            f"{len(candidates)} for --planted {options.planted}",
+            f"{len(candidates)} for --planted {planted}",
             "give a smaller --planted",
         )
-    planted = np.sort(rng.choice(candidates, options.planted, replace=False))
-    effects = rng.choice([-1.0, 1.0], options.planted)
-    relative = counts[:, planted].toarray() / counts.sum(axis=1, dtype=np.int64)[:, None]
+    chosen = np.sort(rng.choice(candidates, planted, replace=False))
+    effects = rng.choice([-1.0, 1.0], planted)
+    relative = counts[:, chosen].toarray() / counts.sum(axis=1, dtype=np.int64)[:, None]
     log = np.log10(1 + 1e4 * relative)
     scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
-    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(samples)
-    digits = len(str(options.samples))
-    return SimulatedStudy(
-        # As in real studies, samples of several studies have the same ids.
-        sample_ids=tuple(f"S{row % options.samples + 1:0{digits}d}" for row in range(samples)),
-        sequences=sequences,
-        counts=counts,
-        tree=tree,
-        gradient=PH_LOW + PH_SPAN * gradient,
-        ph=ph,
-        site=site,
-        subject=subject,
-        study=study,
-        is_case=is_case,
-        disease_KF=disease_KF,
-        optimum=PH_LOW + PH_SPAN * optimum,
-        width=PH_SPAN * width,
-        planted=planted,
-        effects=effects,
-        response=response,
-    )
+    values = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(samples)
+    return Response(chosen, effects, values)
 
 
 def _disease(tree: SimulatedTree, studies: int, rng: np.random.Generator) -> F64:
@@ -417,7 +495,7 @@ def study_folders(options: Example) -> tuple[Path, ...]:
     return tuple(options.output_dir / name for name in names)
 
 
-def _places(options: Example) -> tuple[Path, ...]:
+def _paths(options: Example) -> tuple[Path, ...]:
     """Return the paths of all files, those of each study first."""
     of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
     return (*of_studies, *(options.output_dir / name for name in OF_ALL))
@@ -425,8 +503,8 @@ def _places(options: Example) -> tuple[Path, ...]:
 
 def require_free(options: Example) -> None:
     """Refuse to replace a file of a study without --overwrite."""
-    for place in _places(options):
-        refuse_existing(place, options.overwrite)
+    for path in _paths(options):
+        refuse_existing(path, options.overwrite)
 
 
 def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
@@ -437,11 +515,10 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
     every predictor.
     """
     require_free(options)
-    seen = np.unique(study.counts.indices)
     contents: list[bytes] = []
     names_K: list[Sequence[str]] = []
     for number in range(max(1, options.studies)):
-        rows = np.flatnonzero(study.study == number)
+        rows = np.flatnonzero(study.studies.number == number)
         length = options.length
         if options.studies and number == min(OTHER_LABORATORY, options.studies - 1):
             length = round(OTHER_LENGTH * length)
@@ -453,28 +530,51 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
             _metadata_bytes(study, options, rows, OTHER_CLASSES if is_other else CLASSES)
         )
 
-    # Taxa are clades of the tree; a sequence that is cut has that of the first ASV with it.
+    taxon_of = _taxa(study, names_K)
+    taxa = [("Feature ID", "Taxon"), *taxon_of.items()]
+    contents += [
+        newick(study.tree, study.sequences).encode(),
+        "".join("\t".join(row) + "\n" for row in taxa).encode(),
+        (json.dumps(_truth(study, options, taxon_of), indent=1) + "\n").encode(),
+    ]
+    paths = _paths(options)
+    with ExitStack() as stack:
+        for path, data in zip(paths, contents, strict=True):
+            stack.enter_context(atomic_write(path)).write_bytes(data)
+    return paths
+
+
+def _taxa(study: SimulatedStudy, names_K: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the taxon of each ASV with reads, under its names in all studies: clades of the tree.
+
+    A sequence that is cut has the taxon of the first ASV with it.
+    """
     family, genus = (clades(study.tree, count) + 1 for count in (_FAMILIES, _GENERA))
     taxon_of: dict[str, str] = {}
-    for asv in seen.tolist():
+    for asv in np.unique(study.counts.indices).tolist():
+        taxon = f"d__Simulated; f__Family-{family[asv]}; g__Genus-{family[asv]}.{genus[asv]}"
         for names in names_K:
-            taxon = f"d__Simulated; f__Family-{family[asv]}; g__Genus-{family[asv]}.{genus[asv]}"
             taxon_of.setdefault(names[asv], taxon)
-    taxa = [("Feature ID", "Taxon"), *taxon_of.items()]
+    return taxon_of
 
+
+def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str]) -> dict[str, Any]:
+    """Return what truth.json holds."""
+    niches, places, response = study.niches, study.places, study.response
     parameters = asdict(options)
     del parameters["output_dir"], parameters["overwrite"]
-    error = float(np.square(study.ph - study.gradient).sum())
-    spread = float(np.square(study.ph - study.ph.mean()).sum())
-    niches = zip(study.optimum.tolist(), study.width.tolist(), strict=True)
+    error = float(np.square(places.ph - places.gradient_ph).sum())
+    spread = float(np.square(places.ph - places.ph.mean()).sum())
+    optima = (PH_LOW + PH_SPAN * niches.optimum).tolist()
+    widths = (PH_SPAN * niches.width).tolist()
     letters = ascii_lowercase[: options.studies]
-    folders = [letters[number : number + 1] for number in study.study.tolist()]
-    gradient = zip(folders, study.sample_ids, study.gradient.round(4).tolist(), strict=True)
-    truth = {
+    folders = [letters[number : number + 1] for number in study.studies.number.tolist()]
+    gradient = zip(folders, study.sample_ids, places.gradient_ph.round(4).tolist(), strict=True)
+    return {
         "aam": __version__,
         "parameters": parameters,
         "measured": {
-            "asvs_with_reads": len(seen),
+            "asvs_with_reads": len(np.unique(study.counts.indices)),
             "reads": int(study.reads.sum()),
             "mean_richness": round(float(study.richness.mean()), 2),
             "mean_depth": round(float(study.reads.mean()), 2),
@@ -485,11 +585,13 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
         },
         "niches_ph": {
             name: [round(optimum, 4), round(width, 4)]
-            for name, (optimum, width) in zip(study.sequences, niches, strict=True)
+            for name, optimum, width in zip(study.sequences, optima, widths, strict=True)
         },
         "planted": {
             study.sequences[asv]: effect
-            for asv, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
+            for asv, effect in zip(
+                response.planted.tolist(), response.effects.tolist(), strict=True
+            )
         },
         # Of each study, the genera that the disease changes.
         "disease": {
@@ -498,19 +600,9 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
                 for asv in np.flatnonzero(effects_F)
                 if study.sequences[asv] in taxon_of
             }
-            for letter, effects_F in zip(letters, study.disease_KF, strict=False)
+            for letter, effects_F in zip(letters, study.studies.disease_KF, strict=False)
         },
     }
-    contents += [
-        newick(study.tree, study.sequences).encode(),
-        "".join("\t".join(row) + "\n" for row in taxa).encode(),
-        (json.dumps(truth, indent=1) + "\n").encode(),
-    ]
-    places = _places(options)
-    with ExitStack() as stack:
-        for place, data in zip(places, contents, strict=True):
-            stack.enter_context(atomic_write(place)).write_bytes(data)
-    return places
 
 
 def _table_bytes(counts: sparse.csr_array, ids: Sequence[str], names: Sequence[str]) -> bytes:
@@ -539,15 +631,21 @@ def _metadata_bytes(
 ) -> bytes:
     """Return the metadata of the samples at `rows` as QIIME 2 reads it."""
     columns: dict[str, tuple[str, list[str]]] = {
-        "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
-        "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
-        "subject": ("categorical", [f"subject-{number + 1:03d}" for number in study.subject]),
+        "ph": ("numeric", [f"{value:.2f}" for value in study.places.ph]),
+        "site": ("categorical", [f"site-{number + 1}" for number in study.places.site]),
+        "subject": (
+            "categorical",
+            [f"subject-{number + 1:03d}" for number in study.places.subject],
+        ),
         "depth": ("numeric", [str(reads) for reads in study.reads]),
     }
-    if len(study.planted):
-        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
+    if len(study.response.planted):
+        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response.values])
     if options.studies:
-        columns = {"disease": ("categorical", [classes[int(c)] for c in study.is_case]), **columns}
+        columns = {
+            "disease": ("categorical", [classes[int(c)] for c in study.studies.is_case]),
+            **columns,
+        }
     lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
     cells = [study.sample_ids, *(values for _, values in columns.values())]
     lines += [tuple(column[row] for column in cells) for row in rows.tolist()]

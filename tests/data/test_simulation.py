@@ -104,7 +104,9 @@ def test_near_tips_have_near_sequences_and_near_niches(larger: SimulatedStudy) -
     one, two = order[same], order[same + 1]
     far = np.random.default_rng(0).permutation(len(letters))[: len(one)]
     assert (letters[one] != letters[two]).mean() < 0.4 * (letters[one] != letters[far]).mean()
-    near, strange = (np.median(abs(larger.optimum[one] - larger.optimum[k])) for k in (two, far))
+    near, strange = (
+        np.median(abs(larger.niches.optimum[one] - larger.niches.optimum[k])) for k in (two, far)
+    )
     assert near < 0.5 * strange
 
 
@@ -113,8 +115,8 @@ def test_a_study_has_realistic_statistics(larger: SimulatedStudy) -> None:
     assert larger.richness.mean() == pytest.approx(185, rel=0.1)
     assert larger.reads.mean() == pytest.approx(10_000, rel=0.1)
     assert larger.reads.min() >= 1
-    assert 4 <= larger.ph.min() < 4.6
-    assert 8.4 < larger.ph.max() <= 9
+    assert 4 <= larger.places.ph.min() < 4.6
+    assert 8.4 < larger.places.ph.max() <= 9
     tree = skbio.TreeNode.read(io.StringIO(newick(larger.tree, larger.sequences)))
     counts = larger.counts[:120:3].toarray()
     made = beta_diversity("unweighted_unifrac", counts, taxa=larger.sequences, tree=tree)
@@ -125,9 +127,11 @@ def test_a_study_has_realistic_statistics(larger: SimulatedStudy) -> None:
     held = larger.counts.toarray() > 0
     shared = held.astype(int) @ held.T.astype(int)
     jaccard = shared / (held.sum(1)[:, None] + held.sum(1)[None] - shared)
-    same = larger.subject[:, None] == larger.subject[None]
+    same = larger.places.subject[:, None] == larger.places.subject[None]
     assert jaccard[same & ~np.eye(200, dtype=bool)].mean() > 1.2 * jaccard[~same].mean()
-    assert len({*zip(larger.site.tolist(), larger.subject.tolist(), strict=True)}) == 40
+    assert (
+        len({*zip(larger.places.site.tolist(), larger.places.subject.tolist(), strict=True)}) == 40
+    )
 
 
 @pytest.mark.medium
@@ -140,9 +144,12 @@ def test_a_random_forest_predicts_part_of_the_gradient(
     relative = (larger.counts / larger.reads[:, None]).toarray()
     forest = RandomForestRegressor(50, max_features=0.3, min_samples_leaf=2, random_state=0)
     guessed = cross_val_predict(
-        forest, relative, larger.ph, cv=GroupKFold(5), groups=larger.subject
+        forest, relative, larger.places.ph, cv=GroupKFold(5), groups=larger.places.subject
     )
-    left = np.square(guessed - larger.ph).sum() / np.square(larger.ph - larger.ph.mean()).sum()
+    left = (
+        np.square(guessed - larger.places.ph).sum()
+        / np.square(larger.places.ph - larger.places.ph.mean()).sum()
+    )
     assert 0.55 < 1 - left < 0.88
     write_study(larger, dataclasses.replace(LARGER, output_dir=tmp_path))
     known = json.loads((tmp_path / "truth.json").read_text())["measured"]["r2_of_the_gradient"]
@@ -189,23 +196,23 @@ def test_studies_differ_in_asvs_depth_and_cases_and_share_the_disease(
 ) -> None:
     _, study = studies
     counts = study.counts.toarray()
-    shares = [float(study.is_case[study.study == k].mean()) for k in range(4)]
+    shares = [float(study.studies.is_case[study.studies.number == k].mean()) for k in range(4)]
     assert shares == pytest.approx([0.3, 0.433, 0.567, 0.7], abs=0.02)
-    has_KF = np.array([counts[study.study == k].any(axis=0) for k in range(4)])
+    has_KF = np.array([counts[study.studies.number == k].any(axis=0) for k in range(4)])
     assert 0.3 < (has_KF[0] & has_KF[1]).sum() / has_KF[0].sum() < 0.8
-    depths = [float(study.reads[study.study == k].mean()) for k in range(4)]
+    depths = [float(study.reads[study.studies.number == k].mean()) for k in range(4)]
     assert max(depths) > 1.3 * min(depths)
-    shared_F = (study.disease_KF != 0).all(axis=0)
-    own_KF = (study.disease_KF != 0) & ~shared_F
+    shared_F = (study.studies.disease_KF != 0).all(axis=0)
+    own_KF = (study.studies.disease_KF != 0) & ~shared_F
     assert own_KF.any(axis=1).all()
     assert own_KF.sum(axis=0).max() == 1
     for k in range(4):
-        present = counts[study.study == k] > 0
-        cases = study.is_case[study.study == k]
+        present = counts[study.studies.number == k] > 0
+        cases = study.studies.is_case[study.studies.number == k]
         shift_F = present[cases].mean(axis=0) - present[~cases].mean(axis=0)
-        moved = float((shift_F * study.disease_KF[k])[shared_F & has_KF[k]].mean())
+        moved = float((shift_F * study.studies.disease_KF[k])[shared_F & has_KF[k]].mean())
         assert moved > 0.03
-        assert float((shift_F * study.disease_KF[k])[own_KF[k] & has_KF[k]].mean()) > 0.03
+        assert float((shift_F * study.studies.disease_KF[k])[own_KF[k] & has_KF[k]].mean()) > 0.03
 
 
 def test_studies_are_written_apart_and_join(

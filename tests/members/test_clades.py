@@ -51,8 +51,8 @@ def study() -> tuple[Samples, Labels]:
     )  # fmt: skip
     found = simulate(options)
     samples = Samples(sparse.csr_array(found.counts), encode(found.sequences, None))
-    names = [str(name) for name in found.subject]
-    return samples, Labels.of(found.ph.astype(np.float64), (), names)
+    names = [str(name) for name in found.places.subject]
+    return samples, Labels.of(found.places.ph.astype(np.float64), (), names)
 
 
 def _clades(dendrogram: Dendrogram) -> list[set[int]]:

@@ -44,13 +44,15 @@ def samples() -> Samples:
 @pytest.fixture(scope="module")
 def numbers() -> Labels:
     study = simulate(OPTIONS)
-    return Labels.of(study.ph.astype(np.float64), (), [str(name) for name in study.subject])
+    return Labels.of(
+        study.places.ph.astype(np.float64), (), [str(name) for name in study.places.subject]
+    )
 
 
 @pytest.fixture(scope="module")
 def sites() -> Labels:
     study = simulate(OPTIONS)
-    return Labels.of(study.site.astype(np.float64), ("a", "b", "c"), None)
+    return Labels.of(study.places.site.astype(np.float64), ("a", "b", "c"), None)
 
 
 def test_similarity_falls_with_mismatches_and_ends_count_half() -> None:

@@ -84,8 +84,8 @@ def _write_curves(path: Path, kind: str, seed: int) -> None:
 
 def _write_embeddings(path: Path, study: SimulatedStudy) -> None:
     rng = np.random.default_rng(0)
-    away = (study.gradient - 6.5)[:, None] * rng.standard_normal(16)
-    vectors = away + np.eye(16)[study.site] + rng.normal(0, 0.4, (len(study.ph), 16))
+    away = (study.places.gradient_ph - 6.5)[:, None] * rng.standard_normal(16)
+    vectors = away + np.eye(16)[study.places.site] + rng.normal(0, 0.4, (len(study.places.ph), 16))
     lines = ["sample-id\t" + "\t".join(f"e{k}" for k in range(16))]
     for name, vector in zip(study.sample_ids, vectors, strict=True):
         lines.append(name + "\t" + "\t".join(f"{value:.6g}" for value in vector))
@@ -95,8 +95,8 @@ def _write_embeddings(path: Path, study: SimulatedStudy) -> None:
 def _write_predictions(
     path: Path, study: SimulatedStudy, splits: tuple[Split, ...], classifier: bool
 ) -> None:
-    names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
-    values = (study.site if classifier else study.ph).astype(np.float64)
+    names = tuple(f"site-{k + 1}" for k in range(study.places.site.max() + 1)) if classifier else ()
+    values = (study.places.site if classifier else study.places.ph).astype(np.float64)
     folds = Folds(Labels.of(values, names, None), splits, 42)
     tokens_FL = encode(study.sequences, None)
     samples = TrainingSamples(Samples(study.counts, tokens_FL), AsvRelations(tokens_FL))
