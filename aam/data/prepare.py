@@ -3,15 +3,14 @@
 The table is read twice: once to validate it and to find the ASVs with reads, once to write it, with
 ASVs ordered by id and without those that are not in the tree. Memory holds one block, and the ids,
 sequences and tree. A study loaded from the store equals, bit for bit, the one that `load_study`
-loads from the same files. Several
-tables are joined first (`aam.data.joined_tables`).
+loads from the same files. Several tables are joined first (`aam.data.joined_tables`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,10 @@ from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.version import __version__
 from aam.data.formats.npy import write_npy
-from aam.data.formats.tables import BLOCK_BYTES
+from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
 from aam.data.joined_tables import join_tables
+from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
 from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
@@ -54,6 +54,51 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     taxonomies = [read_taxonomy(path) for path in options.taxonomy]
     taxa = join_taxonomies(taxonomies, joined.id_of_asv) if taxonomies else None
     table, sequence_of = joined.table, joined.sequence_of
+    richness_N, prevalence_F = _occurrences(table)
+    source = ", ".join(f"'{path}'" for path in options.table)
+    drop_empty = options.drop_empty_samples
+    _, held = check_reads(richness_N, prevalence_F, table.sample_ids, source, drop_empty)
+    # ASVs are ordered by id; those without reads in any sample are left out.
+    columns = np.array(sorted(held.tolist(), key=table.feature_ids.__getitem__), dtype=np.int64)
+    arrays = _Arrays(folder, {})
+    if options.tree is not None:
+        ids = [table.feature_ids[column] for column in columns.tolist()]
+        drop, midpoint = options.drop_missing_asvs, options.root_at_midpoint
+        phylogeny, placed = read_phylogeny(options.tree, ids, drop, midpoint, budget, joined.tips)
+        columns = columns[placed]
+        arrays.save("lengths", phylogeny.lengths_G)
+        arrays.save("ancestors", phylogeny.indices)
+        arrays.save("ancestors_ends", phylogeny.indptr)
+        del phylogeny
+    names = tuple(table.feature_ids[column] for column in columns.tolist())
+    if sequence_of is None:
+        sequences = sequences_of(names, next(iter(options.sequences), None), budget)
+    else:
+        sequences = tuple(sequence_of[name] for name in names)
+    arrays.save("tokens", encode(sequences, None, budget))
+    arrays.save_strings("asvs", names)
+    if taxa is not None:
+        arrays.save_strings("taxa", taxon_cells(taxa, names))
+
+    entries = int(prevalence_F[columns].sum())
+    kept_richness_N, reads_N = arrays.save_counts(table, columns, entries)
+    kept_N = kept_richness_N > 0
+    emptied = [table.sample_ids[row] for row in np.flatnonzero((richness_N > 0) & ~kept_N).tolist()]
+    leave_out_samples("Samples without an ASV of the tree", emptied, drop_empty)
+    arrays.save("counts_ends", np.concatenate([[0], np.cumsum(kept_richness_N[kept_N])]))
+    arrays.save("reads", reads_N[kept_N])
+    samples = [table.sample_ids[row] for row in np.flatnonzero(kept_N).tolist()]
+    arrays.save_strings("samples", samples)
+    if metadata is not None:
+        arrays.save_metadata(metadata, samples)
+    metadata_columns = None if metadata is None else list(metadata.columns)
+    header = StoreHeader(FORMAT, __version__, metadata_columns, _sources(options), arrays.saved)
+    write_json(folder / HEADER, asdict(header))
+    return len(samples), len(columns), entries
+
+
+def _occurrences(table: TableBlocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ASVs of each sample [N] and the samples of each ASV [F]."""
     richness_N = np.zeros(len(table.sample_ids), dtype=np.int64)
     prevalence_F = np.zeros(len(table.feature_ids), dtype=np.int64)
     first = 0
@@ -61,67 +106,54 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         richness_N[first : first + counts.shape[0]] = np.diff(counts.indptr)
         prevalence_F += np.bincount(counts.indices, minlength=len(prevalence_F))
         first += counts.shape[0]
-    source = ", ".join(f"'{path}'" for path in options.table)
-    drop_empty = options.drop_empty_samples
-    _, held = check_reads(richness_N, prevalence_F, table.sample_ids, source, drop_empty)
-    # ASVs are ordered by id; those without reads in any sample are left out.
-    columns = np.array(sorted(held.tolist(), key=table.feature_ids.__getitem__), dtype=np.int64)
-    arrays: dict[str, StoredArray] = {}
+    return richness_N, prevalence_F
 
-    def save(**written: NDArray[Any]) -> None:
-        for name, values in written.items():
-            write_npy(folder / f"{name}.npy", values)
-            arrays[name] = StoredArray(values.shape, sha256(folder / f"{name}.npy"))
 
-    if options.tree is not None:
-        ids = [table.feature_ids[column] for column in columns.tolist()]
-        drop, midpoint = options.drop_missing_asvs, options.root_at_midpoint
-        phylogeny, placed = read_phylogeny(options.tree, ids, drop, midpoint, budget, joined.tips)
-        columns = columns[placed]
-        save(
-            lengths=phylogeny.lengths_G,
-            ancestors=phylogeny.indices,
-            ancestors_ends=phylogeny.indptr,
-        )
-        del phylogeny
-    names = tuple(table.feature_ids[column] for column in columns.tolist())
-    if sequence_of is None:
-        sequences = sequences_of(names, next(iter(options.sequences), None), budget)
-    else:
-        sequences = tuple(sequence_of[name] for name in names)
-    letters, ends = pack(names)
-    save(tokens=encode(sequences, None, budget), asvs=letters, asvs_ends=ends)
-    if taxa is not None:
-        letters, ends = pack(taxon_cells(taxa, names))
-        save(taxa=letters, taxa_ends=ends)
+@dataclass(frozen=True)
+class _Arrays:
+    """Arrays of a store: those in `folder`, with shape and checksum by name in `saved`."""
 
-    # Counts are written block by block below a header with their number, which is known from the
-    # first reading. (Through a mapping, a full disk would kill the process.)
-    entries = int(prevalence_F[columns].sum())
-    description = {"descr": "<i4", "fortran_order": False, "shape": (entries,)}
-    richness, reads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    files = {name: folder / f"{name}.npy" for name in ("counts", "counts_asvs")}
-    with files["counts"].open("wb") as values, files["counts_asvs"].open("wb") as asvs:
-        for stream in (values, asvs):
-            np.lib.format.write_array_header_1_0(stream, description)
-        # Unlike a loop over the blocks, map drops each block once its columns are selected.
-        for counts in map(itemgetter((slice(None), columns)), table.blocks()):
-            counts.sort_indices()
-            values.write(counts.data.astype("<i4", copy=False).data)
-            asvs.write(counts.indices.astype("<i4", copy=False).data)
-            richness.append(np.diff(counts.indptr).astype(np.int64))
-            reads.append(np.asarray(counts.sum(axis=1, dtype=np.int64)).ravel())
-    arrays |= {name: StoredArray((entries,), sha256(file)) for name, file in files.items()}
-    kept_N = np.concatenate(richness) > 0
-    emptied = [table.sample_ids[row] for row in np.flatnonzero((richness_N > 0) & ~kept_N).tolist()]
-    leave_out_samples("Samples without an ASV of the tree", emptied, drop_empty)
-    counts_ends = np.concatenate([[0], np.cumsum(np.concatenate(richness)[kept_N])])
-    save(counts_ends=counts_ends, reads=np.concatenate(reads)[kept_N])
-    samples = [table.sample_ids[row] for row in np.flatnonzero(kept_N).tolist()]
-    letters, ends = pack(samples)
-    save(samples=letters, samples_ends=ends)
+    folder: Path
+    saved: dict[str, StoredArray]
 
-    if metadata is not None:
+    def save(self, name: str, values: NDArray[Any]) -> None:
+        """Write an array as a file."""
+        write_npy(self.folder / f"{name}.npy", values)
+        self._add(name, values.shape)
+
+    def save_strings(self, name: str, strings: Iterable[str]) -> None:
+        """Write strings as two arrays."""
+        letters, ends = pack(strings)
+        self.save(name, letters)
+        self.save(f"{name}_ends", ends)
+
+    def save_counts(
+        self, table: TableBlocks, columns: NDArray[np.int64], entries: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Write the counts of the ASVs at `columns`; return ASVs and reads of each sample [N].
+
+        They are written block by block below a header with their number, `entries`, which is known
+        from the first reading. (Through a mapping, a full disk would kill the process.)
+        """
+        description = {"descr": "<i4", "fortran_order": False, "shape": (entries,)}
+        richness, reads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        paths = [self.folder / f"{name}.npy" for name in ("counts", "counts_asvs")]
+        with paths[0].open("wb") as values, paths[1].open("wb") as asvs:
+            for stream in (values, asvs):
+                np.lib.format.write_array_header_1_0(stream, description)
+            # Unlike a loop over the blocks, map drops each block once its columns are selected.
+            for counts in map(itemgetter((slice(None), columns)), table.blocks()):
+                counts.sort_indices()
+                values.write(counts.data.astype("<i4", copy=False).data)
+                asvs.write(counts.indices.astype("<i4", copy=False).data)
+                richness.append(np.diff(counts.indptr).astype(np.int64))
+                reads.append(np.asarray(counts.sum(axis=1, dtype=np.int64)).ravel())
+        for path in paths:
+            self._add(path.stem, (entries,))
+        return np.concatenate(richness), np.concatenate(reads)
+
+    def save_metadata(self, metadata: Metadata, samples: Sequence[str]) -> None:
+        """Write the metadata of the samples that have a row."""
         row_of = {name: row for row, name in enumerate(metadata.ids)}
         rows = [row for row, name in enumerate(samples) if name in row_of]
         if not rows:
@@ -130,7 +162,16 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
             info(f"Samples without metadata: {len(samples) - len(rows)} of {len(samples)}.")
         order = [row_of[samples[row]] for row in rows]
         letters, ends = pack(cells[row] for cells in metadata.columns.values() for row in order)
-        save(metadata_rows=np.array(rows), metadata_cells=letters, metadata_ends=ends)
+        self.save("metadata_rows", np.array(rows))
+        self.save("metadata_cells", letters)
+        self.save("metadata_ends", ends)
+
+    def _add(self, name: str, shape: tuple[int, ...]) -> None:
+        self.saved[name] = StoredArray(shape, sha256(self.folder / f"{name}.npy"))
+
+
+def _sources(options: Prepare) -> dict[str, dict[str, Any]]:
+    """Return name, size and checksum of each input file, by its option."""
     given = {
         "--table": options.table,
         "--sequences": options.sequences,
@@ -138,15 +179,11 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
         "--metadata": options.metadata,
         "--taxonomy": options.taxonomy,
     }
-    made_from = {
+    return {
         name: {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
         for flag, paths in given.items()
         for name, path in numbered(flag, paths).items()
     }
-    metadata_columns = None if metadata is None else list(metadata.columns)
-    header = StoreHeader(FORMAT, __version__, metadata_columns, made_from, arrays)
-    write_json(folder / HEADER, asdict(header))
-    return len(samples), len(columns), entries
 
 
 def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
