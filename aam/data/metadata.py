@@ -23,7 +23,7 @@ import csv
 import io
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,62 @@ def read_metadata(path: Path) -> Metadata:
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
     text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    header: list[str] = []
+    directives: dict[str, dict[str, str]] = {}
+    ids: list[str] = []
+    cells_NC: list[list[str]] = []
+    for line, cells in _rows(text, path):
+        first = cells[0]
+        # `missing` names the words for missing values of a column, which all are.
+        kind = first.split(" ")[0].partition(":")[2] if _is_directive(first) else ""
+        if not header:
+            header = _checked_header(cells, line, path)
+        elif _is_id_header(first):
+            evidence = f"the sample id '{first}' in line {line} is a name of the first column"
+            raise _refusal(path, evidence, "rename the sample, or remove the line")
+        elif len(cells) > len(header):
+            raise DataError(
+                f"A row of the metadata '{path}' has more cells than the header has columns",
+                f"line {line}, '{first[:80]}', has {len(cells)}, the header {len(header)}",
+                "remove the tabs that are too many, or name the columns that are missing",
+            )
+        elif _is_directive(first):
+            if ids or kind not in ("types", "missing") or kind in directives:
+                evidence = f"'{first}' in line {line} is no line of types below the header"
+                raise _refusal(path, evidence, "move or remove the line")
+            directives[kind] = dict(zip(header, cells, strict=False))
+        elif not first:
+            raise _refusal(path, f"line {line} has no sample id", "give each row one")
+        else:
+            ids.append(first)
+            cells_NC.append(cells[1:] + [""] * (len(header) - len(cells)))
+    if not ids:
+        reason = "it has no sample" if header else "it has no header"
+        remedy = "give a header whose first column is sample-id, and a row per sample"
+        raise _refusal(path, reason, remedy)
+    if twice := repeated(ids):
+        cause = f"Duplicated sample ids in the metadata '{path}'"
+        raise DataError(cause, first_few(twice), "keep one row of each")
+    columns = {name: [row[k] for row in cells_NC] for k, name in enumerate(header[1:])}
+    for name, column in columns.items():
+        _check_type(name, column, directives.get("types", {}).get(name, ""), path)
+    return Metadata(tuple(ids), columns)
+
+
+def _refusal(path: Path, reason: str, remedy: str) -> DataError:
+    return DataError(f"QIIME 2's rules refuse the metadata '{path}'", reason, remedy)
+
+
+def _is_id_header(name: str) -> bool:
+    return name.lower() in _ID_HEADERS or name in _OLD_HEADERS
+
+
+def _is_directive(name: str) -> bool:
+    return name.startswith(("#q2:", "#sk:"))
+
+
+def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the last line and the cells of each row but blank ones and comments."""
     if not text.strip():
         raise DataError("The metadata is empty", f"'{path}'", "give a table with a row per sample")
     start = text.partition("\n")[0]
@@ -161,14 +217,6 @@ def read_metadata(path: Path) -> Metadata:
                 f"the first line of '{path}' is '{start[:80].rstrip()}'",
                 "save it as tab-separated text (.tsv)",
             )
-
-    def refusal(reason: str, remedy: str = "correct it") -> DataError:
-        return DataError(f"QIIME 2's rules refuse the metadata '{path}'", reason, remedy)
-
-    header: list[str] = []
-    directives: dict[str, dict[str, str]] = {}
-    ids: list[str] = []
-    cells_NC: list[list[str]] = []
     rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
     last = 0  # line in which the last row ended
     try:
@@ -177,82 +225,52 @@ def read_metadata(path: Path) -> Metadata:
             cells = [cell.strip() for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
-            first = cells[0] if cells else ""
-            # Many tables have `sample_id`, which QIIME 2 does not accept.
-            is_header = _is_id_header(first) or (not header and first == "sample_id")
-            is_directive = first.startswith(("#q2:", "#sk:"))
-            if not cells or (first.startswith("#") and not is_header and not is_directive):
-                continue  # a blank line or a comment
-            if not header:
-                if not is_header:
-                    shown = f"line {last} is '{start[:80].rstrip()}'"
-                    raise refusal(
-                        f"its first column is called '{first}' ({shown})",
-                        "give tab-separated text whose first column is called sample-id",
-                    )
-                header = cells
-                if unnamed := [k for k, name in enumerate(header, start=1) if not name]:
-                    raise refusal(f"columns without a name: {first_few(unnamed)}", "name them")
-                if twice := repeated(header):
-                    named = first_few(twice)
-                    raise refusal(f"several columns have one name: {named}", "rename them")
-                if reserved := [name for name in header[1:] if _is_id_header(name)]:
-                    evidence = f"'{reserved[0]}' is a name of the first column alone"
-                    raise refusal(evidence, "rename that column")
-            elif is_header:
-                evidence = f"the sample id '{first}' in line {last} is a name of the first column"
-                raise refusal(evidence, "rename the sample, or remove the line")
-            elif len(cells) > len(header):
-                raise DataError(
-                    f"A row of the metadata '{path}' has more cells than the header has columns",
-                    f"line {rows.line_num}, '{first[:80]}', has {len(cells)}, the header "
-                    f"{len(header)}",
-                    "remove the tabs that are too many, or name the columns that are missing",
-                )
-            elif is_directive:
-                # `missing` names the words for missing values of a column, which all are.
-                kind = first.split(" ")[0].partition(":")[2]
-                if ids or kind not in ("types", "missing") or kind in directives:
-                    evidence = f"'{first}' in line {last} is no line of types below the header"
-                    raise refusal(evidence, "move or remove the line")
-                directives[kind] = dict(zip(header, cells, strict=False))
-            else:
-                if not first:
-                    raise refusal(f"line {last} has no sample id", "give each row one")
-                ids.append(first)
-                cells_NC.append(cells[1:] + [""] * (len(header) - len(cells)))
+            is_comment = cells and cells[0].startswith("#") and not _is_directive(cells[0])
+            if cells and (not is_comment or _is_id_header(cells[0])):
+                yield last, cells
     except csv.Error as error:
-        raise refusal(
+        raise _refusal(
+            path,
             f"a quote that is not closed, or text after one, in line {last + 1} ({error})",
             'remove the quote; inside a quoted cell a quote is written ""',
         ) from error
-    if not ids:
-        reason = "it has no sample" if header else "it has no header"
-        raise refusal(reason, "give a header whose first column is sample-id, and a row per sample")
-    if twice := repeated(ids):
-        cause = f"Duplicated sample ids in the metadata '{path}'"
-        raise DataError(cause, first_few(twice), "keep one row of each")
-    columns = {name: [row[k] for row in cells_NC] for k, name in enumerate(header[1:])}
-    for name in columns:
-        kind = directives.get("types", {}).get(name, "").lower() or "categorical"
-        if kind not in ("categorical", "numeric"):
-            evidence = f"the column '{name}' is of the type '{kind}'"
-            raise refusal(evidence, "write categorical or numeric")
-        values = dict.fromkeys(cell for cell in columns[name] if kind == "numeric" and cell)
-        wrong = [cell for cell in values if np.isnan(as_numbers([cell])[0])]
-        if wrong:
-            raise DataError(
-                f"The column '{name}' is not numeric, as the line #q2:types of '{path}' states",
-                f"values that are not numbers, {first_few(wrong)}",
-                "leave missing cells of a typed column empty, as QIIME 2 demands"
-                if all(map(is_missing, wrong))
-                else number_remedy(wrong, "correct them, or the type in that line"),
-            )
-    return Metadata(tuple(ids), columns)
 
 
-def _is_id_header(name: str) -> bool:
-    return name.lower() in _ID_HEADERS or name in _OLD_HEADERS
+def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
+    # Many tables have `sample_id`, which QIIME 2 does not accept.
+    if not _is_id_header(cells[0]) and cells[0] != "sample_id":
+        shown = "\t".join(cells)[:80]
+        raise _refusal(
+            path,
+            f"its first column is called '{cells[0]}' (line {line} is '{shown}')",
+            "give tab-separated text whose first column is called sample-id",
+        )
+    if unnamed := [k for k, name in enumerate(cells, start=1) if not name]:
+        raise _refusal(path, f"columns without a name: {first_few(unnamed)}", "name them")
+    if twice := repeated(cells):
+        raise _refusal(path, f"several columns have one name: {first_few(twice)}", "rename them")
+    if reserved := [name for name in cells[1:] if _is_id_header(name)]:
+        evidence = f"'{reserved[0]}' is a name of the first column alone"
+        raise _refusal(path, evidence, "rename that column")
+    return cells
+
+
+def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> None:
+    """Refuse a column of a type that QIIME 2 does not have, or with other values than its type."""
+    kind = stated.lower() or "categorical"
+    if kind not in ("categorical", "numeric"):
+        evidence = f"the column '{name}' is of the type '{kind}'"
+        raise _refusal(path, evidence, "write categorical or numeric")
+    values = dict.fromkeys(cell for cell in cells if kind == "numeric" and cell)
+    wrong = [cell for cell in values if np.isnan(as_numbers([cell])[0])]
+    if wrong:
+        raise DataError(
+            f"The column '{name}' is not numeric, as the line #q2:types of '{path}' states",
+            f"values that are not numbers, {first_few(wrong)}",
+            "leave missing cells of a typed column empty, as QIIME 2 demands"
+            if all(map(is_missing, wrong))
+            else number_remedy(wrong, "correct them, or the type in that line"),
+        )
 
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
