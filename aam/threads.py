@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 FEW_SAMPLES = 1500
 """Samples below which a second thread of BLAS costs more than it saves: it spins while it waits for
-matrices of a few hundred rows (docs/performance.md)."""
+matrices of a few hundred rows (docs/experiments/cost.md)."""
 
 
 def blas_threads(samples: int) -> AbstractContextManager[object]:

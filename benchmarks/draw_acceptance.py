@@ -5,7 +5,6 @@
 replaces what stands between `<!-- NAME -->` and `<!-- end -->`: from docs/acceptance/*.json the
 measurements, from launcher/catalog.yaml the images and the GPUs that they serve. A file is the
 acceptance.json of `aam acceptance` (docs/stack.md), named after its host, such as mi300a.json.
-PyTorch is not needed.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.acceptance.runner import AcceptanceFile, ImageRun, read
+from aam.numerics.device import has_bf16
 from aam.numerics.report import WRONG
 from launcher.gpus import VENDORS
 from launcher.gpus.amd import PRODUCTS
@@ -79,14 +79,14 @@ def stacks(files: Files, catalog: Catalog) -> str:
 
 
 def definitions(catalog: Catalog) -> str:
-    """Return the table of what each image pins, and of the GPUs and drivers that it serves."""
-    lines = ["| name | pins | GPUs | kernel driver |", "|---|---|---|---|"]
+    """Return the table of what each image pins, its size, and the drivers that serve it."""
+    lines = ["| name | pins | GiB to build, of the image | kernel driver |", "|---|---|---|---|"]
     for image in catalog.images:
         more = [f"{name} {image.pins[name]}" for name in PINS if name in image.pins]
         ranges = catalog.drivers.get(image.vendor or "", ())
         drivers = [known.release for known in ranges if image.pins.get("rocm") in known.serves]
         driver = f"{image.least_driver} or later" if image.least_driver else ", ".join(drivers)
-        cells = ", ".join([image.title, *more]), ", ".join(image.archs or ()) or "none"
+        cells = ", ".join([image.title, *more]), f"{image.room[0]:g}, {image.room[1]:g}"
         lines.append(_row(f"`{image.name}`", *cells, driver or "none"))
     return "\n".join(lines)
 
@@ -98,7 +98,7 @@ def gpus(catalog: Catalog) -> str:
         products = cards.setdefault(arch, [])
         if product not in products:
             products.append(product)
-    lines = ["| GPU | architecture | images, the preferred one first | attention |",
+    lines = ["| GPU | architecture | images, the preferred one first | attention, precision |",
              "|---|---|---|---|"]  # fmt: skip
     for vendor in ("amd", "nvidia"):
         prefix = VENDORS[vendor].arch_prefix
@@ -110,9 +110,10 @@ def gpus(catalog: Catalog) -> str:
             images = [image for image in images if serves(image, arch)]
             images.sort(key=lambda image: preference(image, arch, catalog))
             attention = "fused" if images and fused(images[0], arch) else "math"
+            precision = "bf16" if has_bf16(arch) else "fp32"
             named = ", ".join(f"`{image.name}`" for image in images)
             if images:
-                lines.append(_row(", ".join(cards[arch]), arch, named, attention))
+                lines.append(_row(", ".join(cards[arch]), arch, named, f"{attention}, {precision}"))
     return "\n".join(lines)
 
 

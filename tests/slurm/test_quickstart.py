@@ -151,7 +151,7 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
                 shutil.copy(study / name, HOME / "aam")
             (HOME / "aam/metadata.tsv").write_text(metadata)
         output = shell.run(command + SHORT * command.startswith("aam-launch acceptance"))
-        if command == "bash slurm/cosmos_setup.sh":
+        if command.startswith("bash slurm/cosmos_setup.sh"):
             assert "module load singularitypro rocm" in output
             assert (images / "rocm63.sif").is_file()
             assert (images / "images.json").is_file()
@@ -163,9 +163,9 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
             assert (images / "rocm63.sif").stat().st_mtime_ns == made
         if command in submitted:
             done += finished(cluster, output)
-            if "aam-job: ended with status 75" in done[-1].output:  # as in section 7
+            if "aam-job: ended with status 75" in done[-1].output:  # as in section 6
                 done += finished(cluster, shell.run(f"{command} {AGAIN}"), whole=True)
-    one_node, two_nodes, first, *pairs, predicted = (job.state for job in done)
+    first, one_node, two_nodes, *pairs, predicted = (job.state for job in done)
     assert {one_node, two_nodes, first, predicted} == {"COMPLETED"}
     assert pairs == ["FAILED", "COMPLETED"] * 2  # stopped, and continued
     measured = read(HOME / "aam-checkpoints/acceptance/acceptance.json").runs
