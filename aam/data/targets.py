@@ -99,11 +99,43 @@ def label_samples(
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
         remedy = "name each category of the column once, the lowest first"
         raise UsageError("No order of two or more categories", order, remedy)
+    rows, labels = _with_value(metadata, column, sample_ids, names, classifier or bool(levels))
+    if not classifier and not levels:
+        values = _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
+        return LabelledSamples(rows, values)
+    labels = [normalized(text) for text in labels]
+    counts = Counter(labels)
+    if unknown := {name: counts[name] for name in sorted(counts) if levels and name not in names}:
+        raise DataError(
+            f"The column '{column}' has values that the order does not have",
+            f"{first_few(unknown)} in {sum(unknown.values())} of {len(labels)} samples, {order}",
+            "add them at their place in the order, or leave the samples out by --where",
+        )
+    if len(counts) < 2:
+        raise _constant(column, labels)
+    if levels:
+        if absent := [name for name in names if name not in counts]:
+            warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
+        _warn_of_single(column, counts)
+        return LabelledSamples(rows, encode_labels(labels, names).astype(np.float64))
+    _check_classes(column, counts)
+    classes = tuple(sorted(counts))
+    return LabelledSamples(rows, encode_labels(labels, classes).astype(np.float64), classes)
+
+
+def _with_value(
+    metadata: Metadata,
+    column: str,
+    sample_ids: Sequence[str],
+    levels: Sequence[str],
+    is_category: bool,
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return rows and values of the samples that have one; print how many have none, and why."""
     texts = metadata.texts(column, sample_ids)
     present = [(row, text) for row, text in enumerate(texts) if text is not None]
     # A level that --ordinal names is a value, also `none` or `NA`.
-    known = [(row, text) for row, text in present if text in names or not is_missing(text)]
-    missing = Counter(text for _, text in present if text not in names and is_missing(text))
+    known = [(row, text) for row, text in present if text in levels or not is_missing(text)]
+    missing = Counter(text for _, text in present if text not in levels and is_missing(text))
     reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
         likely = likely_difference(sample_ids, metadata.ids)
@@ -116,63 +148,52 @@ def label_samples(
         )
     # "none" or "NA" may be the name of a class.
     doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
-    if doubtful and (classifier or levels):
+    if doubtful and is_category:
         named = " and ".join(f"'{text}'" for text in doubtful)
         remedy = "name it in --ordinal, or write it otherwise in the metadata"
         warn(f"Samples left out: {counted}. If {named} is a class, {remedy}.")
     elif reasons:
         info(f"Samples left out: {counted}.")
-    rows = np.array([row for row, _ in known], dtype=np.int64)
-    labels = [text for _, text in known]
-    if not classifier and not levels:
-        return LabelledSamples(
-            rows, _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
-        )
+    return np.array([row for row, _ in known], dtype=np.int64), [text for _, text in known]
 
-    labels = [normalized(text) for text in labels]
-    counts = Counter(labels)
-    if unknown := {name: counts[name] for name in sorted(counts) if levels and name not in names}:
-        raise DataError(
-            f"The column '{column}' has values that the order does not have",
-            f"{first_few(unknown)} in {sum(unknown.values())} of {len(labels)} samples, {order}",
-            "add them at their place in the order, or leave the samples out by --where",
-        )
-    if len(counts) < 2:
-        raise _constant(column, labels)
-    if absent := [name for name in names if name not in counts]:
-        warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
-    classes = () if levels else tuple(sorted(counts))
+
+def _check_classes(column: str, counts: Counter[str]) -> None:
+    """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
+    classes, samples = sorted(counts), counts.total()
+    are_numbers = not np.isnan(as_numbers(classes)).any()
     # More classes than half of the samples: numbers or ids, which a classifier cannot learn.
-    if 2 * len(classes) > len(labels) > _FEW_SAMPLES:
-        if not np.isnan(as_numbers(classes)).any():
+    if 2 * len(classes) > samples > _FEW_SAMPLES:
+        if are_numbers:
             raise DataError(
                 f"The column '{column}' is numeric",
-                f"it has {len(classes)} different numbers in {len(labels)} samples",
+                f"it has {len(classes)} different numbers in {samples} samples",
                 "leave out --classifier",
             )
         warn(
-            f"'{column}' has {len(classes)} classes in {len(labels)} samples, as a column of ids "
+            f"'{column}' has {len(classes)} classes in {samples} samples, as a column of ids "
             "has: name another --metadata-column, or restrict the samples by --where."
         )
-    else:
-        if len(classes) > _FEW_NUMBERS and not np.isnan(as_numbers(classes)).any():
-            warn(
-                f"The {len(classes)} classes of '{column}' are numbers: without --classifier the "
-                "number is predicted."
-            )
-        if single := [name for name, number in sorted(counts.items()) if number == 1]:
-            warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
-        # Different spellings of a class by hand, which would be learnt as two.
-        alike: dict[str, list[str]] = {}
-        for name in classes:
-            alike.setdefault(" ".join(name.casefold().split()), []).append(name)
-        if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
-            warn(
-                f"Classes of '{column}' that differ in case or spaces alone: {first_few(same)}. "
-                "Write them alike in the metadata if they are one class."
-            )
-    codes = encode_labels(labels, names if levels else classes)
-    return LabelledSamples(rows, codes.astype(np.float64), classes)
+        return
+    if len(classes) > _FEW_NUMBERS and are_numbers:
+        warn(
+            f"The {len(classes)} classes of '{column}' are numbers: without --classifier the "
+            "number is predicted."
+        )
+    _warn_of_single(column, counts)
+    # Different spellings of a class by hand, which would be learnt as two.
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        warn(
+            f"Classes of '{column}' that differ in case or spaces alone: {first_few(same)}. "
+            "Write them alike in the metadata if they are one class."
+        )
+
+
+def _warn_of_single(column: str, counts: Counter[str]) -> None:
+    if single := [name for name in sorted(counts) if counts[name] == 1]:
+        warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
 
 
 def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F64:
