@@ -107,17 +107,10 @@ def read_phylogeny(
         decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is no such text.
     nodes = text.count(b",") + text.count(b")") + 1
     _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
-    cache, read = None, None
+    read, cache = None, None
     # A tree of n tips has at least n - 1 commas.
     if text.count(b",") >= CACHED_FROM_TIPS:
-        digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
-        digest.update(b" midpoint" if root_at_midpoint else b"")
-        digest.update(hashlib.sha256(text).digest())
-        # With their order: the arrays of the cache are in the order of the table's columns.
-        digest.update("\0".join(feature_ids).encode())
-        if trimmed is not None:
-            digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
-        cache = user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
+        cache = _cached(text, feature_ids, drop_missing, root_at_midpoint, trimmed)
         read = _load(cache)
     if read is None:
         tree = parse(text, f"'{path}'")
@@ -129,41 +122,8 @@ def read_phylogeny(
                 f"the root of '{path}' has {branches} branches, a rooted tree has 2",
                 "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
             )
-        # Find the features in the tree.
-        column_of = {name: column for column, name in enumerate(feature_ids)}
-        names = tree.names if trimmed is None else map(trimmed.feature, tree.names)
-        get = column_of.get
-        column_T = np.fromiter((get(name, -1) for name in names), np.int64, len(tree.names))
-        matched = np.flatnonzero(column_T >= 0)
-        if trimmed is not None:
-            matched = matched[np.sort(np.unique(column_T[matched], return_index=True)[1])]
-        counts = np.bincount(column_T[matched], minlength=len(feature_ids))
-        if (twice := np.flatnonzero(counts > 1)).size:
-            raise DataError(
-                "Features are in the tree more than once",
-                f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
-                "give every tip a unique name",
-            )
-        if matched.size == 0:
-            raise DataError(
-                "None of the table's features is in the tree",
-                f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
-                id_remedy(feature_ids, tree.names, "use the tree that was made for this table"),
-            )
-        missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
-        if missing and not drop_missing:
-            raise DataError(
-                "Features of the table are not in the tree",
-                f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
-                id_remedy(
-                    feature_ids,
-                    tree.names,
-                    "use the tree made for this table, or leave them out with --drop-missing-asvs",
-                ),
-            )
-        order = np.argsort(column_T[matched])
-        columns = column_T[matched][order]
-        read = _shear(tree, tree.tips[matched[order]], path, budget), columns
+        columns, tips = _placed(tree, feature_ids, drop_missing, trimmed, path)
+        read = _shear(tree, tree.tips[tips], path, budget), columns
         if cache is not None:
             # A cache that cannot be written, as on many clusters, only costs time.
             with suppress(OSError, AamError), atomic_write(cache) as temporary:
@@ -174,6 +134,64 @@ def read_phylogeny(
         named = f"{first_few(dropped)} of {len(feature_ids)}"
         info(f"Features that are not in the tree are left out: {named}.")
     return read
+
+
+def _cached(
+    text: bytes,
+    feature_ids: Sequence[str],
+    drop_missing: bool,
+    root_at_midpoint: bool,
+    trimmed: TrimmedTips | None,
+) -> Path:
+    """Return the file in which the sheared tree is kept, named by all that it depends on."""
+    digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
+    digest.update(b" midpoint" if root_at_midpoint else b"")
+    digest.update(hashlib.sha256(text).digest())
+    # With their order: the arrays of the cache are in the order of the table's columns.
+    digest.update("\0".join(feature_ids).encode())
+    if trimmed is not None:
+        digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
+    return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
+
+
+def _placed(
+    tree: NewickTree,
+    feature_ids: Sequence[str],
+    drop_missing: bool,
+    trimmed: TrimmedTips | None,
+    path: Path,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the columns of the features that are in the tree, ascending, and their tips."""
+    column_of = {name: column for column, name in enumerate(feature_ids)}
+    names = tree.names if trimmed is None else map(trimmed.feature, tree.names)
+    get = column_of.get
+    column_T = np.fromiter((get(name, -1) for name in names), np.int64, len(tree.names))
+    matched = np.flatnonzero(column_T >= 0)
+    if trimmed is not None:
+        matched = matched[np.sort(np.unique(column_T[matched], return_index=True)[1])]
+    counts = np.bincount(column_T[matched], minlength=len(feature_ids))
+    if (twice := np.flatnonzero(counts > 1)).size:
+        raise DataError(
+            "Features are in the tree more than once",
+            f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
+            "give every tip a unique name",
+        )
+    if matched.size == 0:
+        raise DataError(
+            "None of the table's features is in the tree",
+            f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
+            id_remedy(feature_ids, tree.names, "use the tree that was made for this table"),
+        )
+    missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
+    if missing and not drop_missing:
+        remedy = "use the tree made for this table, or leave them out with --drop-missing-asvs"
+        raise DataError(
+            "Features of the table are not in the tree",
+            f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
+            id_remedy(feature_ids, tree.names, remedy),
+        )
+    order = np.argsort(column_T[matched])
+    return column_T[matched][order], matched[order]
 
 
 def _check_size(size: int, budget: int, path: Path) -> None:
