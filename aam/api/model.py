@@ -267,6 +267,7 @@ class Model:
         *,
         by: str | Sequence[str] = (),
         group_column: str | None = None,
+        study_column: str | None = None,
         where: str | None = None,
         drop_empty_samples: bool = False,
         output: str | PathLike[str] | None = None,
@@ -284,6 +285,7 @@ class Model:
             column: column of the true values; None for the name that the model predicts.
             by: columns for whose values scores are computed, too.
             group_column: column of groups, such as subjects, whose samples are not independent.
+            study_column: column of several studies, each of which is scored alone.
             where: condition on the metadata that the samples meet.
             output: folder for scores, predictions and report; None for none.
             overwrite: replace an earlier evaluation in the folder.
@@ -296,7 +298,8 @@ class Model:
         """
         given = {
             "metadata_column": self.column if column is None else column,
-            "by": by, "group_column": group_column, "where": where, "overwrite": overwrite,
+            "by": by, "group_column": group_column, "study_column": study_column,
+            "where": where, "overwrite": overwrite,
         }  # fmt: skip
         values = arguments(Evaluate, given, {"metadata_column": "column"})
         place = None if output is None else path_argument("output", output, "None")

@@ -10,8 +10,8 @@ M scored samples, C outputs, Z replicates, each without one block of units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import expit, logit
@@ -26,7 +26,7 @@ from aam.evaluation.intervals import (
     units_of,
 )
 from aam.evaluation.labels import Labels, LabelSummary
-from aam.evaluation.metrics import ScoredPredictions
+from aam.evaluation.metrics import ScoredPredictions, rows_of
 from aam.number_format import significant
 
 UNLIKE_TRAINING = "unlike_training"
@@ -60,6 +60,7 @@ class CalibrationLine:
     # intercept of the line of slope 1: mean of the truth less that of the predictions, or the same
     # in log odds; above 0 the predictions are too low
     shift: Score
+    study: str = ""  # study of the samples; "" of a single one
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,34 @@ class PartScores:
 class ExternalValidation:
     """What is known of a model in another study besides its scores there."""
 
-    calibration: list[
-        CalibrationLine
-    ]  # of a number or ranks one, of two classes that of the second
+    # of each study; of a number or ranks one, of two classes that of the second
+    calibration: list[CalibrationLine]
     # samples that are unlike the training samples and the others (column `unlike_training`), then
     # the values of metadata columns
     parts: list[PartScores]
     notes: list[str]  # sentences on labels that differ from those of the training
 
 
-def calibration_lines(labels: Labels, predictions_MC: F64, units: Units) -> list[CalibrationLine]:
+def calibration_lines(
+    labels: Labels, predictions_MC: F64, units: Units, studies: Sequence[str] = ()
+) -> list[CalibrationLine]:
     """Fit the calibration line of a number, of ranks, or of each class against the rest.
+
+    `studies` names the study of each sample; each has lines of its own. Empty for a single one.
 
     >>> labels = Labels.of(np.array([2.0, 4.0, 6.0]), (), None)
     >>> line = calibration_lines(labels, np.array([[1.0], [2.0], [3.0]]), units_of(np.arange(3)))
     >>> round(line[0].slope.value, 6), round(line[0].shift.value, 6)
     (2.0, 2.0)
     """
+    if studies:
+        return [
+            replace(line, study=study)
+            for study, rows in rows_of(studies).items()
+            for line in calibration_lines(
+                labels.take(rows), predictions_MC[rows], units_of(labels.groups[rows])
+            )
+        ]
     if not labels.classes:
         return [_line("", labels.values, predictions_MC[:, 0], units, linear=True)]
     codes = [1] if len(labels.classes) == 2 else range(len(labels.classes))
@@ -119,7 +131,7 @@ def _line(
         jackknife_interval(float(whole_Z3[0, k]), replicates_Z3[:, k], units.effective)
         for k in range(3)
     ]
-    return CalibrationLine(name, *scores)
+    return CalibrationLine(name, scores[0], scores[1], scores[2])
 
 
 def _least_squares(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
@@ -173,7 +185,10 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
 def part_scores(
     column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
 ) -> list[PartScores]:
-    """Score each part of the samples by itself, with intervals over its groups."""
+    """Score each part of the samples by itself, with intervals over its groups.
+
+    Of several studies a score is the mean of those within the studies.
+    """
     scores = []
     for value, rows in rows_of.items():
         metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
@@ -226,9 +241,24 @@ def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str
     return notes
 
 
+def calibration_sentences(lines: Sequence[CalibrationLine], unit: str = "") -> list[str]:
+    """Describe calibration lines, those of several studies in one sentence for each class."""
+    if not any(line.study for line in lines):
+        return [calibration_sentence(line, unit) for line in lines]
+    sentences = []
+    for name in dict.fromkeys(line.name for line in lines):
+        slopes = (f"{line.slope.text()} in {line.study}" for line in lines if line.name == name)
+        sentences.append(f"{_start(name)}, slope (1 is ideal): {', '.join(slopes)}.")
+    return sentences
+
+
+def _start(name: str) -> str:
+    return f"Calibration of '{name}'" if name else "Calibration"
+
+
 def calibration_sentence(line: CalibrationLine, unit: str = "") -> str:
     """Describe a calibration line; `unit` is that of a number."""
-    start = f"Calibration of '{line.name}'" if line.name else "Calibration"
+    start = _start(line.name)
     if line.slope.value is None or line.shift.value is None:
         return f"{start}: no line, the predictions are constant or separate the classes."
     slope = f"slope {line.slope.text()}"

@@ -107,13 +107,13 @@ class ScoredPredictions:
     @cached_property
     def partitions(self) -> tuple[tuple[Codes, ScoredPredictions], ...]:
         """Rows and predictions of each partition into folds."""
-        parts = [(rows, self.take(rows)) for rows in _rows_of(self.repeats).values()]
+        parts = [(rows, self.take(rows)) for rows in rows_of(self.repeats).values()]
         return tuple((rows, replace(part, repeats=())) for rows, part in parts)
 
     @cached_property
     def by_study(self) -> dict[str, tuple[Codes, ScoredPredictions]]:
         """Rows and predictions of each study, by its name."""
-        parts = {study: (rows, self.take(rows)) for study, rows in _rows_of(self.studies).items()}
+        parts = {study: (rows, self.take(rows)) for study, rows in rows_of(self.studies).items()}
         return {study: (rows, replace(part, studies=())) for study, (rows, part) in parts.items()}
 
     @property
@@ -140,7 +140,7 @@ def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
     )
 
 
-def _rows_of(names: Sequence[str]) -> dict[str, Codes]:
+def rows_of(names: Sequence[str]) -> dict[str, Codes]:
     """Return the rows of each name, in the order of their first ones."""
     array = np.array(names, dtype=str)
     return {name: np.flatnonzero(array == name) for name in dict.fromkeys(names)}

@@ -35,7 +35,7 @@ from aam.evaluation.external_validation import (
     UNLIKE_TRAINING,
     ExternalValidation,
     PartScores,
-    calibration_sentence,
+    calibration_sentences,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
@@ -695,7 +695,7 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
         sentences.append(scores.study_differences.sentence)
     if (external := scores.external) is not None:
         sentences += external.notes
-        sentences += [calibration_sentence(line, unit) for line in external.calibration]
+        sentences += calibration_sentences(external.calibration, unit)
         if resembling := _resembling(external.parts):
             sentences.append(resembling)
     # Where the depth predicts, the sentence stands beside that.

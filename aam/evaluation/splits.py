@@ -11,7 +11,7 @@ import csv
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
@@ -28,6 +28,7 @@ from aam.contract.files import atomic_write
 from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
+from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata, groups
 
 if TYPE_CHECKING:
@@ -429,11 +430,21 @@ def read_studies(
         raise DataError("Samples without a study", first_few(missing), remedy)
     if len(set(studies)) < 2:
         raise DataError(
-            "A single study, which cannot be predicted by others",
+            "--study-column has a single study",
             f"all {len(studies)} samples have '{studies[0]}' as '{column}'",
             "name another --study-column, or leave the option out",
         )
     return studies
+
+
+def several_studies(
+    metadata: Metadata, sample_ids: Sequence[str], used: Collection[str | None]
+) -> int:
+    """Return the number of studies that `aam prepare` joined, if it is no column that is used."""
+    if STUDY in used or STUDY not in metadata.columns:
+        return 0
+    number = len(set(metadata.values(STUDY, sample_ids)) - {""})
+    return number if number > 1 else 0
 
 
 def split_samples(

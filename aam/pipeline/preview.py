@@ -16,6 +16,7 @@ from aam.data.joined_metadata import STUDY
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import TITLES
+from aam.evaluation.splits import several_studies
 from aam.pipeline.plan import TrainingPlan
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
 
@@ -71,16 +72,13 @@ def preview(
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
     divided_studies = None
-    # The column that `aam prepare --studies` writes.
-    if STUDY in study.metadata.columns and STUDY not in (column, folds.study_column, *subjects):
-        studies = set(study.metadata.values(STUDY, ids)) - {""}
-        if len(studies) > 1:
-            divided_studies = STUDY
-            warn(
-                f"The samples are of {len(studies)} studies, which the folds divide: the score is "
-                f"that of new samples of these studies. --study-column {STUDY} predicts each study "
-                "by models of the others."
-            )
+    if number := several_studies(study.metadata, ids, (column, folds.study_column, *subjects)):
+        divided_studies = STUDY
+        warn(
+            f"The samples are of {number} studies, which the folds divide: the score is that of "
+            f"new samples of these studies. --study-column {STUDY} predicts each study by models "
+            "of the others."
+        )
     if repeated is not None:
         subjects = [repeated.column]
         if folds.labels.type != "regression":

@@ -23,6 +23,7 @@ from aam.contract.options import flat
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import check_run_folder
+from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
 from aam.data.study import Study, load_study
 from aam.data.targets import label_samples
@@ -31,7 +32,6 @@ from aam.evaluation.ensemble import Combined
 from aam.evaluation.external_validation import (
     UNLIKE_TRAINING,
     ExternalValidation,
-    PartScores,
     calibration_lines,
     label_notes,
     part_scores,
@@ -42,7 +42,13 @@ from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate, next_step
 from aam.evaluation.scores import write as write_scores
-from aam.evaluation.splits import Split, write_splits
+from aam.evaluation.splits import (
+    Split,
+    check_groups,
+    read_studies,
+    several_studies,
+    write_splits,
+)
 from aam.inference.output_tables import write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.prediction_tables import (
@@ -73,8 +79,10 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
             one, or trained the model; see `load_study`.
     """
     assert options.model is not None and options.table is not None
+    column = options.metadata_column
     if options.output is not None:
         check_run_folder(options.output, options.overwrite)
+    check_groups(column, options.group_column, options.study_column)
     loaded = loaded or _model_of(options)
     facts = loaded.facts
     metadata = read_metadata(options.metadata)
@@ -88,10 +96,49 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     study = study.take_samples(rows_where(options.where, metadata, study.table.sample_ids))
     _show_training(options, facts)
     # Before the prediction: samples without a label are not scored, so they need none.
-    study, values_M = _labelled(options.metadata_column, metadata, study, facts)
+    study, values_M = _labelled(column, metadata, study, facts)
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
+    new = _new_samples(predicted)
+    study, values_M = study.take_samples(new), values_M[new]
+    predicted = predicted.iloc[new].reset_index(drop=True)
+    ids = study.table.sample_ids
+    names = None
+    if options.group_column is not None:
+        names = groups(metadata, options.group_column, ids).tolist()
+    studies = read_studies(options.study_column, metadata, ids)
+    joined = several_studies(metadata, ids, (column, options.group_column, options.study_column))
+    if joined:
+        warn(
+            f"The samples are of {joined} studies, which are scored together: a difference between "
+            f"them may pass for a prediction. --study-column {STUDY} scores each."
+        )
+    labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
+    folds = _folds(options, facts, labels, studies or ())
+    combined = _combined(facts, predicted, list(loaded.models))
+    test = permutation_test(folds, combined.predictions_MC)
+    scores = dataclasses.replace(
+        evaluate(column, folds, combined, {}, test),
+        external=_external(options, facts, metadata, folds, combined.predictions_MC, predicted),
+        divided_studies=STUDY if joined else None,
+    )
+    values = combined.predictions_MC, combined.members, combined.half_widths_M
+    of_samples = held_out_table(ids, folds, *values)
+    of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
+    if options.output is not None:
+        _write(options, options.output, facts, study, folds, scores, names, of_samples)
+    # Everything is written before anything of it is shown: no terminal that fails costs a result.
+    show_scores(scores)
+    if options.output is not None:
+        info(f"Scores, predictions and report: {options.output}")
+    files = str(options.model), str(options.table), str(options.metadata or "METADATA")
+    show_verdict(scores, next_step(scores, *files))
+    return scores, of_samples
+
+
+def _new_samples(predicted: pd.DataFrame) -> Rows:
+    """Return the rows of the samples that did not train the model."""
     # Of equal id, with reads that the training knows: a score on them is no validation.
     new = np.flatnonzero(predicted["split"] == "new")
     if not len(new):
@@ -103,38 +150,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         raise DataError("All samples trained this model", evidence, remedy)
     if trained := len(predicted) - len(new):
         info(f"Samples left out of the scores, which trained this model: {trained}.")
-    study, values_M = study.take_samples(new), values_M[new]
-    predicted = predicted.iloc[new].reset_index(drop=True)
-    ids = study.table.sample_ids
-    names = None
-    if options.group_column is not None:
-        names = groups(metadata, options.group_column, ids).tolist()
-    folds = _folds(facts, values_M, names or ids, options.group_column)
-    combined = _combined(facts, predicted, list(loaded.models))
-    scores = evaluate(
-        options.metadata_column, folds, combined, {},
-        permutation_test(folds, combined.predictions_MC),
-    )  # fmt: skip
-    external = ExternalValidation(
-        calibration_lines(folds.held_out, combined.predictions_MC, folds.held_out_units),
-        _parts(options, metadata, folds, combined.predictions_MC, predicted),
-        label_notes(options.metadata_column, facts.labels, folds.labels),
-    )
-    scores = dataclasses.replace(scores, external=external)
-    values = combined.predictions_MC, combined.members, combined.half_widths_M
-    of_samples = held_out_table(ids, folds, *values)
-    of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
-    if options.output is not None:
-        _write(options, options.output, facts, study, folds, scores, names, of_samples)
-    # Everything is written before anything of it is shown: no terminal that fails costs a result.
-    show_scores(scores)
-    if options.output is not None:
-        info(f"Scores, predictions and report: {options.output}")
-    following = next_step(
-        scores, str(options.model), str(options.table), str(options.metadata or "METADATA")
-    )
-    show_verdict(scores, following)
-    return scores, of_samples
+    return new
 
 
 def _model_of(options: Evaluate) -> TrainedModel:
@@ -207,14 +223,16 @@ def _class_codes(
     return code_of
 
 
-def _folds(facts: ModelFacts, values_M: F64, groups_M: Sequence[str], column: str | None) -> Folds:
+def _folds(options: Evaluate, facts: ModelFacts, labels: Labels, studies: Sequence[str]) -> Folds:
     """Return one fold, of test samples alone, with the guess of the training."""
-    none, everything = np.empty(0, dtype=np.int64), np.arange(len(values_M))
+    none, everything = np.empty(0, dtype=np.int64), np.arange(len(labels.values))
     return Folds(
-        Labels.of(values_M, facts.classes, groups_M, facts.levels),
+        labels,
         (Split(none, none, everything),),
         facts.training.seed,
-        column,
+        options.group_column,
+        options.study_column,
+        tuple(sorted(set(studies))),
         scale=facts.outputs.scale,
         guess=facts.labels.guess,
     )
@@ -232,21 +250,27 @@ def _combined(facts: ModelFacts, predicted: pd.DataFrame, members: Sequence[str]
     return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, ())
 
 
-def _parts(
+def _external(
     options: Evaluate,
+    facts: ModelFacts,
     metadata: Metadata,
     folds: Folds,
     predictions_MC: F64,
     predicted: pd.DataFrame,
-) -> list[PartScores]:
-    """Score samples that resemble the training samples and others, and the parts of --by."""
+) -> ExternalValidation:
+    """Compare with the training; score samples that resemble it, others, and the parts of --by."""
     columns = {UNLIKE_TRAINING: predicted[UNLIKE_TRAINING].tolist()} | {
         column: metadata.values(column, predicted[ID_HEADER].tolist()).tolist()
         for column in listed_columns(options.by, metadata)
     }
-    scored, groups_M = folds.scored(predictions_MC), folds.labels.groups
-    parts = (part_scores(name, rows_by(texts), scored, groups_M) for name, texts in columns.items())
-    return [part for of_column in parts for part in of_column]
+    scored, labels = folds.scored(predictions_MC), folds.labels
+    parts = (part_scores(name, rows_by(texts), scored, labels.groups)
+             for name, texts in columns.items())  # fmt: skip
+    return ExternalValidation(
+        calibration_lines(labels, predictions_MC, folds.held_out_units, folds.study_M),
+        [part for of_column in parts for part in of_column],
+        label_notes(options.metadata_column, facts.labels, labels),
+    )
 
 
 def _write(

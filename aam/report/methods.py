@@ -65,7 +65,8 @@ def paragraph(run: Run) -> str:
             design = f"{len(studies.studies)} studies, of which one at a time was left out"
         # A validation elsewhere has no folds of its own, whatever its model was trained with.
         if run.is_external:
-            design = f"another study than that of its training, '{run.option('model')}'"
+            design = "another study" if studies is None else f"{len(studies.studies)} other studies"
+            design += f" than that of its training, '{run.option('model')}'"
         if run.partitions is not None and run.partitions.repeats:
             design += f", repeated {len(run.partitions.partitions)} times with mean scores"
         apart = f", in which all samples of a {group} are on one side" if group else ""

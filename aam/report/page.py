@@ -340,12 +340,12 @@ def measured_on(run: Run) -> str:
     if run.scored is None:
         return ""
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
-    if run.is_external:
+    if run.is_external and not run.scored.studies:
         return f"{samples} samples of another study than that of the training."
     if run.scored.studies:
         return (
             f"{samples} samples of {len(set(run.scored.studies))} studies: each was predicted by a "
-            "model of the other studies. Scores are means over the studies; no samples of "
+            "model that it did not train. Scores are means over the studies; no samples of "
             "different studies are compared."
         )
     partitions = len(run.partitions.partitions) if run.partitions else 0

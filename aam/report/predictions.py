@@ -429,17 +429,21 @@ def parts_table(given: ReportInput) -> Table | None:
 
 
 def calibration_table(given: ReportInput) -> Table | None:
-    """List slope, intercept and shift of the calibration in another study, of several classes."""
+    """List slope, intercept and shift of the calibration in another study or several of them."""
     if len(lines := _lines(given)) < 2:
         return None
     names = ("slope", "intercept", "shift")
     rows = [
-        [line.name, *(with_interval("", getattr(line, name)) for name in names)] for line in lines
+        [
+            ", ".join(filter(None, (line.study, line.name))),
+            *(with_interval("", getattr(line, name)) for name in names),
+        ]
+        for line in lines
     ]
     note = (
-        "Of whether a sample is of the class, on the log odds of its predicted probability: slope "
-        "1, intercept 0 and shift 0 where they agree; below 1 predictions are too extreme, with a "
-        "shift above 0 too low."
+        "Line of the truth on the predictions; of a class that of whether a sample is of it, on "
+        "the log odds of its predicted probability. Slope 1, intercept 0 and shift 0 where they "
+        "agree; below 1 predictions are too extreme, with a shift above 0 too low."
     )
     return Table("Calibration", ["", *map(str.capitalize, names)], rows, note)
 

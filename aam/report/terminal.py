@@ -158,7 +158,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
     mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
     heads += [f"{mean}, true", "predicted"] * means + ["Better than a guess"]
-    note = "Each study was predicted by models of the others. In brackets: 95 % interval."
+    note = "Each study was predicted by models that it did not train. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)

@@ -260,6 +260,60 @@ def test_ordered_categories_and_columns_of_another_name(studies: Path, tmp_path:
 
 
 @pytest.mark.medium
+def test_each_of_several_studies_is_scored_alone(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "ph")
+    together = tmp_path / "together"
+    assert evaluate(model, studies, together, "--study-column", "site", "--by", "site") == 0
+    scores = read_scores(together / "scores.json")
+    assert scores.studies is not None
+    assert scores.external is not None
+    assert len(scores.studies.studies) == 3
+    for study, line in zip(scores.studies.studies, scores.external.calibration, strict=True):
+        assert line.study == study.study
+        where = ("--where", f"site={study.study}")
+        assert evaluate(model, studies, tmp_path / study.study, *where) == 0
+        alone = read_scores(tmp_path / study.study / "scores.json")
+        assert alone.external is not None
+        assert study.samples == alone.samples
+        assert study.metrics["r2"] == alone.models["ensemble"].metrics["r2"]
+        assert line.slope.value == pytest.approx(alone.external.calibration[0].slope.value)
+    # The verdict and every score of a model are those of the summary over the studies.
+    summary = scores.studies.summaries["r2"]
+    assert scores.verdict.model == summary.value
+    assert scores.models["ensemble"].metrics["r2"].value == summary.value
+    assert scores.verdict.units == "3 studies"
+    predicted = read(together / "predictions.tsv").set_index("sample-id")
+    truth = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)["site"]
+    assert (predicted["study"] == truth.loc[predicted.index]).all()
+    page = (together / "report.html").read_text()
+    assert 'id="studies-' in page
+    assert 'id="calibration-' not in page  # no picture pools the studies
+    metadata = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)
+    found = library.load(model).evaluate(
+        biom.load_table(str(studies / "other.biom")), metadata, study_column="site", by="site"
+    )
+    assert found.scores == json.loads((together / "scores.json").read_text())
+    # Studies that `aam prepare` joined are named without the option.
+    metadata = metadata.rename(columns={"site": "study"})
+    metadata.to_csv(tmp_path / "study.tsv", sep="\t")
+    capsys.readouterr()
+    joined: dict[str, Any] = {"metadata": tmp_path / "study.tsv"}
+    assert evaluate(model, studies, tmp_path / "pooled", **joined) == 0
+    assert "--study-column study" in capsys.readouterr().err
+    assert read_scores(tmp_path / "pooled/scores.json").studies is None
+    options = ("--study-column", "study")
+    assert evaluate(model, studies, tmp_path / "named", *options, **joined) == 0
+    assert "scored together" not in capsys.readouterr().err
+    wrong = ("--study-column", "ph")
+    assert evaluate(model, studies, tmp_path / "target", *wrong) == UsageError.status
+    single = ("--study-column", "site", "--where", "site=site-1")
+    assert evaluate(model, studies, tmp_path / "single", *single) == DataError.status
+    assert "single study" in capsys.readouterr().err
+
+
+@pytest.mark.medium
 def test_predict_begins_with_how_well_the_model_did(
     studies: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -192,6 +192,11 @@ class Evaluate:
         "Metadata column of groups, such as subjects, whose samples are not independent.",
         needs=("--model",),
     )
+    study_column: str | None = basic_option(
+        "Metadata column of the studies of --table: each is scored alone, and their scores are "
+        "summarised as in `aam train`.",
+        needs=("--model",),
+    )
     by: tuple[str, ...] = basic_option(
         "Metadata columns: also the scores of each value; many numbers are put into four bins.",
         default=(),
