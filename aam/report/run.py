@@ -155,10 +155,41 @@ def read_run(folder: Path) -> Run:
     def there(name: str) -> Path | None:
         return folder / name if name in files else None
 
-    folds = {fold.name: there(f"{fold.name}/metrics.csv") for fold in fold_folders(folder)}
-    metrics = {name.removeprefix("fold-"): file for name, file in folds.items() if file}
-    if path := there("metrics.csv"):
-        metrics[""] = path
+    path = there("embeddings.tsv")
+    embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
+    groups = {}
+    if path := there("splits.tsv"):
+        groups = {sample: group for _, sample, _, _, group, _ in read_assignments(path) if group}
+    metrics = {fold.name.removeprefix("fold-"): fold.name for fold in fold_folders(folder)}
+    curve_files = {fold: there(f"{name}/metrics.csv") for fold, name in metrics.items()}
+    curve_files[""] = there("metrics.csv")
+    path = there("predictions.tsv")
+    scored = _read_scored(path, facts) if path else _ScoredSamples()
+    return Run(
+        folder=folder,
+        files=files,
+        facts=facts,
+        curves=_read_curves({fold: file for fold, file in curve_files.items() if file}),
+        sample_ids=scored.sample_ids,
+        scored=scored.first,
+        partitions=scored.partitions,
+        partition_ids=scored.partition_ids,
+        limits=scored.limits,
+        part=scored.part,
+        embedded_ids=embedded_ids,
+        embeddings=embeddings,
+        ordination=read_ordination(path) if (path := there("ordination.txt")) else None,
+        groups=groups,
+        unifrac=read_distances(path) if (path := there("unifrac.tsv")) else None,
+        scores=read_scores(path) if (path := there("scores.json")) else None,
+        importance=_read_importance(path) if (path := there("importance.tsv")) else (),
+        associations=_read_associations(path) if (path := there("associations.tsv")) else (),
+        explanations=_read_explanations(path) if (path := there("explanations.tsv")) else None,
+    )
+
+
+def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
+    """Read metrics.csv of each fold that has rows."""
     curves, what = {}, "metrics file"
     for fold, file in metrics.items():
         header, rows = read_rows(file, what, ("epoch",), delimiter=",")
@@ -167,81 +198,72 @@ def read_run(folder: Path) -> Run:
                 name: np.array(numbers(rows, name, file, what, optional=True), dtype=np.float64)
                 for name in ("epoch", *header)
             }
+    return curves
+
+
+@dataclass(frozen=True)
+class _ScoredSamples:
+    """Predictions with labels, as the fields of `Run` hold them; empty without labels."""
+
     sample_ids: tuple[str, ...] = ()
+    first: ScoredPredictions | None = None
+    partitions: ScoredPredictions | None = None
     partition_ids: tuple[str, ...] = ()
-    scored, partitions, limits, part = None, None, None, ""
-    frame = read_predictions(path) if (path := there("predictions.tsv")) else None
-    if frame is not None and "actual" in frame.columns:
-        sample_ids, target = tuple(frame[ID_HEADER]), flat(facts["options"])
-        levels = listed(target.get("ordinal") or ())
-        if target.get("classifier") or levels:
-            scored = class_predictions(frame, frame["actual"].tolist(), levels)
-        else:
-            scored = numeric_predictions(frame, numeric_column(frame, "actual"))
-            if {"lower", "upper"} <= set(frame.columns):
-                ends = [numeric_column(frame, name) for name in ("lower", "upper")]
-                limits = np.column_stack(ends)
-        part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-        # Pictures and tables of samples show the first of several partitions, in which each sample
-        # is predicted once; the scores are means over all.
-        partitions, partition_ids = scored, sample_ids
-        if scored.repeats:
-            first, scored = scored.partitions[0]
-            sample_ids = tuple(sample_ids[row] for row in first.tolist())
-            limits = None if limits is None else limits[first]
-    groups = {}
-    if path := there("splits.tsv"):
-        groups = {sample: group for _, sample, _, _, group, _ in read_assignments(path) if group}
-    importance: list[dict[str, str]] = []
-    if path := there("importance.tsv"):
-        what = "table of `aam importance`"
-        header, importance = read_rows(path, what, ("feature-id", "prevalence"))
-        measured = ("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)
-        for name in header:
-            # Checked here, with the line of the file: the tables convert the cells they show.
-            if name.startswith(measured):
-                numbers(importance, name, path, what)
-    associations: list[dict[str, str]] = []
-    if path := there("associations.tsv"):
-        what = "table of associations"
-        columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
-        header, associations = read_rows(path, what, columns)
-        for name in header:
-            # A study in which too few samples have the feature has no z.
-            if name in columns[2:] or name.startswith("z_"):
-                numbers(associations, name, path, what, optional=True)
-    explanations = None
-    if path := there("explanations.tsv"):
-        what = "table of explanations"
-        heads = ("sample", "feature", "kind", "effect", "unit", "group")
-        _, explained = read_rows(path, what, heads)
-        numbers(explained, "effect", path, what)
-        explanations = tuple(explained)
-    path = there("scores.json")
-    scores = None if path is None else read_scores(path)
-    path = there("embeddings.tsv")
-    embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
-    return Run(
-        folder,
-        files,
-        facts,
-        curves,
-        sample_ids,
-        scored,
-        partitions,
-        partition_ids,
-        limits,
-        part,
-        embedded_ids,
-        embeddings,
-        read_ordination(path) if (path := there("ordination.txt")) else None,
-        groups,
-        read_distances(path) if (path := there("unifrac.tsv")) else None,
-        scores,
-        tuple(importance),
-        tuple(associations),
-        explanations,
+    limits: F64 | None = None
+    part: str = ""
+
+
+def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
+    """Read predictions.tsv of the run that `facts` describe."""
+    frame = read_predictions(path)
+    if "actual" not in frame.columns:
+        return _ScoredSamples()
+    ids, options, limits = tuple(frame[ID_HEADER]), flat(facts["options"]), None
+    levels = listed(options.get("ordinal") or ())
+    if options.get("classifier") or levels:
+        partitions = class_predictions(frame, frame["actual"].tolist(), levels)
+    else:
+        partitions = numeric_predictions(frame, numeric_column(frame, "actual"))
+        if {"lower", "upper"} <= set(frame.columns):
+            limits = np.column_stack([numeric_column(frame, name) for name in ("lower", "upper")])
+    part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
+    if not partitions.repeats:
+        return _ScoredSamples(ids, partitions, partitions, ids, limits, part)
+    # Pictures and tables of samples show the first of several partitions, in which each sample is
+    # predicted once; the scores are means over all.
+    rows, first = partitions.partitions[0]
+    limits = None if limits is None else limits[rows]
+    return _ScoredSamples(
+        tuple(ids[row] for row in rows.tolist()), first, partitions, ids, limits, part
     )
+
+
+def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
+    what = "table of `aam importance`"
+    header, rows = read_rows(path, what, ("feature-id", "prevalence"))
+    for name in header:
+        # Checked here, with the line of the file: the tables convert the cells they show.
+        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)):
+            numbers(rows, name, path, what)
+    return tuple(rows)
+
+
+def _read_associations(path: Path) -> tuple[dict[str, str], ...]:
+    what = "table of associations"
+    columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
+    header, rows = read_rows(path, what, columns)
+    for name in header:
+        # A study in which too few samples have the feature has no z.
+        if name in columns[2:] or name.startswith("z_"):
+            numbers(rows, name, path, what, optional=True)
+    return tuple(rows)
+
+
+def _read_explanations(path: Path) -> tuple[dict[str, str], ...]:
+    what = "table of explanations"
+    _, rows = read_rows(path, what, ("sample", "feature", "kind", "effect", "unit", "group"))
+    numbers(rows, "effect", path, what)
+    return tuple(rows)
 
 
 @dataclass(frozen=True)
