@@ -155,7 +155,7 @@ def require_inputs(request: Request) -> None:
             raise MissingInput(f"No access for {spec.flag}", f"'{path}' may not be read", remedy)
 
 
-def require_outputs(facts: tuple[PathFact, ...]) -> None:
+def require_outputs(facts: Sequence[PathFact]) -> None:
     """Check that every output can be written: permission of the nearest folder, and space."""
     for fact in facts:
         if fact.role != "output":
@@ -166,7 +166,7 @@ def require_outputs(facts: tuple[PathFact, ...]) -> None:
             raise CannotCreate(f"No folder for {fact.flag}", f"'{place}' is a file", remedy)
         if not os.access(place, os.W_OK | os.X_OK):
             evidence = f"'{place}' may not be written to"
-            raise CannotCreate(f"No room for {fact.flag}", evidence, "choose another folder")
+            raise CannotCreate(f"No access for {fact.flag}", evidence, "choose another folder")
         require_space(
             place, f"No room for {fact.flag}", "free some space, or choose another folder"
         )

@@ -27,9 +27,9 @@ from launcher.findings import Finding, entries, warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.plan.catalog import Catalog
-from launcher.plan.decision import Assessment, assess, decide, denials
+from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import LEAKS, unset
-from launcher.plan.hardware import has_code
+from launcher.plan.hardware import counted, has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
 from launcher.plan.plan import Plan
 from launcher.plan.visible_devices import visible_devices_variables
@@ -127,12 +127,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
-        if elsewhere:
-            choice = decide(judged)
-            gpus = choice.group or "the processor"
-            runs = f"{choice.name} by {choice.engine} on a node, {gpus}"
-        else:
-            plan_launch(inputs)
+        _, plan = plan_launch(judged)
+        gpus = counted(plan.gpus) if plan.gpus else "the processor"
+        runs = f"{plan.image} by {plan.engine}" if plan.image else f"natively, {plan.program}"
+        runs += f"{' on a node' * elsewhere}, {gpus}"
     except AamError as refusal:
         error = refusal
         # Once is enough, as the error that it is.
@@ -161,9 +159,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
             lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
         lines += [_line("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
-        if host.gpus and not reports:
+        if assessment and assessment.hardware.groups and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
-        lines += [_line("job", runs)] if runs else []
+        lines += [_line("job" if elsewhere else "launch", runs)] if runs else []
         lines += site_lines(site) if site else []
         show(*lines, *(f"{f.severity:<10} {f}" for f in findings))
     if error:
@@ -200,7 +198,7 @@ def tried(
 
 def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding]:
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
-    host, catalog, built = inputs.host, inputs.catalog, inputs.built
+    host, catalog = inputs.host, inputs.catalog
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
     findings = [warning(denial) for denial in denials(host, ours)]
     if not host.replays and not host.engines:
@@ -231,10 +229,6 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         findings += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
-    if not built:
-        evidence = f"of {', '.join(image.name for image in catalog.images)}"
-        remedy = "aam runs natively until then"
-        findings.append(Finding("note", "No image is built", evidence, remedy))
     return findings
 
 

@@ -43,14 +43,18 @@ REASONS = {
     "PartitionDown": "the partition is closed",
     "ReqNodeNotAvail": "the nodes are down or reserved",
     "JobHeldUser": "held by you: `scontrol release`",
+    "PartitionConfig": "wants more than a node of the partition has and never starts; cancel it",
+    "BadConstraints": "no node has what --sbatch constraint wants",
     "JobHeldAdmin": "held by an administrator",
-    "AssocGrpCPULimit": "the account uses all its processors",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as the quality of service allows",
-    "QOSMaxNodePerUserLimit": "you use as many nodes as the quality of service allows",
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions":
         "the nodes are down or reserved",
 }  # fmt: skip
 """Reason of squeue(1), "JOB REASON CODES", in words."""
+LIMITS = {
+    "Assoc": "waits for a limit of the account",
+    "QOS": "waits for a limit of the quality of service",
+}
+"""Beginning of the reasons that name a limit, as QOSMaxJobsPerUserLimit."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         numbers = parse_own(JobsCancel, argv[1:], "jobs cancel").numbers
         if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
             raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
+        known = queue.queued()
+        if absent := [n for n in numbers if n not in known or not known[n].active]:
+            evidence = (
+                f"{', '.join(absent)} {'have' if len(absent) > 1 else 'has'} ended or never was"
+            )
+            raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
         queue.cancel(numbers)
         print(f"Cancelled: {', '.join(numbers)}")
         return 0
@@ -157,7 +167,9 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
         left = job.left
         if job.state == "PENDING" and job.reason != "None":
             reason = job.reason.partition(",")[0]
-            message = REASONS.get(job.reason) or REASONS.get(reason) or job.reason
+            limits = (text for start, text in LIMITS.items() if reason.startswith(start))
+            limited = next((f"{text}: {reason}" for text in limits), job.reason)
+            message = REASONS.get(job.reason) or REASONS.get(reason) or limited
     elif stopped:
         state, message = "stopped, can be resumed", "continue it with --resume-from auto"
     elif job is not None and job.state not in ("COMPLETED", "FAILED"):

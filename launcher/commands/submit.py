@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -94,17 +94,23 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     if not output.absolute.isprintable():
         raise UsageError("A path that no job script can hold", repr(output.absolute), "rename it")
     log = output.absolute.replace("%", "%%") + "-%j.log"
-    partition = queue.partition(options.partition or site.values.partition)
+    known, name = queue.partitions(), options.partition or site.values.partition
+    partition = queue.partition(known, name)
     what = scripts.allocation_of(request, options, site, log, partition)
     inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus))
     problems = scripts.over_limits(what, site, partition, force)
+    # Of several by commas, and of another cluster, Slurm alone decides.
+    elsewhere = "," in name or any(text.startswith("clusters=") for text in options.sbatch)
+    if known and name and partition is None and not elsewhere:
+        remedy = f"there are {', '.join(sorted({p.name for p in known}))}"
+        problems.append(UsageError("No such partition", f"'{name}'", remedy))
     problems += checks.files(request, paths, site)
     try:
         choice = decide(inputs)
     except Unavailable as error:
-        if not request.dry_run:
-            raise problems[0] if problems else error from None
         problems.append(error)
+        if not request.dry_run:
+            refuse(problems)
         assumed = (*inputs.built, *index.assumed(inputs.settings, inputs.catalog))
         inputs = msgspec.structs.replace(inputs, built=assumed)
         choice = decide(inputs)
@@ -190,6 +196,15 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
 # --- the queue
 
 
+def refuse(problems: Iterable[AamError]) -> None:
+    """Raise the first of `problems`, if there are any, and print the others."""
+    different = list({str(problem): problem for problem in problems}.values())
+    for problem in different[1:]:
+        print(f"aam-launch: {problem}", file=sys.stderr)
+    if different:
+        raise different[0]
+
+
 def queue_all(
     jobs: Sequence[Job], dry_run: bool, last_waits_for_all: bool = False, after: str = "afterok"
 ) -> int:
@@ -200,10 +215,9 @@ def queue_all(
             print(f"aam-launch: warning: {problem}", file=sys.stderr)
         print("\n".join(job.script for job in different), end="")
         return 0
-    for first in (problem for job in different for problem in job.problems):
-        raise first
+    refuse(problem for job in different for problem in job.problems)
     if waits := next(filter(None, [queue.test(job.script) for job in different]), ""):
-        remedy = "the job is queued and starts when they are there"
+        remedy = "the job is queued; it never starts if no node has so much"
         warn([Finding("warning", "The nodes are not there now", waits, remedy)])
     numbers: list[str] = []
     place, folder = Path(jobs[0].output.absolute), jobs[0].output.folder

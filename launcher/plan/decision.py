@@ -107,7 +107,7 @@ class Assessment(msgspec.Struct, frozen=True):
         if not candidates or not all(candidate.reason for candidate in candidates):
             return ""
         _, (step, reason) = _furthest(candidates)
-        return reason.evidence if step in MISFITS else reason.brief
+        return reason.evidence if step in MISFITS else str(reason)
 
 
 def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
@@ -329,14 +329,14 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
     if image is not None and candidate.built is None:
         folder = inputs.settings.image_dir.value
         engines = [engine.name for engine in host.engines if engine.obstacle is None]
-        where = f"no {folder}/{image.name}.sif, and {folder}/images.json names none for "
         remedy = f"put a SIF at {folder}, or name one with --image FILE"
         if image.definition:
             usual = not engines or candidate.engine == engines[0]
             with_engine = "" if usual else f" --engine {candidate.engine}"
             remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
         cause = f"Image {image.name} is not built"
-        return "built", Unavailable(cause, where + candidate.engine, remedy)
+        evidence = f"none for {candidate.engine} in '{folder}'"
+        return "built", Unavailable(cause, evidence, remedy)
     denied = next(denials(host, group.gpus), None) if group else None
     return ("device nodes", denied) if denied else None
 

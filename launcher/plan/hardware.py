@@ -189,12 +189,17 @@ def _offers(
             continue
         # By the example of the least demanding image: the oldest one compiled for this processor
         # and these GPUs.
-        why = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
+        why, remedy = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}", ""
         if of_group:
             here = [o for o in of_group if built_for(o.image, inputs.host.machine)] or of_group
             oldest = ([o for o in here if serves(o.image, group.arch)] or here)[-1]
             why = f"{oldest.image.name}: {'; '.join(oldest.misfits.values())}"
-        unserved.append(Finding("warning", "No image serves these GPUs", f"{group}; {why}"))
+            no_code = not has_code(inputs.catalog, group.vendor, group.arch)
+            if no_code and "architecture" in oldest.misfits:  # no driver helps
+                why = f"no image has code for {named(group.arch)}"
+            elif oldest.misfits.keys() == {"driver"}:
+                remedy = "install a newer GPU driver"
+        unserved.append(Finding("warning", "No image serves these GPUs", f"{group}; {why}", remedy))
     served.sort(key=lambda of_group: (of_group[0].fused, *_size(of_group[0].group)), reverse=True)
     offers = [offer for of_group in served for offer in of_group]
     # Images that do not fit are offers too: their reasons are the explanation.
@@ -233,8 +238,7 @@ def misfits_of(
         misfits["device"] = "; ".join(obstacles)
     # The architecture of a GPU with an obstacle does not matter.
     if not obstacles and image.archs is not None and not serves(image, group.arch):
-        arch = "a GPU of unknown architecture" if group.arch == "unknown" else group.arch
-        misfits["architecture"] = f"its PyTorch was not compiled for {arch}"
+        misfits["architecture"] = f"its PyTorch was not compiled for {named(group.arch)}"
     driver = host.driver(group.vendor)
     if driver and for_gpus(image):
         ranges = inputs.catalog.drivers.get(driver.vendor, ())
@@ -299,6 +303,11 @@ def counted(gpus: Sequence[Gpu]) -> str:
     name = VENDORS[first.vendor].instance.rstrip("-")
     cut = f", cut by {name}" if first.instances else ""
     return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
+
+
+def named(arch: str) -> str:
+    """Return an architecture in words."""
+    return "a GPU of unknown architecture" if arch == "unknown" else arch
 
 
 def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:

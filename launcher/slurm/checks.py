@@ -40,14 +40,18 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
     output: Path | None = request.given.get("--output-dir")
     overwrite, resumes = (bool(request.value(f"--{name}")) for name in ("overwrite", "resume-from"))
     errors: list[AamError] = []
+
+    def outputs() -> None:
+        require_outputs(paths)
+        if output is not None and request.option("--resume-from") is not None:
+            preflight.check_run_folder(output, overwrite, resumes)
+
     of_aam: tuple[Callable[[], None], ...] = (
         lambda: require_inputs(request),
         lambda: preflight.require_inputs(request),
         lambda: preflight.require_columns(request),
-        lambda: require_outputs(tuple(paths)),
+        outputs,
     )
-    if output is not None and request.option("--resume-from") is not None:
-        of_aam = (*of_aam, lambda: preflight.check_run_folder(output, overwrite, resumes))
     for check in of_aam:
         try:
             check()
@@ -70,6 +74,8 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
                     # A network file system may report a quota only when data is flushed (close(2)).
                     os.fsync(stream.fileno())
             except OSError as error:
+                if not os.access(place, os.W_OK | os.X_OK):
+                    continue  # as require_outputs has stated
                 why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
                 evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
                 cause = f"No room for {fact.flag}"

@@ -167,7 +167,7 @@ def partitions() -> list[Partition]:
     if not available():
         return []
     try:
-        done = _run(["sinfo", "--noheader", "--format=%P|%l|%c|%D|%s"])
+        done = _run(["sinfo", "--all", "--noheader", "--format=%P|%l|%c|%D|%s"])
     except Unavailable:  # sbatch will say so
         return []
     read = []
@@ -182,9 +182,9 @@ def partitions() -> list[Partition]:
     return read
 
 
-def partition(name: str) -> Partition | None:
+def partition(known: Sequence[Partition], name: str) -> Partition | None:
     """Return a partition, without a name the default one; None if that is unknown."""
-    matching = [p for p in partitions() if (p.name == name if name else p.default)]
+    matching = [p for p in known if (p.name == name if name else p.default)]
     return min(matching, key=lambda p: p.cpus) if matching else None
 
 
@@ -211,8 +211,7 @@ def _sbatch(script: str, *options: str) -> str:
     text = " ".join(lines)
     for phrases, error, cause, remedy in REFUSALS:
         if any(phrase in text.lower() for phrase in phrases):
-            known = sorted({p.name for p in partitions()}) if "partition" in phrases[0] else []
-            raise error(cause, text, f"there are {', '.join(known)}" if known else remedy)
+            raise error(cause, text, remedy)
     raise UsageError("Slurm refuses the job", text, "correct what it names")
 
 

@@ -116,7 +116,7 @@ def allocation_of(
     gpus = given.gpus or (max(1, facts.gpus_per_node) if several else 1)
     ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
     if given.nodes * ranks > 1 and not several:
-        evidence = f"{given.nodes} nodes, {gpus} GPUs each"
+        evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
         without = " without the transformer" if trains and not has_option(command, TRIALS) else ""
         raise UsageError(
             f"`{command}`{without} runs in one process", evidence, "leave --nodes and --gpus out"

@@ -224,7 +224,7 @@ def _difference(key: str, site: Site, host: Host) -> str:
         known = sorted({partition.name for partition in queue.partitions()})
         return f"Slurm has {', '.join(known)}" if known and values.partition not in known else ""
     if key in ("nodes", "max_nodes", "max_time"):
-        limits = queue.partition(values.partition)
+        limits = queue.partition(queue.partitions(), values.partition)
         if limits is None:
             return ""
         if key == "nodes":

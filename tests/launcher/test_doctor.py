@@ -101,6 +101,19 @@ def test_doctor_fails_where_a_launch_would_be_refused(folder: Path, case: str) -
     assert line.partition("refused: ")[2] == explained.stderr.partition(": ")[2].rstrip()
 
 
+def test_doctor_names_what_a_launch_would_run(folder: Path) -> None:
+    tree = Tree(folder / "h").amd(MI210, 1).recorded(
+        engines=[{"name": "apptainer", "path": "/usr/bin/apptainer"}],
+        nodes={"/dev/kfd": NODE, "/dev/dri/renderD128": NODE},
+    )  # fmt: skip
+    done = launch(folder, "doctor", "--host", str(tree.root))
+    assert "launch     rocm72 by apptainer, 1 x MI210 (gfx90a)\n" in done.stdout
+    assert "aam check  not yet measured" in done.stdout
+    done = launch(folder, "doctor", "--host", str(Tree(folder / "none").root))
+    assert "launch     cpu by apptainer, the processor\n" in done.stdout
+    assert "aam check" not in done.stdout
+
+
 def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
     """Another interpreter with the launcher, PyYAML and no library of the model."""
     python = folder / "venv/bin/python"

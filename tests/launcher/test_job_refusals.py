@@ -13,7 +13,8 @@ from aam.contract.options import specs
 from aam.contract.options.commands import find, names
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm.script import SubmitOptions
-from tests.support.submissions import ROOT, SITE, WORDS, submit
+from tests.support.launches import program
+from tests.support.submissions import ROOT, SITE, WORDS, slurm_and_image, submit
 
 
 def test_options_of_submit_are_no_options_of_a_command() -> None:
@@ -47,8 +48,10 @@ def test_what_is_refused(place: Path, more: list[str], status: int, sentence: st
     gpus = [] if "--gpus" in more else ["--gpus", "1"]
     done = submit(place, *WORDS, *gpus, *more)
     assert (done.returncode, done.stdout) == (status, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
+    *before, last = done.stderr.splitlines()
+    assert sentence in last
+    # What else is wrong comes before it, so that all is corrected at once.
+    assert all("Image rocm64 is not built" in line for line in before)
 
 
 def test_files_that_the_nodes_do_not_see(place: Path) -> None:
@@ -103,6 +106,28 @@ def test_an_output_on_a_full_disk(place: Path) -> None:
     done = limited(place, "disk/out", "unshare", "--mount", "sh", "-c", line, "sh")
     assert done.returncode == 73
     assert "No room for --output-dir: the disk of" in done.stderr
+
+
+def test_an_output_that_may_not_be_written(place: Path) -> None:
+    (place / "fixed").mkdir()
+    line = 'mount --bind -o ro fixed fixed && exec "$@"'
+    done = limited(place, "fixed/out", "unshare", "--mount", "sh", "-c", line, "sh")
+    assert done.returncode == 73
+    (sentence,) = (line for line in done.stderr.splitlines() if "output-dir" in line)
+    assert sentence.startswith(f"aam-launch: No access for --output-dir: '{place}/fixed' may not")
+
+
+def test_a_partition_that_is_not_there(place: Path) -> None:
+    slurm_and_image(place, "echo 41")
+    program(place / "bin/sinfo", "echo 'gpu*|12:00:00|192|8|1-infinite'\necho 'long|1-0|192|8|1'")
+    done = submit(place, *WORDS, "--gpus", "1", "--partition", "gpus")
+    assert done.returncode == 64
+    assert "No such partition: 'gpus'; there are gpu, long." in done.stderr
+    shown = submit(place, *WORDS, "--gpus", "1", "--partition", "gpus", "--dry-run")
+    assert "warning: No such partition: 'gpus'; there are gpu, long." in shown.stderr
+    for options in (["long,gpu"], ["gpus", "--sbatch", "clusters=other"]):  # Slurm alone decides
+        assert submit(place, *WORDS, "--gpus", "1", "--partition", *options).returncode == 0
+        (place / "out/.aam-job").unlink()
 
 
 def test_what_only_writing_shows(place: Path) -> None:

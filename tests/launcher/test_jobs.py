@@ -79,6 +79,9 @@ def test_a_log_tells_how_a_job_ended(state: Path, log: str, state_: str, message
         ("Resources", "waits for free nodes"),
         ("PartitionTimeLimit", "wants more time than the partition gives and never starts"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "the nodes are down or reserved"),
+        ("PartitionConfig", "wants more than a node of the partition has and never starts"),
+        ("AssocGrpGRES", "waits for a limit of the account: AssocGrpGRES"),
+        ("QOSMaxJobsPerUserLimit", "waits for a limit of the quality of service: QOSMax"),
         ("SomethingNew", "SomethingNew"),
         ("None", ""),
     ],
@@ -162,11 +165,18 @@ def test_jobs_are_cancelled_by_their_numbers(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scancel = program(state.parents[2] / "bin/scancel", f'echo "$@" >{state}/cancelled')
+    listed = "".join(f"echo '{n}|{s}|1:00|None'\n" for n, s in ((41, "RUNNING"), (42, "PENDING"),
+                                                              (43, "COMPLETED")))  # fmt: skip
+    program(state.parents[2] / "bin/squeue", listed)
     assert main(["jobs", "cancel", "41", "42"]) == 0
     assert (state / "cancelled").read_text() == "41 42\n"
     assert capsys.readouterr().out == "Cancelled: 41, 42\n"
     for wrong in ("--user=root", "../1", "4a"):
         assert main(["jobs", "cancel", wrong]) == 64
+    # scancel itself has status 0 and no message for these.
+    assert main(["jobs", "cancel", "41", "43", "44"]) == 64
+    assert "No such job is queued: 43, 44 have ended" in capsys.readouterr().err
+    assert (state / "cancelled").read_text() == "41 42\n"
     program(scancel, "echo 'scancel: error: Invalid job id 41' >&2; exit 1")
     assert main(["jobs", "cancel", "41"]) == 64
     assert "Slurm does not cancel the job: scancel: error: Invalid" in capsys.readouterr().err

@@ -277,7 +277,7 @@ def test_a_read_only_output(here: Path) -> None:
 @pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
 def test_a_full_disk_is_known_before(here: Path) -> None:
     request = parse(["example", "--output-dir", "/proc/self/nothing/out"])
-    with pytest.raises(CannotCreate, match="No room for --output-dir"):
+    with pytest.raises(CannotCreate, match="No access for --output-dir"):
         require_outputs(path_facts(request, str(here)))
 
 

@@ -292,7 +292,7 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
             "--output", "d.npy"]  # fmt: skip
     done = submit(place, *args, "--nodes", "2")
     assert done.returncode == 64
-    assert "`unifrac` runs in one process: 2 nodes" in done.stderr
+    assert "`unifrac` runs in one process: --nodes 2" in done.stderr
     done = submit(place, *args, "--dry-run")
     assert "#SBATCH --signal" not in done.stdout
     assert "--no-requeue" in done.stdout
@@ -309,7 +309,9 @@ def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) ->
     assert f"# image: cpu by apptainer, '{place}/images/cpu.sif'\n# device: the pro" in done.stdout
     refused = submit(place, *args, "--gpus", "4")
     assert refused.returncode == 64
-    assert "`train` without the transformer runs in one process: 1 nodes, 4 GPUs" in refused.stderr
+    assert (
+        "`train` without the transformer runs in one process: --nodes 1 --gpus 4" in refused.stderr
+    )
     network = submit(place, *args, "--members", "transformer").stdout
     assert "#SBATCH --ntasks-per-node=4\n" in network
     assert f"# image: rocm64 by apptainer, '{place}/images/rocm64.sif'" in network
@@ -334,7 +336,7 @@ def test_a_node_that_is_down_delays_a_job(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Job 41: aam pretrain" in done.stdout
     assert "warning: The nodes are not there now: " in done.stderr
-    assert "the job is queued and starts when they are there" in done.stderr
+    assert "the job is queued; it never starts if no node has so much" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -411,7 +413,7 @@ def test_jobs_share_the_trials_of_a_search_and_a_further_one_evaluates(place: Pa
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        ((*SEARCH, "--gpus", "2"), "`search` runs in one process: 1 nodes, 2 GPUs each"),
+        ((*SEARCH, "--gpus", "2"), "`search` runs in one process: --nodes 1 --gpus 2; leave"),
         ((*SEARCH, "--storage", "sqlite:///s.db"), "no other SQLite database: --storage sqlite"),
         ((*WORDS, "--jobs", "2"), "--jobs is for `search` alone: `pretrain`"),
     ],
