@@ -31,11 +31,13 @@ SECONDS = {"slurm": 60, "container": 40, "slow": 15, "medium": 3}
 """Rough duration of a test by its marker, to start the longest files first."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files by the sum of the durations of their tests, the longest first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files of several workers by the sum of the durations of their tests, longest first.
 
     A worker takes whole files; with the longest at the end one worker would run it alone.
     """
+    if not hasattr(config, "workerinput"):
+        return
     seconds: Counter[Path] = Counter()
     for item in items:
         seconds[item.path] += max(

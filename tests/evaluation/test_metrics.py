@@ -173,9 +173,9 @@ def test_correlations_are_those_within_folds() -> None:
     predicted = actual + rng.normal(size=90)
     shifted = predicted - 10 * fold
     found = compute_metrics(ScoredPredictions(actual, shifted, names_of(fold)))
-    assert found == compute_metrics(ScoredPredictions(actual, predicted, names_of(fold))) | {
-        name: found[name] for name in ("r2", "mae", "rmse", "median_error")
-    } | {"pearson": pytest.approx(found["pearson"])}
+    unshifted = compute_metrics(ScoredPredictions(actual, predicted, names_of(fold)))
+    assert found["spearman"] == unshifted["spearman"]
+    assert found["pearson"] == pytest.approx(unshifted["pearson"])
     same = np.concatenate([actual[:30]] * 3), np.concatenate([predicted[:30]] * 3)
     found = compute_metrics(ScoredPredictions(*same, names_of(fold)))
     assert found["pearson"] == pytest.approx(pearsonr(actual[:30], predicted[:30])[0])
