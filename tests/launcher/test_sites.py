@@ -20,16 +20,13 @@ from launcher.slurm.site import HELP, Site, differences, filled
 from tests.support.hosts import MI300A, Tree
 from tests.support.launches import RUN, engine, launch, sif
 
-SHIPPED = ("cosmos", "slurm", "workstation")
-
 
 def site(path: Path, text: str) -> Site:
     path.write_text(text)
     return config.site(str(path))
 
 
-def test_what_is_shipped() -> None:
-    assert set(SHIPPED) <= set(config.sites())
+def test_a_key_of_a_site_is_no_setting() -> None:
     assert not set(HELP) & set(SETTING_SPECS)
 
 

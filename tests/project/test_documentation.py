@@ -168,6 +168,19 @@ def test_paths_and_modules_named_in_documents_exist(document: Path) -> None:
         assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
 
 
+def test_names_in_the_pages_for_contributors_exist() -> None:
+    files = [
+        path
+        for folder in ("aam", "launcher", "tests", ".github", "containers")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".yml", ".yaml")
+    ]
+    words = set(re.findall(r"\w+", "".join(path.read_text() for path in files)))
+    for page in sorted((ROOT / "docs" / "how_to").glob("*.md")):
+        named = re.findall(r"`(\w*_\w*|[A-Z]\w+)`", page.read_text())
+        assert {*named} <= words, page.name
+
+
 PLACE = re.compile(
     r"(?<![\w/$}.-])((?:aam|launcher|containers|tests|docs|benchmarks|slurm|plugins|\.ci|\.github)"
     r"/[\w./*-]*[\w/*])"
