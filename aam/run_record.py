@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract import run_files
-from aam.contract.errors import DataError
+from aam.contract.errors import AamError, DataError
 from aam.contract.files import is_regular, sha256, write_json
 from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
 from aam.contract.options.commands import find
 from aam.contract.records import EDITED, RecordEntries, read_json_object
 from aam.contract.version import __version__
+
+_OF_A_STUDY = ("--table", "--sequences", "--metadata")
 
 _LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip
@@ -80,6 +82,31 @@ def read(path: Path) -> dict[str, Any]:
             return content
         wrong = f"'{field}' is of another type than the option"
     raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
+
+
+def study_files(options: Any) -> dict[str, str]:
+    """Return the files of the study that options name, by flag."""
+    values = values_of(options)
+    return {flag: str(values[flag]) for flag in _OF_A_STUDY if values[flag] is not None}
+
+
+def recorded_study_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of the study of a run record, by flag; absolute paths."""
+    inputs = record.get("inputs", {})
+    return {flag: str(inputs[flag]["path"]) for flag in _OF_A_STUDY if flag in inputs}
+
+
+def joinable(model: Path, other: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of the training of a model, if `aam prepare` joins them with another study.
+
+    It reads no store, and tables of different samples alone.
+    """
+    files: dict[str, str] = {}
+    with suppress(AamError):  # the folder of a model alone, or a record that was edited
+        files = recorded_study_files(read(model / run_files.RECORD))
+    stores = [path for path in (*files.values(), *other.values()) if os.path.isdir(path)]
+    alike = files.get("--table") == os.path.abspath(other.get("--table", ""))
+    return {} if stores or alike else files
 
 
 class Record:

@@ -20,12 +20,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from sklearn.metrics import log_loss
 
 from aam.arrays import F64
+from aam.contract.errors import first_few
 from aam.contract.files import write_json
 from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
@@ -58,6 +60,8 @@ ENSEMBLE, GUESS = "ensemble", "guess"
 
 SIGNIFICANT = 0.05
 """Level of the permutation test."""
+
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 _UNKNOWN = "How well the model predicts '{}' in a study that it has not seen is not known"
 
@@ -392,6 +396,7 @@ def _verdict_over_studies(
         outcome = "worse"
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
+        reasons.append(f"the interval of the mean includes {guess:g}, the score of a guess")
     # Few studies have wide intervals, but a spread that is small by chance makes them narrow: both
     # the interval and the test have to agree.
     elif summary is not None and test is not None and test.p > SIGNIFICANT:
@@ -415,14 +420,19 @@ def _verdict_over_studies(
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels within studies)"
     if len(included) < len(studies.studies):
-        named = [f"{study.study} ({study.left_out})" for study in studies.studies if study.left_out]
+        left_out: dict[str, list[str]] = {}
+        for study in studies.studies:
+            left_out.setdefault(study.left_out, []).append(study.study)
+        named = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
         reasons.append(f"not in the summary: {', '.join(named)}")
     value, lower, upper = (
         (None, None, None)
         if summary is None
         else (summary.value, summary.lower - guess, summary.upper - guess)
     )
-    few = f"{len(included)} studies" if summary is None else None
+    few = None
+    if summary is None:
+        few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
     place = " in a study that it has not seen" if few is None else ""
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
@@ -480,6 +490,7 @@ def _verdict(
         outcome = "worse"
     elif lower <= 0:
         outcome = "not better"
+        reasons.append("the interval of the difference includes 0")
     # The guess of folds of other means scores below 0 itself: to be above it is no skill.
     elif value <= NO_SKILL[metric]:
         outcome = "not better"
@@ -711,10 +722,16 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
     return sentences
 
 
-def next_step(scores: Scores, model: str, table: str, metadata: str) -> tuple[str, list[str]]:
+def next_step(
+    scores: Scores, model: str, files: Mapping[str, str], training: Mapping[str, str] = NO_FILES
+) -> tuple[str, list[str]]:
     """Return what follows from the verdict, and the words of its command.
 
-    `model` is the folder of the model, `table` and `metadata` the inputs of its scores.
+    Args:
+        scores: with the verdict.
+        model: folder of the model.
+        files: --table, --metadata and --sequences of the scored samples, as far as there are any.
+        training: those of the training, of samples of another study.
     """
     column = ["--metadata-column", scores.column]
     other = ["--table", "TABLE", "--metadata", "METADATA", *column]
@@ -729,13 +746,12 @@ def next_step(scores: Scores, model: str, table: str, metadata: str) -> tuple[st
     if scores.is_better:
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
-    if scores.external is not None:
-        # The files of the training may be those of several studies, of which a store was made.
-        words = ["--table", "TABLE", table, "--metadata", "METADATA", metadata]
-        words += ["--studies", "a,b", "--output", "both.aam"]
+    named = [word for flag in files for word in (flag, files[flag])]
+    if scores.external is not None and training.keys() == files.keys():
+        words = [word for flag in files for word in (flag, training[flag], flag, files[flag])]
+        words += ["--studies", "training,other", "--output", "both.aam"]
         return "both studies as one", ["aam", "prepare", *words]
-    files = ["--table", table, "--metadata", metadata]
-    return "what the data allow", ["aam", "inspect", *files, *column]
+    return "what the data allow", ["aam", "inspect", *named, *column]
 
 
 def _resembling(parts: Sequence[PartScores]) -> str:

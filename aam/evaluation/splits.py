@@ -30,6 +30,7 @@ from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata, groups
+from aam.evaluation.intervals import MIN_UNITS
 
 if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
@@ -164,7 +165,7 @@ def study_splits(
         rest = fitted[study_N[fitted] != study]
         if not len(rest):
             cause = "No study with several categories is left to fit a model to"
-            remedy = "add studies that have all categories"
+            remedy = "add studies that have all categories; subjects are groups: --group-column"
             raise DataError(cause, f"when '{study}' is held out", remedy)
         across = len(np.unique(study_N[rest])) >= MIN_STUDIES
         labels = study_N if across else group_N
@@ -433,6 +434,14 @@ def read_studies(
             "--study-column has a single study",
             f"all {len(studies)} samples have '{studies[0]}' as '{column}'",
             "name another --study-column, or leave the option out",
+        )
+    sizes = Counter(studies)
+    if max(sizes.values()) < MIN_UNITS:
+        raise DataError(
+            f"The values of '{column}' are no studies: none has the samples for a score",
+            f"{len(sizes)} values, of {min(sizes.values())} to {max(sizes.values())} samples; a "
+            f"score needs {MIN_UNITS}",
+            f"if they are subjects, --group-column {column} keeps the samples of each together",
         )
     return studies
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aam import run_record
 from aam.arrays import F64
 from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
@@ -153,8 +154,8 @@ def run(
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
-    inputs = str(options.input.table), str(options.target.metadata)
-    show_verdict(scores, next_step(scores, str(options.run.output_dir), *inputs))
+    following = next_step(scores, str(options.run.output_dir), run_record.study_files(options))
+    show_verdict(scores, following)
 
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:

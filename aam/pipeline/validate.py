@@ -132,8 +132,9 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     show_scores(scores)
     if options.output is not None:
         info(f"Scores, predictions and report: {options.output}")
-    files = str(options.model), str(options.table), str(options.metadata or "METADATA")
-    show_verdict(scores, next_step(scores, *files))
+    files = run_record.study_files(options)
+    training = run_record.joinable(options.model, files)
+    show_verdict(scores, next_step(scores, str(options.model), files, training))
     return scores, of_samples
 
 

@@ -18,7 +18,7 @@ from aam.evaluation.intervals import (
     joint_groups,
 )
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.evaluation.scores import Scores
+from aam.evaluation.scores import Scores, ensemble_description
 from aam.evaluation.studies import resample
 from aam.report.figures import (
     INK,
@@ -160,6 +160,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     if len(paired) > 1:
         (reference, drawn), *compared = paired
         differences = [(name, *resampled.paired_difference(drawn)) for name, resampled in compared]
+        equal = {name for name, resampled in compared if resampled.equals(drawn)}
         rows = []
         for name, metric, score in differences:
             if divided[name] != divided[reference]:
@@ -169,11 +170,22 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
                 verdict = ahead if score.beyond_noise else "within noise"
-            rows.append([name, with_interval(metric, score), verdict])
+            difference = with_interval(metric, score)
+            if name in equal:
+                difference, verdict = "0", "the same predictions"
+            rows.append([name, difference, verdict])
         note = (
             "Each run minus the first, on the same samples (paired). Within "
             "noise: the interval includes 0."
         )
+        if equal:
+            alone = [
+                f"The ensemble of {name} is {ensemble_description(weights.model, weights.folds)}."
+                for name, run in zip(names, runs, strict=True)
+                if name in {reference, *equal} and run.scores is not None
+                and len(run.scores.members) > 1 and (weights := run.scores.weights) is not None
+            ]  # fmt: skip
+            note = " ".join([note, *alone])
         if len(set(divided.values())) > 1:
             # A score of known subjects or studies is no score of new ones, and no difference from
             # it is.

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from aam import run_record
 from aam.console import warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate
@@ -226,8 +227,9 @@ def _next_command(run: Run) -> tuple[str, str] | None:
     if run.scores is None or not run.scores.verdict.headline:
         return None
     model = run.option("model") or run.option("output_dir") or run.folder
-    inputs = run.input_path("--table") or "TABLE", run.input_path("--metadata") or "METADATA"
-    what, words = next_step(run.scores, str(model), *inputs)
+    files = run_record.recorded_study_files(run.facts)
+    training = run_record.joinable(Path(model), files) if run.is_external else {}
+    what, words = next_step(run.scores, str(model), files, training)
     return what, shlex.join(words)
 
 

@@ -235,7 +235,7 @@ def test_a_study_of_one_class_is_named_and_left_out() -> None:
     scores = scores_of(replace(folds, labels=replace(folds.labels, values=values)), predictions_MC)
     assert scores.studies is not None
     assert scores.studies.summaries["auc"].studies == 3
-    assert "s3 (one class)" in scores.verdict.sentence
+    assert "not in the summary: 1 (s3) with one class" in scores.verdict.sentence
     assert scores.is_better
 
 

@@ -152,6 +152,7 @@ def test_scores_of_known_studies_are_none_of_a_new_one(
     [
         ("one", (), "A single study"),
         ("holes", (), "Samples without a study"),
+        ("subject", (), "--group-column subject keeps the samples of each together"),
         ("ph", (), "The groups are the target"),
         ("batch", ("--group-column", "batch"), "The groups are the studies"),
         ("batch", ("--folds", "3"), "--study-column"),

@@ -181,7 +181,11 @@ def test_compare_has_the_intervals_of_the_training(
     assert aam("compare", run, copy) == 0
     r2 = json.loads((run / "scores.json").read_text())["models"]["ensemble"]["metrics"]["r2"]
     shown = f"{r2['value']:.3f} ({r2['lower']:.3f} to {r2['upper']:.3f})"
-    assert capsys.readouterr().out.count(shown) == 2
+    printed = capsys.readouterr().out
+    assert printed.count(shown) == 2
+    # Equal predictions are no difference within noise, and what the ensemble is stands beside.
+    assert "the same predictions" in printed
+    assert "The ensemble of copy is " in printed
 
 
 @pytest.mark.medium

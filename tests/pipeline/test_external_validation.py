@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 import warnings
@@ -138,21 +139,27 @@ def test_the_positive_class_reaches_scores_report_and_other_studies(
 
 @pytest.mark.medium
 def test_the_command_after_a_model_that_does_not_hold_runs(
-    studies: Path, tmp_path: Path, capsys: Capture
+    studies: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = trained(studies, "acid", "--classifier")
     wrong = edited(studies, tmp_path / "wrong.tsv", acid=lambda v: np.resize(["yes", "no"], len(v)))
     assert evaluate(model, studies, tmp_path / "out", metadata=wrong) == 0
-    command = capsys.readouterr().out.splitlines()[-1]
-    words = shlex.split(command.partition(": aam ")[2])
-    place = {
-        "TABLE": studies / "train.biom",
-        "METADATA": studies / "train.tsv",
-        "both.aam": tmp_path / "both.aam",
-    }
-    assert aam(*(place.get(word, word) for word in words)) == 0
+    shown = capsys.readouterr().out
+    assert "the interval of the difference includes 0" in shown
+    monkeypatch.chdir(tmp_path)
+    assert aam(*shlex.split(shown.splitlines()[-1].partition(": aam ")[2])) == 0
     labels = read_metadata(tmp_path / "both.aam").columns
-    assert set(labels["study"]) == {"a", "b"} and set(labels["acid"]) == {"yes", "no"}
+    assert set(labels["study"]) == {"training", "other"} and set(labels["acid"]) == {"yes", "no"}
+    # A store is joined with nothing.
+    store = tmp_path / "wrong.aam"
+    table = studies / "other.biom"
+    assert aam("prepare", "--table", table, "--metadata", wrong, "--output", store) == 0
+    output = tmp_path / "from-store"
+    assert evaluate(model, studies, output, metadata=store, table=store) == 0
+    shown = capsys.readouterr().out
+    command = shown.splitlines()[-1].partition(": aam ")[2]
+    assert aam(*shlex.split(command)) == 0
+    assert html.escape(command) in (output / "report.html").read_text()
 
 
 @pytest.mark.medium
