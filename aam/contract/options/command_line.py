@@ -90,8 +90,8 @@ CONFIG = OptionSpec(
     "--config",
     "config",
     Path,
-    "File with values of options: YAML with `option: value` lines, or the run.json of an earlier "
-    "run. Options of the command line replace them.",
+    "Values of options: a YAML file, or the run.json of an earlier run. The command line replaces "
+    "them.",
     basic=True,
 )
 """Option of every command of `aam`; it stands for the options in its file."""

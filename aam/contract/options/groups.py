@@ -120,8 +120,8 @@ DROP_EMPTY_SAMPLES = option(
     "Leave out samples without reads instead of rejecting the table.", default=False
 )
 MAX_MEMORY_GB = option(
-    "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
-    "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
+    "Memory limit in GiB for reading each of table, tree and sequences, and for tiles of `aam "
+    "unifrac`. 'auto': half of the available memory; 1 GiB for tiles.",
     default="auto",
     takes=GIBIBYTES,
     resumable=True,
@@ -144,8 +144,7 @@ class TableOptions:
     """The feature table and its sequences."""
 
     table: Path = required_option(
-        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); or the folder of `aam prepare`, "
-        "which contains sequences and tree."
+        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
     )
     sequences: Path | None = basic_option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
@@ -225,9 +224,8 @@ class SplitOptions:
     """Division into training and validation samples."""
 
     test_size: float = basic_option(
-        "Fraction of the samples that validate: with one fold they measure the result, with "
-        "several the transformer stops by them, and the fold measures. 0: no validation samples, "
-        "all samples outside the fold are trained on; for several --folds alone.",
+        "Fraction of validation samples: with one fold they measure the result, with several the "
+        "transformer stops by them. 0: none, for several --folds alone.",
         default=0.2,
     )
     group_column: str | None = basic_option(
@@ -261,8 +259,7 @@ class TargetOptions:
         metavar="CLASS",
     )
     ordinal: tuple[str, ...] = basic_option(
-        "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
-        "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
+        "Predict an ordered category: all categories of the column, the lowest first, as a,b,c.",
         default=(),
         excludes=("--classifier",),
         metavar="CATEGORY",
@@ -304,7 +301,7 @@ class CovariateOptions:
 
     categorical_columns: tuple[str, ...] = basic_option(
         "Metadata columns that the model reads as categories, such as a site; several as a,b. "
-        "The scores are then also those of the metadata alone and of the counts alone.",
+        "Metadata and counts are then also scored alone.",
         default=(),
         metavar="COLUMN",
     )
@@ -345,8 +342,7 @@ AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEVICE_HELP = (
-    "Where to compute. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if there is one, else "
-    "the CPU."
+    "Where to compute. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if there is one."
 )
 
 
@@ -396,8 +392,8 @@ class SpeedOptions:
         "List the modules that run in fp32 under mixed precision.", default=False
     )
     compile_model: CompileModel = resumable_option(
-        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag without a "
-        "value): except with ROCm, whose Triton has a fault; 'force': also with ROCm.",
+        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag alone): not "
+        "with ROCm, whose Triton has a fault; 'force': also with ROCm.",
         default="off",
         alone="auto",
     )
@@ -405,9 +401,8 @@ class SpeedOptions:
         "Recompute activations in the backward pass: less memory, a third more time.", default=False
     )
     asv_chunk: int | Literal["auto"] = resumable_option(
-        "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
-        "the backward pass: memory does not grow with the number of ASVs. 0: all at once; 'auto': "
-        "the largest chunks that fit into memory, 0 if all do.",
+        "Encode the distinct ASVs of a batch in chunks of at most this many, for less memory. 0: "
+        "all at once; 'auto': the largest chunks that fit.",
         default=0,
         takes=ZERO_OR_MORE,
     )
@@ -510,8 +505,8 @@ class MaskOptions:
     penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
     nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
     count_penalty: float = option(
-        "Weight of the loss of hidden abundances: the relative abundances of 15 % of the ASVs of "
-        "each sample are hidden from the network, which predicts their logarithm. 0: none is.",
+        "Weight of the loss of hidden abundances: the network predicts those of 15 % of the ASVs "
+        "of each sample. 0: none is hidden.",
         default=0.0,
         takes=WEIGHTS,
     )
@@ -615,13 +610,12 @@ class RunOptions:
         basic=True,
     )
     resume_from: Literal["auto"] | Path | None = resumable_option(
-        "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
-        "last complete one of --output-dir; start from the beginning if there is none.",
+        "Continue from this checkpoint or run folder; 'auto': from the last complete checkpoint "
+        "of --output-dir, or else from the beginning.",
         basic=True,
     )
     logger: tuple[LoggerName, ...] = resumable_option(
-        "Loggers of the run: files in the run folder (tensorboard), or a tracker that is installed "
-        "(mlflow, wandb), which also gets the final scores. metrics.csv is always written.",
+        "Loggers of the run; mlflow and wandb need their package. metrics.csv is always written.",
         default=("tensorboard",),
     )
     checkpoint_every_n_steps: int = resumable_option(

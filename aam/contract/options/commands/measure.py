@@ -167,8 +167,8 @@ class Memory:
         takes=GIBIBYTES,
     )
     check_report: Path | None = option(
-        "Report of `aam check --json` on such a GPU, which measures the memory that driver and "
-        "libraries take. By default the report that the launcher passes, else 1 GiB is assumed."
+        "Report of `aam check --json` on such a GPU, for the memory of driver and libraries. "
+        "Default: that of the launcher, else 1 GiB is assumed."
     )
     json: bool = basic_option(
         "Print the memory of the step alone, as JSON; in bytes.", default=False

@@ -48,17 +48,15 @@ class Prepare:
         repeated=True,
     )
     taxonomy: tuple[Path, ...] = basic_option(
-        "Taxonomy of the ASVs to store, for --taxonomy of other commands: TSV of QIIME 2 or .qza; "
-        "once for each table, or once for all. An ASV that stands for several has the ranks that "
-        "they have in common.",
+        "Taxonomy to store, for --taxonomy of other commands: TSV of QIIME 2 or .qza; once for "
+        "each table, or once for all.",
         default=(),
         repeated=True,
     )
     output: Path | None = basic_option("Folder to write, such as study.aam.", role="output")
     studies: tuple[str, ...] = basic_option(
-        "Names of the studies, one for each table, in order, as a,b: the metadata get a column "
-        "`study`, sample ids of two studies the study's name (a.S1), ASVs their common length. "
-        "What the studies have in common, and which columns do not agree, is printed.",
+        "Names of the studies, one for each table, as a,b: the metadata get a column `study`, and "
+        "ASVs are cut to their common length.",
         default=(),
         metavar="STUDY",
     )
@@ -74,9 +72,9 @@ class Prepare:
         needs=("--metadata",),
     )
     trim_length: int | Literal["auto"] = basic_option(
-        "Nucleotides to keep of each sequence: ASVs that are then equal are joined, and their ids "
-        "are the trimmed sequences; the tree's tips keep theirs. 0: all. 'auto': with --studies "
-        "of different lengths the one that 99 % of the ASVs of each study have, else all.",
+        "Nucleotides to keep of each sequence; ASVs that are then equal are joined. 0: all. "
+        "'auto': with --studies of different lengths, what 99 % of the ASVs of each have; else "
+        "all.",
         default="auto",
         takes=ZERO_OR_MORE,
     )
@@ -109,9 +107,8 @@ class Example:
     )
     samples: int = basic_option("Number of samples, of each study.", default=150)
     studies: int = basic_option(
-        "Studies with cases and controls (column 'disease'): batch effects, depths, shares of "
-        "cases, genera that the disease changes in all and one that it changes in one. The third "
-        "has shorter reads and other names of the classes. 0: one study without a disease.",
+        "Studies with cases and controls (column 'disease'), which differ as real ones do; 0: one "
+        "study without a disease.",
         default=0,
     )
     asvs: int = basic_option("Number of ASVs, the tips of the tree.", default=500)

@@ -110,27 +110,24 @@ class Train:
         only_for=TRANSFORMER,
     )
     members: tuple[MemberName, ...] = basic_option(
-        "Models to train; several are combined. {choices}. "
-        "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
+        "Models to train and combine. {choices}. Without the option: kernel and forest, or the "
+        "transformer with --pretrained-encoder.",
         default=(),
         resumable=True,
     )
     folds: int | Literal["auto"] = basic_option(
-        "Cross-validation: number of folds, each predicted by models of the others; 1: one split. "
-        "'auto': 5, or one for each group if there are fewer; 1 with the transformer, which takes "
-        "long to train.",
+        "Number of folds, each predicted by models of the others; 1: one split. 'auto': 5, or one "
+        "for each group if there are fewer; 1 with the transformer.",
         default="auto",
     )
     study_column: str | None = basic_option(
         "Metadata column of studies: each is predicted by models of the others, and scored alone. "
-        "Categories have the same proportions in every study by weights, so that those of a study "
-        "predict nothing. --group-column names subjects within the studies.",
+        "--group-column names subjects within the studies.",
         excludes=("--folds", "--repeats"),
     )
     repeats: int | Literal["auto"] = option(
-        "Partitions of the samples into --folds; every score is the mean of theirs. 'auto': 5 with "
-        "fewer than 300 samples or 100 groups, where the score of one depends on the seed; else 1, "
-        "as with the transformer.",
+        "Partitions of the samples into --folds; scores are their means. 'auto': 5 with fewer "
+        "than 300 samples or 100 groups; else, and with the transformer, 1.",
         default="auto",
         takes=ONE_OR_MORE,
     )
@@ -140,9 +137,8 @@ class Train:
         resumable=True,
     )
     equal_depth: bool = option(
-        "Score kernel and forest on rarefied samples, all of the same number of reads, as well: "
-        "they are trained a second time. It is done without the option where the sequencing depth "
-        "alone predicts the target.",
+        "Also score kernel and forest on samples of equal depth. Done without the option where "
+        "the sequencing depth alone predicts the target.",
         default=False,
     )
     profile_features: int = option(
@@ -254,9 +250,8 @@ class Search(Train):
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(
-        "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
-        "of one option are joined by +. Without it: the members, or of a transformer alone lr, "
-        "dropout and profile-dropout.",
+        "Options of `aam train` to vary: NAME=LOW..HIGH, or NAME=A,B,C with + between values of "
+        "one option. Default: the members, or of a transformer lr, dropout and profile-dropout.",
         default=(),
         metavar="NAME=VALUES",
     )
@@ -273,9 +268,8 @@ class Search(Train):
         "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe"
     )
     storage: str | None = option(
-        "Storage of the trials: URL of a database for Optuna, or 'journal': search.journal in "
-        "--output-dir, for processes on several nodes that share a file system. By default "
-        "search.db, an SQLite database, in --output-dir."
+        "Storage of the trials: URL of a database for Optuna, or 'journal', a file for several "
+        "nodes. Default: search.db, an SQLite database, in --output-dir."
     )
     trials_only: bool = basic_option(
         "Run trials, and leave the evaluation to the process without this option.", default=False

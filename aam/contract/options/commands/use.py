@@ -107,9 +107,8 @@ class ImportanceOptions:
     )
     taxonomy: Path | None = TAXONOMY
     method: Literal["effects", "permutation"] = basic_option(
-        "effects: derivatives of the kernel, impurity decrease of the forest and integrated "
-        "gradients of the transformer; permutation: also permute the reads of the first ASVs, and "
-        "rank them by the change of the predictions.",
+        "effects: derivatives of the kernel, impurity decrease of the forest, integrated "
+        "gradients of the transformer; permutation: then permute the reads of the first ASVs.",
         default="effects",
     )
     attention: str | None = basic_option(
