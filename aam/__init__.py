@@ -1,36 +1,47 @@
-"""Attention All Microbes: version, and the Python interface of `aam.api`, imported on first use."""
+"""Attention All Microbes: models that predict from tables of amplicon sequence variants (ASVs).
+
+>>> import aam
+>>> model = aam.AAMRegressor().fit(table, ages)  # doctest: +SKIP
+>>> model.scores_["verdict"]["sentence"]  # doctest: +SKIP
+
+`AAMRegressor` and `AAMClassifier` follow scikit-learn. `load` reads a model of `aam train`; `Model`
+predicts, explains, plots and writes the report. docs/python.md shows all of it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aam.api import AAMClassifier as AAMClassifier
-    from aam.api import AAMRegressor as AAMRegressor
-    from aam.api import AamWarning as AamWarning
-    from aam.api import Model as Model
-    from aam.api import compare as compare
-    from aam.api import inspect as inspect
-    from aam.api import join_studies as join_studies
-    from aam.api import load as load
-    from aam.api import unifrac as unifrac
+    from aam.api import (
+        AAMClassifier,
+        AAMRegressor,
+        AamWarning,
+        Model,
+        compare,
+        inspect,
+        join_studies,
+        load,
+        unifrac,
+    )
 
-from aam.contract.version import __version__ as __version__
+from aam.contract.version import __version__
 
-_API = (
+__all__ = [
     "AAMClassifier",
     "AAMRegressor",
     "AamWarning",
     "Model",
+    "__version__",
     "compare",
     "inspect",
     "join_studies",
     "load",
     "unifrac",
-)
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import the Python interface on first use: the launcher imports this package without torch."""
-    if name not in _API:
+    if name not in __all__:
         raise AttributeError(f"module 'aam' has no attribute '{name}'")
     from aam import api
 
@@ -38,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_API])
+    return __all__

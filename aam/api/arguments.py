@@ -54,12 +54,12 @@ _COMMAND_LINE = {"config", "fsdp", "loss-config", "max-memory-gb", "processes", 
 
 
 @contextmanager
-def library_call(unnamed: str = "") -> Iterator[Path]:
+def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
     """Yield a temporary folder for what is in memory, and show messages as a library does.
 
     Messages go to the logger and to `warnings`. In them and in errors, options are parameters,
     files of the folder have no path, and `unnamed`, which begins the ids of samples that have none,
-    is left out.
+    is left out. `title` names the call in its line of progress; without it there is none.
     """
     with tempfile.TemporaryDirectory(prefix="aam-") as folder:
 
@@ -67,7 +67,7 @@ def library_call(unnamed: str = "") -> Iterator[Path]:
             text = text.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
             return as_parameters(text.replace(unnamed, ""))
 
-        with as_library(rendered):
+        with as_library(rendered, title):
             try:
                 yield Path(folder)
             except AamError as error:
@@ -309,13 +309,17 @@ def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[st
 
 @contextmanager
 def table_files(
-    table: Table, sequences: Sequences = None, drop_empty_samples: bool = False, unnamed: str = ""
+    title: str,
+    table: Table,
+    sequences: Sequences = None,
+    drop_empty_samples: bool = False,
+    unnamed: str = "",
 ) -> Iterator[tuple[TableOptions, Path]]:
     """Yield the options that name the files of a table, and a temporary folder.
 
     The block is a `library_call`.
     """
-    with library_call(unnamed) as folder:
+    with library_call(title, unnamed) as folder:
         path, records = written_table(table, sequences, folder, unnamed)
         given = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
         yield TableOptions(table=path, sequences=records, **given), folder
@@ -429,7 +433,7 @@ def unifrac(
 
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
-    with table_files(table) as (input, folder):
+    with table_files("unifrac", table) as (input, folder):
         given = arguments(
             Unifrac,
             {

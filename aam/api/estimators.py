@@ -78,6 +78,8 @@ _MEANINGS = {
     "evaluate": "Score the held-out samples, with intervals and a permutation test, rank the ASVs "
     "and draw the learning curve. False: train alone, for `cross_val_score` and `GridSearchCV`, "
     "which score by themselves. A run folder is always evaluated.",
+    "verbose": "Show the progress of what takes more than two seconds: a bar on a terminal or in a "
+    "notebook, elsewhere a line a minute on standard error; none in the processes of `n_jobs`.",
 }
 """Parameters that no option or another type of option describes."""
 
@@ -85,15 +87,26 @@ _MEANINGS = {
 def _documented(estimator: E) -> E:
     """Add the parameters to the documentation of a class, as their options describe them."""
     options = {spec.field: spec for spec in specs(Train)}
-    entries = []
+    common, further = "", ""
     for name in (parameter.name for parameter in fields(estimator)):
         text = _MEANINGS.get(name) or as_parameters(options[name].help)
-        if (takes := name in options and options[name].takes) and takes:
-            text = f"{text.rstrip('.')} ({takes.description})."
-        lines = textwrap.wrap(f"{name}: {text}", 88)
-        entries.append(textwrap.indent("\n    ".join(lines), "        "))
+        spec = options.get(name)
+        choices = [choice for choice in spec.choices if isinstance(choice, str)] if spec else []
+        if name not in _MEANINGS and any(choice not in text for choice in choices):
+            text = f"{text.rstrip('.')} ({', '.join(choices)})."
+        if spec and spec.takes:
+            text = f"{text.rstrip('.')} ({spec.takes.description})."
+        entry = textwrap.fill(
+            f"{name}: {text}", 96, initial_indent=" " * 8, subsequent_indent=" " * 12
+        )
+        if name in _MEANINGS or (spec and spec.basic):
+            common += f"{entry}\n"
+        else:
+            further += f"{entry}\n"
     documentation = (estimator.__doc__ or "").rstrip()
-    estimator.__doc__ = f"{documentation}\n\n    Args:\n" + "\n".join(entries) + "\n    "
+    estimator.__doc__ = f"{documentation}\n\n    Args:\n{common}\n    Further args:\n{further}    "
+    # The types of the options, such as a path for what may be a DataFrame, are not those here.
+    vars(estimator)["__init__"].__annotations__.clear()
     return estimator
 
 
@@ -112,7 +125,7 @@ _Parameters: Any = make_dataclass(
     "_Parameters",
     [
         (spec.field, spec.type, field(default=spec.default))
-        for spec in specs(Train)
+        for spec in sorted(specs(Train), key=lambda spec: not spec.basic)
         if spec.field not in _NO_PARAMETERS
     ],
     kw_only=True,
@@ -126,6 +139,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
     """Training of `aam train` on a table in memory."""
 
     evaluate: bool = True
+    verbose: bool = True
 
     def _train(
         self, X: Table, names: Sequence[str], column: str, groups: Any, **target: Any
@@ -142,7 +156,8 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             if group_column == column:
                 group_column = f"{column} (groups)"
         # The folder is that of a run without another.
-        with library_call() as folder:
+        title = f"{type(self).__name__}.fit" if self.verbose else ""
+        with library_call(title) as folder:
             read = as_biom(X)
             ids = metadata_ids(read.ids())
             columns: dict[str, list[str]] = {}
@@ -197,13 +212,14 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
             with torch.random.fork_rng():
                 if not self.evaluate and self.output_dir is None:
-                    self.model_ = Model(IN_MEMORY, options.device, fit(options, labelled))
+                    trained, verbose = fit(options, labelled), bool(self.verbose)
+                    self.model_ = Model(IN_MEMORY, options.device, trained, verbose=verbose)
                     return
                 # The command line is that of the program which called this one.
                 in_memory = self.output_dir is None
                 run(options, labelled, report=not in_memory, facts={"argv": []})
             kept = labelled.study.table if in_memory else None
-            self.model_ = fitted(options.run.output_dir, options.device, kept)
+            self.model_ = fitted(options.run.output_dir, options.device, kept, bool(self.verbose))
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
 

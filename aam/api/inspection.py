@@ -74,7 +74,7 @@ def inspect(
     given = {"classifier": classifier, "ordinal": ordinal, "where": where}
     values = arguments(Inspect, {**given, "group_column": group_column, "metadata_column": column})
     page = None if report is None else path_argument("report", report, "None")
-    with library_call() as folder:
+    with library_call("inspect") as folder:
         path, records = written_table(table, sequences, folder)
         options = Inspect(
             table=path,

@@ -81,7 +81,7 @@ def join_studies(
     if metadata is None and tables and all(map(is_anndata, tables.values())):
         metadata = {name: table.obs for name, table in tables.items()}
     values = {"trim_length": trim_length, "drop_empty_samples": drop_empty_samples}
-    with library_call() as folder:
+    with library_call("join_studies") as folder:
         paths, fastas, described = [], [], []
         for name, table in tables.items():
             # Names of studies may have slashes and spaces, which names of folders may not.

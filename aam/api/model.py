@@ -118,6 +118,7 @@ class Model:
         loaded: members and their combination, or a pretrained encoder.
         files: small files of the run by name, if it was fitted without a run folder.
         abundances: relative abundances of the leading ASVs in the training samples of such a run.
+        verbose: show the progress of long work.
     """
 
     path: Path
@@ -125,6 +126,7 @@ class Model:
     loaded: TrainedModel | PretrainedModel
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     abundances: pd.DataFrame | None = field(default=None, repr=False)
+    verbose: bool = True
 
     @property
     def column(self) -> str | None:
@@ -195,10 +197,10 @@ class Model:
                 of the training data.
         """
         unnamed, (predictions, compared, _) = self._predict(
-            table, sequences, metadata, drop_empty_samples,
+            "predict", table, sequences, metadata, drop_empty_samples,
             batch_size=batch_size, prediction_passes=prediction_passes, force=force,
         )  # fmt: skip
-        with library_call(unnamed):
+        with library_call(unnamed=unnamed):
             compared.show()
         predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
         return predictions.set_index(ID_HEADER)
@@ -231,7 +233,7 @@ class Model:
         """
         first = arguments(ImportanceOptions, {"first": first})["first"]
         unnamed, (*_, effects) = self._predict(
-            table, sequences, metadata, drop_empty_samples, taxonomy, first,
+            "explain", table, sequences, metadata, drop_empty_samples, taxonomy, first,
             explain=Path("unwritten.tsv"), force=force,
         )  # fmt: skip
         assert effects is not None  # --explain
@@ -239,6 +241,7 @@ class Model:
 
     def _predict(
         self,
+        title: str,
         table: Table,
         sequences: Sequences,
         metadata: MetadataTable,
@@ -252,7 +255,8 @@ class Model:
         # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
         given = arguments(Predict, options)
-        with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
+        title = self._titled(title)
+        with table_files(title, table, sequences, drop_empty_samples, unnamed) as (input, folder):
             file = metadata_file(metadata, folder)
             predict = unwritten(input, self.device, self.path, file, **given)
             loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
@@ -303,7 +307,8 @@ class Model:
         }  # fmt: skip
         values = arguments(Evaluate, given, {"metadata_column": "column"})
         place = None if output is None else path_argument("output", output, "None")
-        with table_files(table, sequences, drop_empty_samples) as (input, folder):
+        title = self._titled("evaluate")
+        with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
             options = Evaluate(
                 model=self.path,
                 table=input.table,
@@ -339,7 +344,8 @@ class Model:
         Raises:
             UsageError, DataError: see `predict`; no ASV is in the taxonomy.
         """
-        with table_files(table, sequences, drop_empty_samples) as (input, folder):
+        title = self._titled("importance")
+        with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
             loaded = trained(self.loaded, self.path)
             study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
@@ -368,7 +374,8 @@ class Model:
             DataError: not a table of reads, features without DNA, or a model without network.
         """
         settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
-        with table_files(table, sequences, drop_empty_samples) as (input, _):
+        title = self._titled("embed")
+        with table_files(title, table, sequences, drop_empty_samples) as (input, _):
             study = load_study(input, max_bp=self.loaded.max_bp)
             embedded = (model.embed(study, settings) for model in self.loaded.models.values())
             embeddings = next((vectors for vectors in embedded if vectors is not None), None)
@@ -466,7 +473,7 @@ class Model:
         given = {"color_by": color_by, "categories": categories, "unit": unit}
         values = arguments(Report, given)
         page = None if output is None else path_argument("output", output, "None")
-        with library_call() as folder:
+        with library_call(self._titled("report")) as folder:
             run = self._run()
             name = "report.html"
             place = page or (Path(name) if self.files else run.folder / name)
@@ -589,6 +596,10 @@ class Model:
             )
         return _shown(drawing, ax)
 
+    def _titled(self, method: str) -> str:
+        """Return the name of a method in its line of progress; none without `verbose`."""
+        return method if self.verbose else ""
+
     def _run(self) -> Run:
         """Read the run from its folder, or from the files of a run without one."""
         if not self.files:
@@ -627,19 +638,20 @@ def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
     return None if path is None else read_taxonomy(path)
 
 
-def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None) -> Model:
+def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None, verbose: bool) -> Model:
     """Return the model of a run that has just ended.
 
     Args:
         path: run folder.
         device: device that computes.
         table: training samples, if the folder is a temporary one; None if it stays.
+        verbose: see `Model`.
     """
     loaded = read(path, device)
     if table is None:
-        return Model(path, device, loaded)
+        return Model(path, device, loaded, verbose=verbose)
     abundances = read_abundances(read_run(path), table)
-    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances)
+    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances, verbose)
 
 
 def _small_files(folder: Path) -> dict[str, bytes]:
@@ -670,7 +682,9 @@ def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
     return drawing.figure.axes[0]
 
 
-def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> Model:
+def load(
+    run: str | PathLike[str], device: Device | Literal["gpu"] = "auto", *, verbose: bool = True
+) -> Model:
     """Load the model of a run folder.
 
     >>> import aam
@@ -679,6 +693,7 @@ def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> 
     Args:
         run: run folder of `aam train` or `aam pretrain`, its folder `model`, or a copy of that.
         device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
+        verbose: show the progress of what the model does, if it takes more than two seconds.
 
     Returns:
         The model, whose file is not read again. Results, plots and the report read the run folder
@@ -693,7 +708,7 @@ def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> 
     options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
     with library_call():
-        return Model(path, options, read(path, options))
+        return Model(path, options, read(path, options), verbose=verbose)
 
 
 def compare(
@@ -724,7 +739,7 @@ def compare(
         raise UsageError("One model cannot be compared", shown(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
     runs = []
-    with library_call():
+    with library_call("compare"):
         for name, model in given.items():
             model = getattr(model, "model_", model)
             model = model if isinstance(model, Model) else load(model)

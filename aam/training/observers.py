@@ -48,11 +48,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 from torch import Tensor
 
-from aam.console import LINE_EVERY, console, duration, info, interactive
+from aam.console import FIRST_LINE, LINE_EVERY, Bar, console, duration, info
 from aam.contract.files import write_json, write_text
 from aam.contract.options.groups import RunOptions
 from aam.data.batches import Batch, BatchShard
@@ -64,8 +62,6 @@ from aam.training.loggers import Logger, Status, open_loggers
 if TYPE_CHECKING:
     from aam.training.module import TrainingModule
 
-FIRST_LINE = 20.0
-"""Seconds after the start of a fit at which the first line appears."""
 SHOW_EVERY = 0.5
 """Seconds between two updates of the loss in the progress bar, which wait for the GPU."""
 
@@ -147,7 +143,7 @@ class Progress(Observer):
         self._updated = self._written = self._shown = 0.0
         self._done = threading.Event()
         self._lines: threading.Thread | None = None
-        self._bars: Bars | None = None
+        self._bar: Bar | None = None
         self._validated = ""
 
     @property
@@ -176,18 +172,7 @@ class Progress(Observer):
         if not console.is_terminal:
             self._lines = threading.Thread(target=self._print, name="progress", daemon=True)
             self._lines.start()
-        if interactive():
-            self._bars = Bars(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TimeElapsedColumn(),
-                console=console,
-                transient=True,
-            )
-            self._bar = self._bars.add_task("", total=self.steps, completed=self.step, figures="")
-            self._bars.start()
+        self._bar = Bar(f"{self._place()}, step", self.steps, self.step, transient=True)
 
     def step_ends(self, progress: TrainingProgress) -> None:
         self.step, now = progress.step, time.monotonic()
@@ -199,16 +184,13 @@ class Progress(Observer):
             self._start, self._first_step = now, self.step
         if first or now - self._written >= WRITE_EVERY:
             self._write()
-        if self._bars is not None and (first or now - self._shown >= SHOW_EVERY):
+        assert self._bar is not None  # of `begin`
+        if self._bar.is_visible and (first or now - self._shown >= SHOW_EVERY):
             self._shown = now
             loss = float(self._task.train_sums["loss"].mean)  # waits for the GPU
-            self._bars.update(
-                self._bar,
-                completed=self.step,
-                description=f"{self._place()}, step",
-                figures=f"train_loss {loss:.4g}{self._validated}, "
-                f"{duration(self.seconds_left or 0)} left",
-            )
+            left = duration(self.seconds_left or 0)
+            figures = f"train_loss {loss:.4g}{self._validated}, {left} left"
+            self._bar.update(f"{self._place()}, step", self.step, figures)
 
     def validation_ends(self, seconds: float) -> None:
         self.validation_seconds = seconds
@@ -237,8 +219,8 @@ class Progress(Observer):
         self._done.set()
         if self._lines is not None:
             self._lines.join()
-        if self._bars is not None:
-            self._bars.stop()
+        if self._bar is not None:
+            self._bar.stop()
         self._write()
 
     def _place(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import re
@@ -548,7 +549,7 @@ warnings.simplefilter("ignore", aam.AamWarning)
 table = biom.load_table(sys.argv[1])
 options = dict(epochs=1, folds=2, repeats=1, batch_size=8, embedding_dim=8, attention_heads=2,
                attention_layers=1, device="cpu",
-               profile_features=8, rarefy_depth=0, members=("transformer",))
+               profile_features=8, rarefy_depth=0, members=("transformer",), verbose=False)
 model = aam.AAMRegressor(**options)
 fit = threading.Thread(target=model.fit, args=(table, numpy.arange(table.shape[1])))
 fit.start(); fit.join()
@@ -557,7 +558,7 @@ assert model.predict(table).shape == (table.shape[1],)
 
 
 @pytest.mark.slow
-def test_nothing_is_printed_not_even_on_a_terminal(study_dir: Path) -> None:
+def test_nothing_is_printed_without_verbose_not_even_on_a_terminal(study_dir: Path) -> None:
     """In a thread, where Python cannot handle signals."""
     code = [sys.executable, "-c", CODE, str(study_dir / "table.biom")]
     plain = subprocess.run(code, capture_output=True, text=True, check=True)
@@ -577,5 +578,9 @@ def test_importing_the_package_imports_no_library() -> None:
     code = "import aam, sys; dir(aam); print({'torch', 'numpy', 'sklearn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+    # What a user may use, each with a first line, and no module.
+    listed = {name: getattr(aam, name) for name in dir(aam) if not name.startswith("_")}
+    assert {"AAMClassifier", "AAMRegressor", "Model", "inspect", "load"} < {*listed}
+    assert all(inspect.getdoc(value) and not inspect.ismodule(value) for value in listed.values())
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         aam.nothing  # noqa: B018
