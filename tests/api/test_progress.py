@@ -8,11 +8,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 WORK = """
 import sys, time, joblib
@@ -65,27 +62,11 @@ def test_a_line_is_printed_after_twenty_seconds_without_a_terminal() -> None:
     )
 
 
-class Notebook(NotebookClient):
-    """Kernel that runs cells, and the texts that their outputs show one after the other."""
-
-    def __init__(self, *cells: str, folder: Path) -> None:
-        cells_of = [nbformat.v4.new_code_cell(cell) for cell in cells]
-        super().__init__(
-            nbformat.v4.new_notebook(cells=cells_of),
-            resources={"metadata": {"path": str(folder)}},
-            kernel_name="python3",
-            timeout=300,
-        )
-        self.shown: list[str] = []
-
-    def process_message(self, msg: dict[str, Any], *arguments: Any) -> Any:
-        self.shown.append(msg["content"].get("data", {}).get("text/html", ""))
-        return super().process_message(msg, *arguments)
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_notebook_cell_has_one_line(study_dir: Path) -> None:
+    from tests.support.notebooks import Notebook  # the quick tests need no kernel
+
     fit = """
         import aam, biom, numpy as np
         X, y = biom.load_table("table.biom").to_dataframe(dense=True).T, np.arange(36)
