@@ -28,11 +28,10 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.plan.catalog import Catalog
 from launcher.plan.decision import Assessment, assess, denials
-from launcher.plan.environment import LEAKS, unset
+from launcher.plan.environment import unset
 from launcher.plan.hardware import counted, has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
 from launcher.plan.plan import Plan
-from launcher.plan.visible_devices import visible_devices_variables
 from launcher.planning import gather, nearest_folder, plan_launch
 from launcher.slurm.node import GB, cpus_near, interfaces
 from launcher.slurm.node import gpus as usable_gpus
@@ -158,6 +157,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
             scratch = nearest_folder(inputs.settings.scratch.value)
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
             lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
+        selections = assessment.hardware.selections if assessment else ()
+        lines += [_line("selected", s.summary) for s in selections if s.source != "host"]
         lines += [_line("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
         if assessment and assessment.hardware.groups and not reports:
             lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
@@ -210,18 +211,6 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
         findings.append(Finding("warning", "No engine can start a container", evidence, remedy))
-    masks = inputs.masks
-    set_here = [name for name in visible_devices_variables() if name in masks]
-    if len(set_here) > 1:
-        evidence = ", ".join(f"{name}={masks[name].value}" for name in set_here)
-        remedy = "nothing to do; they become one in the container"
-        findings.append(Finding("note", "Several variables select GPUs", evidence, remedy))
-    if leaks := [name for name in LEAKS if host.environment.get(name)]:
-        findings.append(Finding("note", "Variables that break images are set", ", ".join(leaks),
-                             "nothing to do; containers do not get them"))  # fmt: skip
-    remedy = "nothing to do; images have their own, and use these only on request"
-    findings += [Finding("note", "The host has GPU libraries of its own", place, remedy)
-              for place in host.user_space.values()]  # fmt: skip
     if assessment is None:
         return findings
     hardware = assessment.hardware

@@ -289,25 +289,19 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
     host, runtime = inputs.host, inputs.settings.runtime.value
     image, group, fact = candidate.image, candidate.group, host.engine(candidate.engine)
     if image is not None:
-        nothing = "No engine can start a container"
-        if fact is None and host.replays and runtime == "auto":
-            known = ", ".join(engine.name for engine in host.absent_engines)
-            evidence = f"none of {known} is on PATH"
-            return "engine", Unavailable(nothing, evidence, "install one of them")
+        nothing, other = "No engine can start a container", ", or choose another --runtime"
         if fact is None and host.replays:
-            remedy = "install it, or choose another --runtime"
-            return "engine", Unavailable("The engine is not installed", f"no {runtime} on PATH",
-                                         remedy)  # fmt: skip
+            evidence, remedy = f"no {runtime} on PATH", f"install it{other}"
+            if runtime == "auto":
+                known = ", ".join(engine.name for engine in host.absent_engines)
+                evidence, remedy = f"none of {known} is on PATH", "install one of them"
+            return "engine", Unavailable(nothing, evidence, remedy)
         if fact and fact.obstacle:
-            if runtime == "auto" and all(engine.obstacle for engine in host.engines):
-                evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines)
-                names = " or ".join(engine.name for engine in host.engines)
-                remedy = f"let an administrator remove what stops {names}"
-                return "engine", Unavailable(nothing, evidence, remedy)
-            cause = f"{fact.name} cannot start a container here"
-            remedy = f"let an administrator remove what stops {fact.name}, or choose another "
-            remedy += "--runtime"
-            return "engine", Unavailable(cause, fact.obstacle, remedy)
+            stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
+            evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
+            names = " or ".join(engine.name for engine in stopped)
+            remedy = f"let an administrator remove what stops {names}"
+            return "engine", Unavailable(nothing, evidence, remedy + other * (runtime != "auto"))
         # The engine may bring the driver's libraries in by CDI alone, and none is described.
         vendor = VENDORS[group.vendor] if group else None
         needs_cdi = host.traits(candidate.engine).needs_cdi
