@@ -56,7 +56,7 @@ class ImagesPull(SeveralImages):
     """Pull images that a release has published, compare their digests, and record them.
 
     Without options an installed release pulls its own images, by the digests that it was built
-    with. --registry, --tag and --digest name another image.
+    with. --registry and --digest name another image.
 
     Examples:
         aam-launch images pull rocm63
@@ -68,9 +68,6 @@ class ImagesPull(SeveralImages):
         "Repository in a registry, where a release has its images as NAME-vVERSION; by default "
         "that of this release.",
         metavar="REPOSITORY",
-    )
-    tag: str | None = basic_option(
-        "Tag of one image instead of that of this version.", metavar="TAG"
     )
     digest: str | None = basic_option("Digest that one image must have.", metavar="sha256:HEX")
 
@@ -208,9 +205,9 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
 
 def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     chosen = [catalog.require(name) for name in options.names]
-    if (options.tag or options.digest) and len(chosen) != 1:
+    if options.digest and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"
-        raise UsageError("--tag and --digest are of one image", evidence, "pull them one by one")
+        raise UsageError("--digest is of one image", evidence, "pull them one by one")
     release = index.published()
     if options.registry is None and release is None:
         evidence = "this installation is not that of a release"
@@ -218,10 +215,10 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     registry = options.registry or (release.registry if release else "")
     named: dict[str, ImageReference] = {}
-    if options.registry or options.tag or options.digest:
+    if options.registry or options.digest:
         for image in chosen:
-            tag = options.tag or f"{image.name}-v{__version__}"
-            ending = f"@{options.digest}" if options.digest else f":{tag}"
+            tag = f":{image.name}-v{__version__}"
+            ending = f"@{options.digest}" if options.digest else tag
             named[image.name] = ImageReference.parse(registry + ending)
     builder = build.find_builder(options.engine)
     for image in chosen:
