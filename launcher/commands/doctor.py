@@ -112,7 +112,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
     judged = inputs
     if site and vendor and not usable_gpus(host, vendor):
-        judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node))
+        judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node, vendor))
     elsewhere = judged is not inputs
     assessment = None
     with suppress(AamError):  # the plan fails for the same reason

@@ -23,11 +23,12 @@ from launcher import config
 from launcher.commands import PROGRAM
 from launcher.commands.job import ENV
 from launcher.findings import Finding, warn
-from launcher.gpus import VENDORS
+from launcher.gpus import VENDORS, title
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import index
+from launcher.plan.catalog import CPU
 from launcher.plan.decision import decide
-from launcher.plan.inputs import Request, request_of
+from launcher.plan.inputs import NATIVE, LaunchInputs, Request, request_of
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import assemble_plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
@@ -96,9 +97,17 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     log = output.absolute.replace("%", "%%") + "-%j.log"
     known, name = queue.partitions(), options.partition or site.values.partition
     partition = queue.partition(known, name)
-    what = scripts.allocation_of(request, options, site, log, partition)
-    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus))
+    requested = inputs.catalog.image(inputs.settings.image.value)
+    on_gpus = request.computes_on_gpu and (requested is None or requested.vendor != CPU)
+    what = scripts.allocation_of(request, options, site, log, partition, on_gpus)
     problems = scripts.over_limits(what, site, partition, force)
+    vendor = site.values.vendor
+    if on_gpus and what.gets_gpus and not vendor:
+        try:
+            vendor = vendor_of(inputs)
+        except Unavailable as error:
+            problems.append(error)
+    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus, vendor))
     # Of several by commas, and of another cluster, Slurm alone decides.
     elsewhere = "," in name or any(text.startswith("clusters=") for text in options.sbatch)
     if known and name and partition is None and not elsewhere:
@@ -117,8 +126,9 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     plan = assemble_plan(inputs, choice)
     if choice.built and choice.built in inputs.built and not problems:
         problems += checks.image(plan, site, force)
-    # Where the site states no GPUs the node decides, unless the user has named an image.
-    stated = site.values.vendor or inputs.settings.image.value != "auto" or not plan.image
+    # Where the site does not state the GPUs the node decides, unless the user has named an image.
+    named = inputs.settings.image.value != "auto"
+    stated = bool(site.values.vendor and site.values.arch) or named or not plan.image
     absolute = inputs.absolute_request
     if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
         absolute = absolute.with_values({"--device": GPU})
@@ -147,27 +157,62 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
         time += f"; it stops {what.warn_seconds} s before its limit{again}"
     image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
     device = "a GPU for each rank" if plan.gpus else "the processor"
+    other = "" if stated or not on_gpus else ", or as each node has GPUs"
     counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
     counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
     about = (
         f"aam {request.command}: {counts}, {site.title}",
         f"time: {time}",
-        f"image: {image}",
-        f"device: {device}{'' if stated else ', or as each node has GPUs'}",
+        f"image: {image}{other}",
+        f"device: {device}{other}",
     )
     text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *absolute.argv])
-    warn([*plan.findings, *checks.advice(paths, PROGRAM, site, here)])
+    idle = []
+    if on_gpus and not what.gets_gpus:
+        evidence = f"site {site.name} states none, and Slurm counts none in the partition"
+        remedy = "give another --partition or --gpus N, or --device cpu"
+        idle = [Finding("warning", "The job requests no GPU", evidence, remedy)]
+    warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
 
 
-def node_of(site: Site, here: Host, gpus_used: int) -> Host:
+def vendor_of(inputs: LaunchInputs) -> str:
+    """Return the vendor of GPUs that a site does not state: that of what is there to use them.
+
+    This is the image that is named ("" for one that is not in the catalog), the native environment
+    or the images that are built.
+    """
+    settings, catalog = inputs.settings, inputs.catalog
+    names = [settings.image.value]
+    if names == ["auto"]:
+        names = [form.image for form in inputs.built]
+    elif catalog.image(names[0]) is None:
+        return ""
+    vendors = {catalog.require(name).vendor for name in names}
+    native = inputs.native
+    if settings.runtime.value == NATIVE:
+        vendors = {native.vendor}
+        if native.vendor == CPU:
+            evidence, remedy = f"that of {native.python}", "add --device cpu"
+            raise Unavailable("PyTorch computes on the processor alone", evidence, remedy)
+    known = [name for name in VENDORS if name in vendors]
+    if len(known) > 1:
+        evidence = f"for {' and '.join(map(title, known))}; the site states no GPUs"
+        raise UsageError("Images of two vendors are built", evidence, "name one with --image")
+    if not known:
+        evidence = f"none in '{settings.image_dir.value}', and the site states no GPUs"
+        remedy = "build the one for the GPUs of the nodes, or add --device cpu"
+        raise Unavailable("No image for GPUs is built", evidence, remedy)
+    return known[0]
+
+
+def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
     """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
 
     Its engines are those of this host: a site that has others names one (`runtime`).
     """
     facts = site.values
-    vendor = facts.vendor
     if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none"
         raise UsageError("No such vendor", f"'{vendor}' in {site.where('vendor')}", remedy)
@@ -187,6 +232,7 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
             for engine in here.engines if engine.traits.several_ranks
         ),
         complete=False,
+        stated=True,
         absent_engines=here.absent_engines,
         slurm=None,
         user=here.user,

@@ -170,6 +170,7 @@ class Host(msgspec.Struct, frozen=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)  # variables of the process
     # device nodes and engines are known: this host, or a capture with a manifest
     complete: bool = True
+    stated: bool = False  # by a site: what is not stated is unknown, not absent
     absent_engines: tuple[EngineFact, ...] = ()  # registered engines that this host does not have
     native: NativeStack | None = None  # the launcher's environment that a capture records
 

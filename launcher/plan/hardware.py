@@ -24,6 +24,8 @@ from launcher.plan.visible_devices import DeviceSelection, select
 
 MISFITS = ("processor", "vendor", "device", "architecture", "driver")
 """Kinds of misfit of an image, in the order in which they are found; --force overrides them."""
+UNKNOWN = "unknown"
+"""An architecture that is in no table, or that a site does not state."""
 
 
 class GpuGroup(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class GpuGroup(msgspec.Struct, frozen=True):
     @property
     def arch(self) -> str:
         """The architecture, or "unknown"."""
-        return self.gpus[0].arch or "unknown"
+        return self.gpus[0].arch or UNKNOWN
 
     def __str__(self) -> str:
         """Return number, product and architecture, such as "4 x MI300A (gfx942)"."""
@@ -102,7 +104,7 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
         if gpu.integrated:
             remedy = "nothing to do; it is used only alone, if an image has code for it"
             findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
-        elif gpu.driven and gpu.readable and gpu.arch is None and not gpu.obstacle:
+        elif gpu.driven and gpu.readable and not (gpu.arch or gpu.obstacle or host.stated):
             cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
             remedy = "report it, so that the table can have it"
             findings.append(Finding("warning", cause, evidence, remedy))
@@ -236,8 +238,9 @@ def misfits_of(
     obstacles = dict.fromkeys(gpu.obstacle for gpu in group.gpus if gpu.obstacle)
     if obstacles and for_gpus(image):
         misfits["device"] = "; ".join(obstacles)
-    # The architecture of a GPU with an obstacle does not matter.
-    if not obstacles and image.archs is not None and not serves(image, group.arch):
+    # The architecture of a GPU with an obstacle does not matter, one of a site may not be stated.
+    unknown = host.stated and group.arch == UNKNOWN
+    if not (obstacles or unknown or image.archs is None or serves(image, group.arch)):
         misfits["architecture"] = f"its PyTorch was not compiled for {named(group.arch)}"
     driver = host.driver(group.vendor)
     if driver and for_gpus(image):
@@ -307,7 +310,7 @@ def counted(gpus: Sequence[Gpu]) -> str:
 
 def named(arch: str) -> str:
     """Return an architecture in words."""
-    return "a GPU of unknown architecture" if arch == "unknown" else arch
+    return "a GPU of unknown architecture" if arch == UNKNOWN else arch
 
 
 def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from subprocess import CompletedProcess
 
 import msgspec
+from msgspec.structs import replace
 
 from aam.contract.errors import AamError, Unavailable, UsageError
 from launcher import system
@@ -69,7 +70,7 @@ class Queued(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """Limits of a partition: `max_time` as Slurm writes it, processors of its smallest node."""
+    """Limits of a partition: `max_time` as Slurm writes it, processors and GPUs of a node."""
 
     name: str
     default: bool
@@ -77,6 +78,7 @@ class Partition(msgspec.Struct, frozen=True):
     cpus: int
     nodes: int
     max_nodes: float
+    gpus: int  # that Slurm counts, GRES; 0: it counts none
 
 
 def seconds(time: str) -> float:
@@ -167,25 +169,31 @@ def partitions() -> list[Partition]:
     if not available():
         return []
     try:
-        done = _run(["sinfo", "--all", "--noheader", "--format=%P|%l|%c|%D|%s"])
+        done = _run(["sinfo", "--all", "--noheader", "--format=%P|%l|%c|%D|%s|%G"])
     except Unavailable:  # sbatch will say so
         return []
     read = []
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         name, *facts = line.strip().split("|")
-        if len(facts) == 4:
+        if len(facts) == 5:
             numbers = [re.match(r"\d+", text) for text in (facts[1], facts[2])]
             cpus, nodes = (int(match[0]) if match else 0 for match in numbers)
             most = facts[3].rpartition("-")[2]  # "1-4", "1-infinite"
+            gpus = re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", facts[4])  # "gpu:v100:4(S:0-1)"
             read.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
-                                   int(most) if most.isdecimal() else float("inf")))  # fmt: skip
+                                   int(most) if most.isdecimal() else float("inf"),
+                                   sum(map(int, gpus))))  # fmt: skip
     return read
 
 
 def partition(known: Sequence[Partition], name: str) -> Partition | None:
     """Return a partition, without a name the default one; None if that is unknown."""
     matching = [p for p in known if (p.name == name if name else p.default)]
-    return min(matching, key=lambda p: p.cpus) if matching else None
+    if not matching:
+        return None
+    # A line for each kind of node: the smallest counts.
+    nodes = sum(p.nodes for p in matching)
+    return replace(min(matching, key=lambda p: (p.cpus, p.gpus)), nodes=nodes)
 
 
 def _sbatch(script: str, *options: str) -> str:

@@ -94,6 +94,7 @@ class Allocation(msgspec.Struct, frozen=True):
     nodes: int  # how many
     ranks: int  # processes on each node
     gpus: int  # GPUs of each node
+    gets_gpus: bool  # Slurm is asked for them, or they come with the node
     time: str  # limit as Slurm writes it; empty: the partition's
     warn_seconds: int  # how long before its limit the job stops; 0: it does not
     requeue: bool  # Slurm may start it again
@@ -106,14 +107,22 @@ def has_option(command: str, flag: str) -> bool:
 
 
 def allocation_of(
-    request: Request, given: SubmitOptions, site: Site, log: str, partition: Partition | None = None
+    request: Request,
+    given: SubmitOptions,
+    site: Site,
+    log: str,
+    partition: Partition | None = None,
+    on_gpus: bool = True,
 ) -> Allocation:
-    """Return what a job requests of Slurm."""
+    """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
     several = request.starts_ranks or fits_network
-    gpus = given.gpus or (max(1, facts.gpus_per_node) if several else 1)
+    # Of a cluster about which nothing is stated Slurm itself counts the GPUs of a node.
+    of_slurm = partition.gpus if partition and on_gpus else 0
+    per_node = facts.gpus_per_node if "gpus_per_node" in site.facts else max(1, of_slurm)
+    gpus = given.gpus or (max(1, per_node) if several else 1)
     ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
     if given.nodes * ranks > 1 and not several:
         evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
@@ -132,12 +141,16 @@ def allocation_of(
         warn = min(usual, max(1, int(seconds(time) / 4))) if time and seconds(time) < 1e9 else usual
     # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
     of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
-    share = max(1, of_node * gpus // max(1, facts.gpus_per_node) // ranks) if of_node else 0
+    share = max(1, of_node * gpus // max(gpus, per_node) // ranks) if of_node else 0
     cpus = given.cpus or (0 if facts.whole_nodes else share)
     # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
     signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
     names = {key: getattr(given, key) or getattr(facts, key) for key in ("partition", "account")}
     gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
+    by_user = any(text.removeprefix("--").startswith(("gpus", "gres")) for text in given.sbatch)
+    counted = of_slurm if partition else given.gpus and on_gpus
+    if counted and not (gpu_request or facts.vendor or by_user):
+        gpu_request = f"--gpus-per-node={gpus}"
     memory = given.mem or ("0" if facts.whole_nodes else "")
     options = (
         f"--job-name={given.job_name or command}",
@@ -169,7 +182,10 @@ def allocation_of(
     for flag in options:
         if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
-    return Allocation(given.nodes, ranks, gpus, time, warn, given.requeue and trains, options)
+    gets_gpus = bool(gpu_request or facts.vendor or by_user)
+    return Allocation(
+        given.nodes, ranks, gpus, gets_gpus, time, warn, given.requeue and trains, options
+    )
 
 
 def over_limits(

@@ -119,7 +119,7 @@ def test_an_output_that_may_not_be_written(place: Path) -> None:
 
 def test_a_partition_that_is_not_there(place: Path) -> None:
     slurm_and_image(place, "echo 41")
-    program(place / "bin/sinfo", "echo 'gpu*|12:00:00|192|8|1-infinite'\necho 'long|1-0|192|8|1'")
+    program(place / "bin/sinfo", "echo 'gpu*|12:00:00|192|8|1-9|'\necho 'long|1-0|192|8|1|'")
     done = submit(place, *WORDS, "--gpus", "1", "--partition", "gpus")
     assert done.returncode == 64
     assert "No such partition: 'gpus'; there are gpu, long." in done.stderr

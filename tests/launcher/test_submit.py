@@ -105,7 +105,7 @@ def test_a_rank_on_a_shared_node_gets_the_processors_of_its_gpu(place: Path) -> 
 def test_a_job_on_processors_takes_those_of_a_node(place: Path) -> None:
     """Slurm's default is one processor, however many the node has."""
     slurm_and_image(place, "echo 41")
-    sinfo(place, "gpu*|12:00:00|8|4|1-infinite")
+    sinfo(place, "gpu*|12:00:00|8|4|1-infinite|(null)")
     (place / "site.yaml").write_text("title: processors\nruntime: native\n")
     done = submit(place, *WORDS, "--device", "cpu", "--dry-run")
     assert "--cpus-per-task=8" in header(done.stdout), done.stderr
@@ -117,7 +117,7 @@ def sinfo(place: Path, *lines: str) -> None:
 
 def test_a_time_that_the_partition_never_gives(place: Path) -> None:
     slurm_and_image(place, "echo 41")
-    sinfo(place, "gpu*|4:00:00|8|4|1-infinite", "long|infinite|8+|4|1-2")
+    sinfo(place, "gpu*|4:00:00|8|4|1-infinite|(null)", "long|infinite|8+|4|1-2|(null)")
     done = submit(place, *WORDS, "--gpus", "1", "--time", "5:00:00")
     assert (done.returncode, done.stdout) == (64, "")
     assert ("More time than the partition allows: --time 5:00:00, partition gpu gives 4:00:00"
@@ -160,9 +160,49 @@ def test_the_site_of_an_administrator_gives_settings_without_being_named(
 
 
 def test_a_node_of_an_unknown_cluster_decides_by_its_gpus(place: Path) -> None:
+    """Its site states no GPUs: the job asks for them, and the node takes the image that fits."""
     (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
-    words = job_words(submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout)
-    assert not {"--image", "--device", "--digest"} & set(words)
+    images = slurm_and_image(place, "echo 41").parent
+    done = submit(place, *WORDS, "--gpus", "2", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert {"--gpus-per-node=2", "--ntasks-per-node=2"} <= set(header(done.stdout))
+    words = job_words(done.stdout)
+    assert not {"--image", "--digest"} & set(words)
+    assert words[words.index("--device") + 1] == "cuda"
+    # One that the user names runs there, whatever its GPUs are.
+    index.write(images, "cuda128", "sif", record_of(sif(images / "cuda128.sif")))
+    named = submit(place, *WORDS, "--gpus", "2", "--image", "cuda128", "--dry-run")
+    assert named.returncode == 0, named.stderr
+    words = job_words(named.stdout)
+    assert words[words.index("--image") + 1] == "cuda128"
+    assert "--force" not in words
+    refused = submit(place, *WORDS, "--gpus", "2")
+    assert "Images of two vendors are built: for AMD and NVIDIA" in refused.stderr
+    for built in images.glob("*.sif"):
+        built.unlink()
+    refused = submit(place, *WORDS, "--gpus", "2")
+    assert (refused.returncode, refused.stdout) == (69, "")
+    assert f"No image for GPUs is built: none in '{images}'" in refused.stderr
+
+
+def test_the_gpus_of_an_unknown_cluster_are_those_that_slurm_counts(place: Path) -> None:
+    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
+    slurm_and_image(place, "echo 41")
+    sinfo(place, "gpu*|1-0|40|2|1-9|gpu:v100:4(S:0-1)", "cpu|1-0|64|9|1-9|(null)")
+    whole = submit(place, *WORDS, "--dry-run")
+    assert {"--gpus-per-node=4", "--ntasks-per-node=4", "--cpus-per-task=10"} <= set(
+        header(whole.stdout)
+    )
+    part = header(submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout)
+    assert {"--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=10"} <= set(part)
+    own = submit(place, *WORDS, "--gpus", "1", "--sbatch", "gres=gpu:v100:1", "--dry-run")
+    assert "--gres=gpu:v100:1" in header(own.stdout)
+    for more in (("--device", "cpu"), ("--image", "cpu"), ("--partition", "cpu", "--gpus", "2")):
+        done = submit(place, *WORDS, *more, "--dry-run")
+        assert not [option for option in header(done.stdout) if option.startswith("--gpus")], more
+        assert ("The job requests no GPU" in done.stderr) == ("--partition" in more), done.stderr
+    # Two ranks on processors divide a node; Slurm never starts a job that wants more of them.
+    assert "--cpus-per-task=32" in header(done.stdout)
 
 
 def test_inputs_are_staged_on_request(place: Path) -> None:
