@@ -33,7 +33,7 @@ MAX_REFERENCE = 512
 """Sequences of a reference that are encoded for their mean."""
 
 STEPS = 16
-"""Gauss-Legendre nodes on the line; `docs/importance.md` has the error of the sum."""
+"""Gauss-Legendre nodes on the line."""
 
 
 @dataclass(frozen=True)
