@@ -60,6 +60,11 @@ class MemberPrediction:
     # further columns of the table of predictions, each [N]
     columns: Mapping[str, F64] = field(default_factory=dict)
 
+    def take(self, rows: Rows) -> MemberPrediction:
+        """Return the predictions of the samples at `rows`."""
+        columns = {name: column_N[rows] for name, column_N in self.columns.items()}
+        return MemberPrediction(self.values_NC[rows], columns)
+
 
 @dataclass(frozen=True)
 class Outputs:

@@ -53,8 +53,6 @@ CHANCE = 0.01
 """Probability below which so many are beyond it, were they as the training samples."""
 
 _BLOCK = 512
-_AT_ONCE = 4096
-"""Samples whose similarities to all ASVs of the training study are in memory."""
 
 _LANDMARKS = "landmarks/"
 _READER = Kernel(clades=False)
@@ -136,15 +134,15 @@ class TrainingSummary:
             landmarks,
         )
 
-    def distances(self, samples: Samples, relations: AsvRelations) -> F64:
+    def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
+        """Compute what `distances` reads, which is also what a kernel predicts from."""
+        return _READER.read(samples, relations)
+
+    def distances(self, inputs: KernelInputs) -> F64:
         """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
-        distances = []
-        for start in range(0, samples.counts.shape[0], _AT_ONCE):
-            rows = np.arange(start, min(start + _AT_ONCE, samples.counts.shape[0]))
-            inputs = _READER.read(samples.take(rows), relations)
-            distances.append(_neighbour_distances(self.landmarks, inputs))
         # The limit is 0 where all training samples are equal.
-        distances_N: F64 = np.concatenate(distances) / max(self.plain.limit, 1e-12)
+        limit = max(self.plain.limit, 1e-12)
+        distances_N: F64 = _neighbour_distances(self.landmarks, inputs) / limit
         return distances_N
 
     def arrays(self) -> Arrays:

@@ -13,7 +13,13 @@ import pandas as pd
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.groups import DeviceOptions, RankOptions, TableOptions, networks
+from aam.contract.options.groups import (
+    KERNEL,
+    DeviceOptions,
+    RankOptions,
+    TableOptions,
+    networks,
+)
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
@@ -29,7 +35,7 @@ from aam.inference.output_tables import (
 )
 from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
-from aam.members.member import reader
+from aam.members.member import MemberPrediction, reader
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import (
     Comparison,
@@ -38,6 +44,10 @@ from aam.members.new_samples import (
     read_covariates,
     select_as_trained,
 )
+from aam.memory import memory_budget
+
+_BLOCK_BYTES = 2**28
+"""Bytes of the similarities of a block of new samples to ASVs, at most."""
 
 
 def held_out_table(
@@ -205,44 +215,91 @@ def predict_study(
     # Of the whole study, before it is divided among ranks: all refuse it, or none.
     known = find_known_asvs(loaded.training, loaded.tokens_FL, study, required=not options.force)
     part = share.take(study, options.batch_size)
-    ids = part.table.sample_ids
-    covariates = read_covariates(loaded.encoder, options.metadata, ids)
-    samples = Samples.of(part, covariates)
+    ids, asvs = part.table.sample_ids, part.table.feature_ids
+    samples = Samples.of(part, read_covariates(loaded.encoder, options.metadata, ids))
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
-    if options.prediction_passes > 1 and not networks(tuple(loaded.models)):
+    of_networks = networks(tuple(loaded.models))
+    if options.prediction_passes > 1 and not of_networks:
         warn("Without the member transformer this option has no effect: --prediction-passes.")
+    # A network reads all samples, in batches, after it has encoded their ASVs once.
     applied = {
-        name: model.apply(
+        name: loaded.models[name].apply(
             reader(name).read(samples, loaded.relations), facts.outputs.scale, settings
         )
-        for name, model in loaded.models.items()
+        for name in of_networks
     }
-    members = {name: member.values_NC for name, member in applied.items()}
-    predictions_NC = facts.ensemble.combine(members, bool(facts.classes))
-    require_finite("predictions", ids, predictions_NC)
+    # Estimators read a sample as its similarities to the ASVs of the table and of the training.
+    similarities = min(_BLOCK_BYTES, memory_budget(options.input.max_memory_gb))
+    size = max(1, similarities // (4 * (len(asvs) + len(loaded.tokens_FL))))
+    parts = []
+    for start in range(0, len(ids), size):
+        rows = np.arange(start, min(start + size, len(ids)))
+        block = samples.take(rows)
+        of_block = {name: prediction.take(rows) for name, prediction in applied.items()}
+        predictions_NC, members, distances_N = _predict_block(loaded, block, of_block, settings)
+        columns = _columns_of_block(facts, block.sample_ids, predictions_NC, members)
+        explanations = None
+        if options.explain is not None:
+            means_NC = np.tile(facts.means, (len(rows), 1))
+            values = {name: member.values_NC for name, member in members.items()}
+            explanations = explain(
+                loaded.models, facts.ensemble, facts.outputs, loaded.relations, block,
+                predictions_NC, values, means_NC, asvs, taxa, first,
+            )  # fmt: skip
+        parts.append((pd.DataFrame(columns), distances_N, explanations))
+    # The samples of all ranks are compared with the training together.
+    gathered = [block for of_rank in share.gather(parts) for block in of_rank]
+    table, distances, explained = zip(*gathered, strict=True)
+    comparison = compare(loaded.training, study, known, np.concatenate(distances))
+    table = pd.concat(table, ignore_index=True).assign(**comparison.columns)
+    explanations = None
+    if options.explain is not None:
+        explanations = pd.concat(explained, ignore_index=True)
+    return table, comparison, explanations
+
+
+def _predict_block(
+    loaded: TrainedModel,
+    samples: Samples,
+    applied: Mapping[str, MemberPrediction],
+    settings: InferenceSettings,
+) -> tuple[F64, dict[str, MemberPrediction], F64]:
+    """Predict some samples by the ensemble and each member; return also their distances.
+
+    `applied` has the predictions of the networks.
+    """
+    facts, relations = loaded.facts, loaded.relations
+    present = samples.present[0]
+    compared = loaded.training.read(present, relations)
+    members = {}
+    for name, model in loaded.models.items():
+        if name in applied:
+            members[name] = applied[name]
+            continue
+        inputs = compared if name == KERNEL else reader(name).read(present, relations)
+        members[name] = model.apply(inputs, facts.outputs.scale, settings)
+    values = {name: member.values_NC for name, member in members.items()}
+    predictions_NC = facts.ensemble.combine(values, bool(facts.classes))
+    require_finite("predictions", samples.sample_ids, predictions_NC)
+    return predictions_NC, members, loaded.training.distances(compared)
+
+
+def _columns_of_block(
+    facts: ModelFacts,
+    ids: Sequence[str],
+    predictions_NC: F64,
+    members: Mapping[str, MemberPrediction],
+) -> dict[str, object]:
+    """Return the columns of the table of predictions of some samples."""
     shown_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
         shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])
     if not facts.classes:
         widths_N = np.full(len(ids), facts.ensemble.half_width)
+    values = {name: member.values_NC for name, member in members.items()}
     columns: dict[str, object] = {ID_HEADER: list(ids)} | prediction_columns(
-        shown_NC, facts.classes, facts.levels, members, widths_N, facts.range
+        shown_NC, facts.classes, facts.levels, values, widths_N, facts.range
     )
-    for member in applied.values():
+    for member in members.values():
         columns |= member.columns
-    distances_N = loaded.training.distances(samples, loaded.relations)
-    explanations = None
-    if options.explain is not None:
-        means_NC = np.tile(facts.means, (len(ids), 1))
-        explanations = explain(
-            loaded.models, facts.ensemble, facts.outputs, loaded.relations, samples,
-            predictions_NC, members, means_NC, part.table.feature_ids, taxa, first,
-        )  # fmt: skip
-    # The samples of all ranks are compared with the training together.
-    gathered = share.gather((pd.DataFrame(columns), distances_N, explanations))
-    table = pd.concat([part[0] for part in gathered], ignore_index=True)
-    distances_N = np.concatenate([part[1] for part in gathered])
-    if explanations is not None:
-        explanations = pd.concat([part[2] for part in gathered], ignore_index=True)
-    comparison = compare(loaded.training, study, known, distances_N)
-    return table.assign(**comparison.columns), comparison, explanations
+    return columns

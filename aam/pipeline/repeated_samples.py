@@ -25,6 +25,7 @@ from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
+from aam.contract.options.groups import KERNEL
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
@@ -293,7 +294,7 @@ def score_with_groups(
 
     None where the subjects cannot be split.
     """
-    kernel, folds = estimator("kernel"), plan.folds
+    kernel, folds = estimator(KERNEL), plan.folds
     codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
     number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS

@@ -16,7 +16,7 @@ from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import MEMBERS, networks
+from aam.contract.options.groups import KERNEL, MEMBERS, networks
 from aam.contract.run_files import MODEL
 from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
@@ -65,9 +65,6 @@ from aam.training.loggers import log_scores
 
 if TYPE_CHECKING:
     from aam.numerics.backends import BackendPolicy
-
-KERNEL = "kernel"
-"""Member that draws the learning curve and the ordination: it needs a second for them."""
 
 _BOTH = "metadata and counts"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import shlex
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ from sklearn.linear_model import LogisticRegression
 import aam as library
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options.commands.studies import Example
+from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.simulation import simulate, write_study
+from aam.data.study import load_study
 from aam.evaluation.external_validation import calibration_lines
 from aam.evaluation.intervals import units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.scores import read as read_scores
+from aam.members.model_file import read_trained
+from aam.members.prediction_tables import predict_study, unwritten
 from tests.support.commands import aam, read
 
 Capture = pytest.CaptureFixture[str]
@@ -378,6 +383,32 @@ def test_python_evaluates_tables_in_memory(studies: Path, tmp_path: Path) -> Non
     assert repr(found).endswith(found.scores["verdict"]["sentence"])
     with pytest.raises(DataError, match="no column 'age'"):
         model.evaluate(table, metadata, "age")
+
+
+@pytest.mark.medium
+def test_many_samples_are_predicted_in_blocks(studies: Path, tmp_path: Path) -> None:
+    """Less memory, and the same predictions bit by bit."""
+    args = ["--table", studies / "train.biom", "--metadata", studies / "train.tsv"]
+    args += ["--metadata-column", "ph", "--members", "kernel", "--folds", 2]
+    assert aam("train", *args, "--output-dir", tmp_path / "run") == 0
+    table, rng = biom.load_table(str(studies / "other.biom")), np.random.default_rng(0)
+    known = table.ids("observation").tolist()
+    asvs = known + ["".join(rng.choice(list("ACGT"), 60)) for _ in range(400)]
+    counts = (rng.random((len(asvs), 2000)) < 0.02) * rng.integers(1, 50, (len(asvs), 2000))
+    counts[0] += 1  # every sample has a known ASV
+    with h5py.File(tmp_path / "many.biom", "w") as file:
+        biom.Table(counts, asvs, [f"s{k}" for k in range(2000)]).to_hdf5(file, "test")
+    model = read_trained(tmp_path / "run", DeviceOptions())
+    study, peaks, tables = load_study(TableOptions(table=tmp_path / "many.biom")), [], []
+    for limit in (1.0, 0.001):
+        input = TableOptions(table=tmp_path / "many.biom", max_memory_gb=limit)
+        tracemalloc.start()
+        options = unwritten(input, DeviceOptions(), tmp_path / "run", None)
+        tables.append(predict_study(model, study, options)[0])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] / 2
+    assert tables[0].equals(tables[1])
 
 
 def test_a_model_or_predictions_are_needed(studies: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -57,11 +57,11 @@ class MemberEntry:
     references: tuple[str, ...] = ()
 
 
-TRANSFORMER = "transformer"
-"""Name of the member that is the network."""
+KERNEL, TRANSFORMER = "kernel", "transformer"
+"""Names of the member that compares sequences, and of the member that is the network."""
 
 MEMBERS = {
-    "kernel": MemberEntry(
+    KERNEL: MemberEntry(
         "sequence kernel",
         "ridge regression on the kernels of the sequences and of their clades",
         "aam.members.kernel",
