@@ -115,20 +115,6 @@ def test_the_folder_of_another_host_is_refused_before_anything_is_measured(tmp_p
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
-def test_parts_on_a_cpu_and_the_folder_of_another_host(tmp_path: Path) -> None:
-    chosen = ("--parts", "launch", "golden", "check", "--device", "cpu", "--size", "small")
-    assert aam("acceptance", "--output-dir", tmp_path, *chosen) == 0
-    content = runner.read(tmp_path / runner.FILE)
-    assert (content.host["arch"], content.host["gpus"]) == ("cpu", [])
-    assert list(content.runs[0].parts) == ["host", "launch", "check", "golden"]
-    assert verdicts(tmp_path)["golden"] == verdicts(tmp_path)["check"] == "as predicted"
-    other = replace(content, host=content.host | {"arch": "gfx942", "gpus": ["MI300A"]}, runs=())
-    runner.write(tmp_path / runner.FILE, other)
-    assert aam("acceptance", "--output-dir", tmp_path, "--parts", "host", "--device", "cpu") == 73
-
-
-@pytest.mark.nightly
 def test_every_part_on_a_cpu(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "aam", "acceptance", "--output-dir", str(tmp_path)]
     more = ["--device", "cpu", "--minutes", "30"]

@@ -18,12 +18,6 @@ def tree(tmp_path: Path) -> Path:
     return write_artifact(tmp_path / "tree.qza", "Phylogeny[Rooted]", {"tree.nwk": b"(a:1,b:2);"})
 
 
-def test_properties_of_a_type_do_not_matter(tmp_path: Path) -> None:
-    kind = "DistanceMatrix % Properties('phylogenetic')"
-    path = write_artifact(tmp_path / "d.qza", kind, {"distance-matrix.tsv": b"\ta\n"})
-    assert read_payload(path, "distance-matrix.tsv", "DistanceMatrix") == b"\ta\n"
-
-
 def test_other_files_are_not_artifacts(tmp_path: Path) -> None:
     text, archive = tmp_path / "a.qza", tmp_path / "b.npz"
     text.write_text("(a:1,b:2);")

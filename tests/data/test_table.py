@@ -212,14 +212,6 @@ def test_text_that_is_not_a_table_is_refused(tmp_path: Path, text: str, message:
     assert str(path) in str(caught.value)
 
 
-def test_taxonomy_is_not_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "table.tsv"
-    path.write_text("# Made by hand\n#OTU ID\ta\ttaxonomy\r\nACGT\t1.0\tk__Bacteria\r\n\n")
-    table = read_table(path)
-    assert (table.sample_ids, table.feature_ids) == (("a",), ("ACGT",))
-    assert "'taxonomy' of the table is not read" in capsys.readouterr().err
-
-
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS)
     path.write_bytes(path.read_bytes()[:3000])

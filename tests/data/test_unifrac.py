@@ -129,14 +129,6 @@ def test_samples_without_reads(metric: Metric, root: str) -> None:
     assert faith_pd(case.table, phylogeny_of(case))[[1, 3]].tolist() == [0, 0]
 
 
-def test_a_root_length_counts_as_in_scikit_bio() -> None:
-    counts = np.array([[1, 1], [1, 0]], dtype=np.int32)
-    case = Case("(a:1,b:1):5.0;", ["a", "b"], counts)
-    found = pairwise(case.table, phylogeny_of(case), "unweighted")
-    np.testing.assert_allclose(found[0, 1], 1 / 7)
-    assert faith_pd(case.table, phylogeny_of(case)).tolist() == [7, 6]
-
-
 def test_synonyms_of_a_metric_give_the_same_distances() -> None:
     case = random_case(40, 5, 10, seed=2)
     phylogeny = phylogeny_of(case)

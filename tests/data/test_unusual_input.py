@@ -32,7 +32,10 @@ def written(path: Path, text: str) -> Path:
         ("s1\ts2\nf1\t1\t2\nf2\t3\t4\n", ""),
         ('"s1"\t"s2"\n"f1"\t1\t2\n"f2"\t3\t4\n', ""),
         ('""\t"s1"\t"s2"\n"f1"\t1\t2\n"f2"\t3\t4\n', ""),
-        ("#OTU ID\ttaxonomy\ts1\ts2\nf1\tk\t1\t2\nf2\tk\t3\t4\n", "column 'taxonomy' of"),
+        (
+            "# Made by hand\n#OTU ID\ttaxonomy\ts1\ts2\r\nf1\tk\t1.0\t2\r\nf2\tk\t3\t4\n\n",
+            "column 'taxonomy' of",
+        ),
         (
             "#OTU ID\ts1\ts2\tTaxon\tConfidence\nf1\t1\t2\tk\t0.9\nf2\t3\t4\tk\t0.9\n",
             "columns 'Taxon', 'Confidence' of the table are not read",

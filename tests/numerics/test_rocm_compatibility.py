@@ -64,7 +64,6 @@ def test_the_build_of_torch_has_the_arch_of_every_gpu() -> None:
 
 def test_the_library_is_the_one_of_the_build() -> None:
     """Under --rocm the host's libraries replace those of an image."""
-    maps = Path("/proc/self/maps").read_text()
     torch.ones(1, device="cuda")
     maps = Path("/proc/self/maps").read_text()
     assert "/.singularity.d/libs/" not in maps

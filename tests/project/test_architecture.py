@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,54 +24,58 @@ SHARED = {
 }  # fmt: skip
 
 
-def packages(program: str) -> list[str]:
-    return sorted(f"{program}.{path.parent.name}" for path in ROOT.glob(f"{program}/*/__init__.py"))
+PACKAGES = {
+    program: sorted(f"{program}.{p.parent.name}" for p in ROOT.glob(f"{program}/*/__init__.py"))
+    for program in ("aam", "launcher")
+}
+MODULES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for program in PACKAGES
+    for file in (ROOT / program).rglob("*.py")
+}
 
 
-def imported_packages(file: Path) -> set[str]:
-    """Return the packages of the two programs that a file imports, wherever the import stands."""
+@cache
+def imported_names(module: str) -> frozenset[str]:
+    """Return the modules, and names in them, of the two programs that a module imports anywhere."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            bare = node.module in ("aam", "launcher")
-            names |= {f"{node.module}.{a.name}" for a in node.names} if bare else {node.module}
-    return {
-        ".".join(name.split(".")[:2])
-        for name in names
-        if name.partition(".")[0] in ("aam", "launcher")
-    }
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in MODULES else node.module for name in inside}
+    return frozenset(name for name in names if name.partition(".")[0] in PACKAGES)
+
+
+def imported_packages(module: str) -> set[str]:
+    return {".".join(name.split(".")[:2]) for name in imported_names(module)}
 
 
 def test_the_table_lists_every_package() -> None:
-    assert sorted(TABLE) == packages("aam") + packages("launcher")
+    assert sorted(TABLE) == PACKAGES["aam"] + PACKAGES["launcher"]
 
 
-@pytest.mark.parametrize("package", packages("aam"))
-def test_imports_of_aam_follow_the_table(package: str) -> None:
-    allowed = TABLE[package] | SHARED | {package}
-    for file in (ROOT / package.replace(".", "/")).rglob("*.py"):
-        assert imported_packages(file) <= allowed, file
+@pytest.mark.parametrize("package", PACKAGES["aam"] + PACKAGES["launcher"])
+def test_imports_follow_the_table(package: str) -> None:
+    allowed = TABLE[package] | {package}
+    for module in MODULES:
+        if module == package or module.startswith(f"{package}."):
+            imported = imported_packages(module) - SHARED
+            if package in PACKAGES["launcher"]:  # it may import the modules beside the packages
+                imported &= {*PACKAGES["launcher"], *PACKAGES["aam"]}
+            assert imported <= allowed, module
 
 
-@pytest.mark.parametrize("package", packages("launcher"))
-def test_imports_of_the_launcher_follow_the_table(package: str) -> None:
-    for file in (ROOT / package.replace(".", "/")).rglob("*.py"):
-        found = imported_packages(file) & set(packages("launcher"))
-        assert found <= TABLE[package] | {package}, file
-
-
-def test_the_launcher_imports_the_contract_of_aam_alone() -> None:
-    for file in (ROOT / "launcher").rglob("*.py"):
-        found = {name for name in imported_packages(file) if name.startswith("aam")}
-        # `import aam` gives images the folder of the package; it imports nothing else.
-        assert found <= {"aam", "aam.contract"}, file
-
-
-def test_aam_never_imports_the_launcher() -> None:
-    for file in (ROOT / "aam").rglob("*.py"):
-        assert not {name for name in imported_packages(file) if name.startswith("launcher")}, file
+# `import aam` gives images the folder of the package; it imports nothing else.
+@pytest.mark.parametrize(
+    ("program", "of_the_other"), [("aam", set()), ("launcher", {"aam", "aam.contract"})]
+)
+def test_the_programs_share_the_contract_alone(program: str, of_the_other: set[str]) -> None:
+    for module in MODULES:
+        if module.partition(".")[0] == program:
+            names = {n for n in imported_packages(module) if n.partition(".")[0] != program}
+            assert names <= of_the_other, module
 
 
 DEVICE_MODULES = {"aam/contract/gpus.py", "aam/numerics/device.py"}
@@ -89,50 +96,16 @@ def test_only_the_device_modules_of_aam_branch_on_a_gpu_vendor() -> None:
             assert VENDOR_BRANCH.findall(file.read_text()) == data.get(name, []), name
 
 
-def test_what_pytorch_2_4_lacks_is_imported_with_an_alternative() -> None:
-    """The image for MI50 has PyTorch 2.4: such an import needs a `try` around it."""
-    lacking = {"torch.distributed.tensor", "torch.distributed.fsdp"}
-    unguarded = []
-    for file in (ROOT / "aam").rglob("*.py"):
-        tree = ast.parse(file.read_text())
-        guarded = {
-            id(node)
-            for block in ast.walk(tree)
-            if isinstance(block, ast.Try)
-            for node in ast.walk(block)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module in lacking:
-                unguarded += [str(file.relative_to(ROOT))] * (id(node) not in guarded)
-    assert unguarded == []
-
-
 def test_every_class_has_a_name_of_its_own() -> None:
-    places: dict[str, list[str]] = {}
-    for file in (*(ROOT / "aam").rglob("*.py"), *(ROOT / "launcher").rglob("*.py")):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
-    assert not {name: files for name, files in places.items() if len(files) > 1}
+    found = (re.findall(r"^class (\w+)", file.read_text(), re.M) for file in MODULES.values())
+    names = Counter(chain.from_iterable(found))
+    assert not [name for name, number in names.items() if number > 1]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    files = {
-        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
-        for program in ("aam", "launcher")
-        for file in (ROOT / program).rglob("*.py")
-    }
-    imports: dict[str, set[str]] = {}
-    for module, file in files.items():
-        names = set()
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inside = {f"{node.module}.{alias.name}" for alias in node.names}
-                names |= {name if name in files else node.module for name in inside}
-        # `aam` and `aam.api` import what they hand on when it is first used.
-        imports[module] = set() if module in ("aam", "aam.api") else names & files.keys()
+    # `aam` and `aam.api` import what they hand on when it is first used.
+    late = ("aam", "aam.api")
+    imports = {m: set() if m in late else imported_names(m) & MODULES.keys() for m in MODULES}
     while alone := [module for module, names in imports.items() if not names & imports.keys()]:
         for module in alone:
             del imports[module]
