@@ -19,8 +19,10 @@ _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 def named_ranks(taxon: str) -> list[str]:
     """Return the ranks of a taxon that have a name, the highest first; `g__` alone has none.
 
-    >>> named_ranks("d__Bacteria; p__Firmicutes; g__")
-    ['d__Bacteria', 'p__Firmicutes']
+    >>> named_ranks("d__Bacteria; p__Firmicutes; g__"), named_ranks("Bacteria;Firmicutes;")
+    (['d__Bacteria', 'p__Firmicutes'], ['Bacteria', 'Firmicutes'])
+    >>> named_ranks("d__Bacteria; g__; s__Bacteroides_A"), named_ranks("")
+    (['d__Bacteria', 's__Bacteroides_A'], [])
     """
     ranks = (rank.strip() for rank in taxon.split(";"))
     return [rank for rank in ranks if rank and not rank.endswith("__")]

@@ -14,6 +14,7 @@ COLUMNS = {
     "body site": ["oral cavity", "salt and pepper", "x, y", "oral cavity", "oral cavity"],
     "diagnosis": ["Crohn's disease", "none given", "UC", "UC", "Crohn's disease"],
     "subject": ["007", "7", "18.0", "18", "x"],
+    "abx": ["None", "NA", "high", "low", ""],
 }
 METADATA = Metadata(IDS, COLUMNS)
 
@@ -35,6 +36,12 @@ METADATA = Metadata(IDS, COLUMNS)
         ("diagnosis=Crohn's disease and site=gut", "a"),
         ("body site!='x, y'", "abde"),
         ("diagnosis in (UC,Crohn's disease) and age>=3", "ace"),
+        # A word for a missing value is meant where the condition names it.
+        ("abx in (None, high)", "ac"),
+        ("abx=None", "a"),
+        ("abx!=None", "cd"),
+        ("abx=NA", "b"),
+        ("abx!=low", "c"),
     ],
 )
 def test_samples_that_meet_a_condition(condition: str | None, expected: str) -> None:

@@ -19,15 +19,6 @@ def read(text: str) -> NewickTree:
     return parse(text.encode(), "'a.nwk'")
 
 
-def test_arrays_are_in_postorder() -> None:
-    tree = read("((a:1,b:2)x:3,c:4)r:5;")
-    assert tree.names == ["a", "b", "c"]
-    assert tree.tips.tolist() == [0, 1, 3]
-    assert tree.parents.tolist() == [2, 2, 4, 4, -1]
-    assert tree.starts.tolist() == [0, 1, 0, 3, 0]
-    assert tree.lengths.tolist() == [1, 2, 3, 4, 5]
-
-
 @settings(deadline=None)
 @given(newicks(most_tips=14), st.sampled_from(["", " ", "\n", "[a (comment):1, [nested]']"]))
 def test_any_tree_is_read_as_scikit_bio_reads_it(drawn: tuple[str, list[str]], gap: str) -> None:

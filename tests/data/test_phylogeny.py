@@ -54,13 +54,6 @@ def test_shearing_adds_up_chains_and_keeps_the_stem() -> None:
     assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["d", "c"])) == [[32], [24]]
 
 
-@pytest.mark.parametrize(
-    "text", ["(a:1,b:1):5.0;", "((a:1,b:1):5.0);", "(((a:1,b:1):2):2.5,c:9):0.5;"]
-)
-def test_a_root_length_and_a_stem_are_the_same(text: str) -> None:
-    assert lists(of(text, ["a", "b"])) == [[1, 5], [1, 5]]
-
-
 @settings(deadline=None)
 @given(newicks(most_tips=12), st.data())
 def test_path_lengths_equal_those_of_scikit_bio(

@@ -117,18 +117,6 @@ def test_distances_are_metrics_and_independent_of_the_batch(
     np.testing.assert_allclose(again, found, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("metric", ["unweighted", "weighted_normalized", "generalized"])
-@pytest.mark.parametrize("root", ["", ":0.7"])
-def test_samples_without_reads(metric: Metric, root: str) -> None:
-    counts = np.array([[1, 2, 0], [0, 0, 0], [0, 3, 1], [0, 0, 0]], dtype=np.int32)
-    case = Case(f"((a:1,b:2):0.5,c:3){root};", ["a", "b", "c"], counts)
-    found = pairwise(case.table, phylogeny_of(case), metric)
-    np.testing.assert_allclose(found[1], [1, 0, 1, 0])
-    nothing = pairwise(case.table[[1, 3]], phylogeny_of(case), metric)
-    assert not nothing.any()
-    assert faith_pd(case.table, phylogeny_of(case))[[1, 3]].tolist() == [0, 0]
-
-
 def test_synonyms_of_a_metric_give_the_same_distances() -> None:
     case = random_case(40, 5, 10, seed=2)
     phylogeny = phylogeny_of(case)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.data.metadata import read_metadata, rows_where
 from aam.data.ordination import read_ordination, write_ordination
 from aam.data.phylogeny import read_phylogeny
 from aam.data.table import read_table
@@ -71,25 +70,6 @@ def test_inspect_of_a_table_without_features(tmp_path: Path, capsys: Capture, te
     biom_1(path, rows=[], shape=[0, 1], data=[]) if text == "json" else written(path, text)
     assert aam("inspect", path) == DataError.status
     assert "The feature table has no reads" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("condition", "rows"),
-    [
-        ("abx in (None, high)", [0, 2]),
-        ("abx=None", [0]),
-        ("abx!=None", [2, 3]),
-        ("abx=NA", [1]),
-        ("abx!=low", [2]),
-    ],
-)
-def test_a_value_that_a_condition_names_is_meant(
-    tmp_path: Path, condition: str, rows: list[int]
-) -> None:
-    text = "sample-id\tabx\ns0\tNone\ns1\tNA\ns2\thigh\ns3\tlow\ns4\t\n"
-    metadata = read_metadata(written(tmp_path / "m.tsv", text))
-    ids = [f"s{k}" for k in range(5)]
-    assert rows_where(condition, metadata, ids).tolist() == rows
 
 
 def test_ids_with_other_line_ends_are_read_back(tmp_path: Path) -> None:

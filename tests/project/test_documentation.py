@@ -146,6 +146,13 @@ def test_defaults_named_in_the_table_are_those_of_the_options() -> None:
         assert default in {str(spec.default) for spec in options if spec.flag == flag}, flag
 
 
+def test_tests_named_on_a_command_line_exist() -> None:
+    lines = re.findall(r"^(?:\w+=\S+ )?pytest (\S+)(?: -k (\w+))?", DOCUMENTS[1].read_text(), re.M)
+    assert lines
+    for file, key in lines:
+        assert re.search(rf"def test_\w*{key}", (ROOT / file).read_text()), (file, key)
+
+
 def test_links_lead_to_files() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
