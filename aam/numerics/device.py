@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from aam.console import info
 from aam.contract.errors import Unavailable, UsageError
@@ -49,6 +50,25 @@ def select_gpu(number: int) -> torch.device:
 def is_gpu(device: torch.device) -> bool:
     """Return whether a device is a GPU."""
     return device.type == GPU
+
+
+class HostCopy:
+    """Copy of a tensor to the CPU, which waits for the device when the copy is read."""
+
+    def __init__(self, value: Tensor) -> None:
+        # Into page-locked memory, which PyTorch takes for a copy that does not block.
+        self._copy = value.detach().to(CPU, non_blocking=True)
+        self._done = None
+        if is_gpu(value.device):
+            # Only work launched before the copy is waited for, not what was launched since.
+            self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            self._done.record()
+
+    def read(self) -> Tensor:
+        """Return the copy when it is complete."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._copy
 
 
 def collective_backend(device: torch.device) -> str:

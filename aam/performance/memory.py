@@ -44,8 +44,12 @@ from aam.nucleotide_codes import PAD
 from aam.numerics.device import Precision
 from aam.training.fit import freeze_unused, make_optimizer
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
-from aam.training.loop import clip_gradients
-from aam.training.module import LossWeights, TrainingModule
+from aam.training.module import (
+    LossWeights,
+    TrainingModule,
+    clip_grads_with_norm_,
+    gradient_norm,
+)
 from aam.training.runs import (
     choose_length,
     choose_shape,
@@ -99,7 +103,7 @@ def predict_step(
     batch: Batch,
     precision: Precision,
     block: int = BLOCK,
-    foreach: bool = True,
+    fused: bool = True,
     ranks: int = 1,
     fsdp: bool = False,
 ) -> StepMemory:
@@ -129,7 +133,7 @@ def predict_step(
 
             for parameter in trained:
                 parameter.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
-        steps = TrainingSteps(task, fake(batch), precision, foreach)
+        steps = TrainingSteps(task, fake(batch), precision, fused)
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
         steps.optimizer.step()
@@ -150,8 +154,8 @@ def predict_step(
 class TrainingSteps:
     """Training steps in the order of `aam.training.loop`: gradients end before the next step.
 
-    `foreach`: whether the optimizer updates all parameters at once, as on a GPU. `forward`: module
-    that computes the loss, where it is not `task` itself.
+    `fused`: whether the optimizer updates all parameters in one kernel, as on a GPU. `forward`:
+    module that computes the loss, where it is not `task` itself.
     """
 
     def __init__(
@@ -159,7 +163,7 @@ class TrainingSteps:
         task: TrainingModule,
         batch: Batch,
         precision: Precision,
-        foreach: bool,
+        fused: bool,
         forward: nn.Module | None = None,
     ) -> None:
         self.task, self.batch, self.forward = task, batch, forward or task
@@ -167,7 +171,7 @@ class TrainingSteps:
         self.mixed = precision != "none"
         self.optimizer = make_optimizer(task, task.loop)
         for group in self.optimizer.param_groups:
-            group["foreach"] = foreach
+            group["fused"] = fused
 
     def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
@@ -183,8 +187,9 @@ class TrainingSteps:
                 loss = self.forward(self.batch)
             stored = after_forward()
             torch.autograd.backward(loss)
+        norm = gradient_norm(self.task)
         if loop.max_grad_norm:
-            clip_gradients(list(self.task.parameters()), loop.max_grad_norm)
+            clip_grads_with_norm_(list(self.task.parameters()), loop.max_grad_norm, norm)
         self.optimizer.step()
         return stored
 

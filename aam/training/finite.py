@@ -1,8 +1,10 @@
 """Detection of NaN and infinity: a non-finite loss or gradient ends the run.
 
-The flag of a step is read before its optimizer step, so no weight becomes NaN and no checkpoint
-holds one. The step is then repeated in the eager network, with the same weights, batches and random
-numbers, and with hooks that name the module where it begins.
+The flag of a step is computed on the device, where it keeps the optimizer from changing a weight.
+The CPU reads it with the next step, before that one's optimizer step, or before a checkpoint or a
+validation: it never waits for the step that it has just launched, and no checkpoint holds a NaN.
+The step is then repeated in the eager network, with the same weights, batches and random numbers,
+and with hooks that name the module where it begins.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from aam.contract.errors import NotFinite, first_few
 from aam.data.batches import Batch
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce_sum
 from aam.distributed.strategies import local_tensor
+from aam.numerics.device import HostCopy
 from aam.training.compilation import eager_again
 from aam.training.module import GradientStep, get_total_norm, seed_dropout
 from aam.training.run_folder import RecordFact
@@ -62,28 +65,48 @@ class FiniteCheck:
         self.communicator = communicator
         self.window: list[StepBatch] = []  # of the current optimizer step
         self._bad_loss: Tensor | None = None
+        # Number, batches and flags (loss, gradients) of the last step; None once they are read. The
+        # batches are those of the loader, which take no memory of a GPU.
+        self._unread: tuple[int, list[StepBatch], HostCopy] | None = None
         self._overflows = 0
 
     def add_batch(self, batch: Batch, epoch: int, number: int, loss: Tensor) -> None:
-        """Keep a batch until its step is checked, and test its loss."""
+        """Keep a batch of the loader until its step is checked, and test its loss."""
         self.window.append((batch, epoch, number))
         # On the device: reading the flag here would make the CPU wait for the GPU in each batch.
         bad = ~loss.isfinite()
         self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
 
-    def check_gradients(self, number: int) -> None:
-        """Test the unscaled gradients of an optimizer step (from 1), and the flag of its losses."""
+    def check_gradients(self, number: int, norm: Tensor) -> Tensor:
+        """Test an optimizer step (from 1); raise NotFinite for the step before.
+
+        Args:
+            number: number of the step.
+            norm: norm of its unscaled gradients.
+
+        Returns:
+            1 (float32, on the device) if the step must not change the weights, else 0.
+        """
         window, self.window = self.window, []
         bad_loss, self._bad_loss = self._bad_loss, None
         assert bad_loss is not None
-        bad_gradients = ~get_total_norm(_gradients(self.task)).isfinite()
-        scaled = self.step.scaler.is_enabled()
-        # With loss scaling an overflow is no fault: the scaler skips the step and lowers its factor
-        # until no gradient overflows. All ranks read both flags, in one collective.
-        flags = torch.stack([bad_loss, bad_gradients]).float()
-        bad_loss_anywhere, overflow = (all_reduce_sum(flags) > 0).tolist()
+        # All ranks get both flags, in one collective.
+        flags = all_reduce_sum(torch.stack([bad_loss, ~norm.isfinite()]).float()).clamp(max=1)
+        self.read()
+        self._unread = number, window, HostCopy(flags)
+        return flags.amax()
+
+    def read(self) -> None:
+        """Read the flags of the last step; raise NotFinite if they end the run."""
+        if self._unread is None:
+            return
+        (number, window, flags), self._unread = self._unread, None
+        bad_loss, overflow = flags.read().tolist()
+        # With loss scaling an overflow is no fault: the scaler lowers its factor until no gradient
+        # overflows.
+        limit = OVERFLOWS if self.step.scaler.is_enabled() else 1
         self._overflows = self._overflows + 1 if overflow else 0
-        if bad_loss_anywhere or (overflow if not scaled else self._overflows >= OVERFLOWS):
+        if bad_loss or self._overflows >= limit:
             raise self._locate(number, window)
 
     def check_validation(self, loss: float, epoch: int, step: int) -> None:
@@ -160,7 +183,8 @@ def replay(
     """
     task, scale = step.task, step.scaler.get_scale()
     task.zero_grad()
-    for k, (batch, epoch, number) in enumerate(window, start=1):
+    for k, (loaded, epoch, number) in enumerate(window, start=1):
+        batch = loaded.to(task.device)
         seed_dropout(task.loop.seed, epoch, number, rank)
         yield batch, step.add_gradients(batch, k == len(window), len(window))
     for gradient in _gradients(task):

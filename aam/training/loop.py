@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -34,7 +33,7 @@ from aam.training.module import (
     LOGGED_METRICS,
     GradientStep,
     clip_grads_with_norm_,
-    get_total_norm,
+    gradient_norm,
     seed_dropout,
 )
 from aam.training.observers import Observer
@@ -45,21 +44,14 @@ HIGHER_IS_BETTER = tuple(
 )
 
 
-def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
-    """Scale gradients in place, sharded ones too, so that their total norm is at most `max_norm`.
-
-    >>> weight = Parameter(torch.zeros(2))
-    >>> weight.grad = torch.tensor([3.0, 4.0])
-    >>> clip_gradients([weight], max_norm=1.0)
-    >>> round(float(weight.grad.norm()), 4)
-    1.0
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if gradients:
-        # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
-        # before the parts of sharded gradients are added: weights differ with the world size.
-        norm = strategies.full_tensor(get_total_norm(gradients))
-        clip_grads_with_norm_(parameters, max_norm, norm)
+def step_unless(optimizer: Optimizer, skip: Tensor) -> None:
+    """Make an optimizer step unless `skip`, a float on the device of the weights, is 1."""
+    if optimizer.param_groups[0]["fused"]:
+        # Its kernel reads the flag, as it does for loss scaling: the CPU does not wait for it.
+        optimizer.found_inf = skip  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not skip:
+        optimizer.step()
 
 
 class TrainingLoop:
@@ -183,21 +175,22 @@ class TrainingLoop:
                 self.optimizer.zero_grad()
             batches = min(size, steps - number // size * size)
             loss = self.step.add_gradients(batch, last_of_step, batches)
-            self.check.add_batch(batch, epoch, number, loss)
+            self.check.add_batch(loaded, epoch, number, loss)
 
             if last_of_step:
                 # Clip. Unscaled first: the finite check and the norm of clipping are those of the
                 # true gradients.
                 scaler.unscale_(self.optimizer)
-                self.check.check_gradients(self.progress.step + 1)
+                norm = gradient_norm(task)
+                skip = self.check.check_gradients(self.progress.step + 1, norm)
                 if self.options.max_grad_norm:
-                    clip_gradients(list(task.parameters()), self.options.max_grad_norm)
+                    clip_grads_with_norm_(list(task.parameters()), self.options.max_grad_norm, norm)
 
-                # Step, which fp16 may skip.
-                scaler.step(self.optimizer)
+                # Step, unless its loss or gradients are not finite.
+                step_unless(self.optimizer, skip)
                 scaler.update()
                 with warnings.catch_warnings():
-                    # PyTorch warns where fp16 skips the first steps; the schedule goes on.
+                    # PyTorch warns where the first steps are left out; the schedule goes on.
                     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
                     self.schedule.step()
                 self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
@@ -215,6 +208,7 @@ class TrainingLoop:
                 interval = self.checkpoint_interval
                 if interval and self.progress.step % interval == 0:
                     self.write(LAST)
+        self.check.read()
 
     def _validate(self) -> Row:
         """Return the metrics of the validation samples; none without them."""
@@ -257,6 +251,7 @@ class TrainingLoop:
         """Write checkpoints of the current progress; all ranks call this."""
         if self.save is None:
             return
+        self.check.read()
         # Collectives where the network is sharded, so every rank calls them and the first one
         # writes.
         weights = strategies.model_state_dict(self.task)

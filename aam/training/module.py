@@ -34,6 +34,7 @@ from aam.distributed.collectives import (
     world_size,
 )
 from aam.distributed.environment import shard_sizes
+from aam.distributed.strategies import full_tensor
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.inference.stored_networks import DiversityScale, Target
 from aam.model.covariates import CovariateInputs
@@ -64,6 +65,13 @@ except ImportError:  # PyTorch 2.4 and 2.5
         """Scale gradients whose total norm is known."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
+
+
+def gradient_norm(task: nn.Module) -> Tensor:
+    """Return the norm of all gradients together, of sharded ones too: the same on all ranks."""
+    # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
+    # before the parts of sharded gradients are added: weights differ with the world size.
+    return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
 
 
 _DROPOUT = 5

@@ -55,7 +55,7 @@ from aam.contract.files import write_json, write_text
 from aam.contract.options.groups import RunOptions
 from aam.data.batches import Batch, BatchShard
 from aam.number_format import significant
-from aam.numerics.device import is_gpu
+from aam.numerics.device import HostCopy, is_gpu
 from aam.training.checkpoints import FIRST_COLUMNS, Row, TrainingProgress
 from aam.training.loggers import Logger, Status, open_loggers
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from aam.training.module import TrainingModule
 
 SHOW_EVERY = 0.5
-"""Seconds between two updates of the loss in the progress bar, which wait for the GPU."""
+"""Seconds between two updates of the progress bar."""
 
 WRITE_EVERY = 15.0
 """Seconds between two writes of progress.json, at least."""
@@ -145,6 +145,7 @@ class Progress(Observer):
         self._lines: threading.Thread | None = None
         self._bar: Bar | None = None
         self._validated = ""
+        self._loss: HostCopy | None = None
 
     @property
     def samples_per_second(self) -> float | None:
@@ -187,7 +188,9 @@ class Progress(Observer):
         assert self._bar is not None  # of `begin`
         if self._bar.is_visible and (first or now - self._shown >= SHOW_EVERY):
             self._shown = now
-            loss = float(self._task.train_sums["loss"].mean)  # waits for the GPU
+            mean = HostCopy(self._task.train_sums["loss"].mean)
+            # That of the update before: reading the newest one would make the GPU wait.
+            loss, self._loss = float((self._loss or mean).read()), mean
             left = duration(self.seconds_left or 0)
             figures = f"train_loss {loss:.4g}{self._validated}, {left} left"
             self._bar.update(f"{self._place()}, step", self.step, figures)
@@ -295,7 +298,7 @@ class StepLog(Observer):
         self._step = 0
         # Line of the last step, without its loss, and the loss: read one step later, so that the
         # log makes no GPU idle whose idle time it measures.
-        self._last: tuple[dict[str, Any], Tensor] | None = None
+        self._last: tuple[dict[str, Any], HostCopy] | None = None
         self._start = self._ready = self._cpu = 0.0
 
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
@@ -329,7 +332,7 @@ class StepLog(Observer):
             line["allocated"] = torch.cuda.max_memory_allocated(self._device)
             line["reserved"] = torch.cuda.max_memory_reserved(self._device)
         self._write_last()
-        self._last = line, loss
+        self._last = line, HostCopy(loss)
         self._step += 1
         if self._step == self.steps:
             self._write_last()
@@ -347,7 +350,7 @@ class StepLog(Observer):
     def _write_last(self) -> None:
         if self._last is not None and self._file is not None:
             line, loss = self._last
-            self._file.write(json.dumps({**line, "loss": float(loss)}) + "\n")
+            self._file.write(json.dumps({**line, "loss": float(loss.read())}) + "\n")
         self._last = None
 
 

@@ -12,7 +12,7 @@ import torch
 
 from aam.contract.options.groups import LoopOptions, ScaleOptions
 from tests.support.local_ranks import NEEDS_FSDP, together
-from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps
+from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps, spoiled_step
 
 pytestmark = pytest.mark.medium
 
@@ -97,3 +97,13 @@ def test_chunks_of_asvs_change_no_result(
 def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> None:
     """With dropout and accumulation, whose first batch is not synchronised."""
     assert together(2, scale, repeat_steps, study_dir, scale) == [[True] * 4] * 2
+
+
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+def test_the_weights_do_not_change_before_the_flag_is_read(
+    study_dir: Path, scale: ScaleOptions
+) -> None:
+    """The value that is no number is in the part of one rank; both leave the step out."""
+    for kept, batches, place in together(2, scale, spoiled_step, study_dir, scale):
+        assert kept and place.startswith("step 2, epoch 1, batch 2, in its distances_BB, samples ")
+        assert batches == 3

@@ -86,10 +86,10 @@ def test_the_peak_is_that_of_the_allocator(
     plan = dataclasses.replace(PLAN, hidden_ratio=hidden_ratio)
     batch = make_batch(study, plan, np.arange(8))
     make = maker(study, **options)
-    foreach = not options
-    predicted = predict_step(make, batch, precision, block=1, foreach=foreach)
+    fused = not options
+    predicted = predict_step(make, batch, precision, block=1, fused=fused)
     truth = allocated_peak(
-        lambda: TrainingSteps(make().train(), copy(batch), precision, foreach),
+        lambda: TrainingSteps(make().train(), copy(batch), precision, fused),
         tmp_path / "trace.json",
     )
     # The allocator of torch 2.4 holds 2.1 % more in bf16 with --asv-chunk.
@@ -109,7 +109,7 @@ def test_the_peak_of_a_training_with_metadata_is_that_of_the_allocator(
     run = training_run(build(Train, parse_command("train", args)))
     speed = SpeedOptions()
     batch = make_batch(run.study, run.config.plan, run.batches.rows_N[:8])
-    predicted = predict_step(lambda: run.module(speed), batch, "none", block=1, foreach=False)
+    predicted = predict_step(lambda: run.module(speed), batch, "none", block=1, fused=False)
     truth = allocated_peak(
         lambda: TrainingSteps(run.module(speed).train(), copy(batch), "none", False),
         tmp_path / "trace.json",
@@ -139,11 +139,11 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
         task, own = make_task(study).train(), copy(batch)
         if fsdp:
             shard(task, init_device_mesh("cpu", (ranks.world_size,)))
-            return TrainingSteps(task, own, "none", foreach=True)
+            return TrainingSteps(task, own, "none", fused=True)
         step = nn.parallel.DistributedDataParallel(
             task, broadcast_buffers=False, gradient_as_bucket_view=True
         )
-        return TrainingSteps(task, own, "none", foreach=True, forward=step)
+        return TrainingSteps(task, own, "none", fused=True, forward=step)
 
     return allocated_peak(make, folder / f"trace-{ranks.rank}.json", STEPS)
 

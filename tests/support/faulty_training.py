@@ -26,8 +26,12 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.fit import make_optimizer
 from aam.training.loader import TrainingBatches
-from aam.training.loop import clip_gradients
-from aam.training.module import LossWeights, TrainingModule
+from aam.training.module import (
+    LossWeights,
+    TrainingModule,
+    clip_grads_with_norm_,
+    gradient_norm,
+)
 from aam.training.observers import add_noise
 from tests.support.faulty_backends import first_mask, right
 
@@ -71,7 +75,8 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
                 loss = task(batch)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
-            clip_gradients(list(task.parameters()), task.loop.max_grad_norm)
+            norm = gradient_norm(task)
+            clip_grads_with_norm_(list(task.parameters()), task.loop.max_grad_norm, norm)
             optimizer.step()
             if kernel == "fp16":
                 with torch.no_grad():

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
+from aam.contract.errors import NotFinite
 from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.groups import (
     LoopOptions,
@@ -185,9 +188,9 @@ def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
 class Repeating(FiniteCheck):
     """Repeats every optimizer step and notes whether its gradients are the same bits."""
 
-    def check_gradients(self, number: int) -> None:
+    def check_gradients(self, number: int, norm: Tensor) -> Tensor:
         window = list(self.window)
-        super().check_gradients(number)
+        skip = super().check_gradients(number, norm)
         named = dict(self.task.named_parameters())
         before = {n: p.grad.clone() for n, p in named.items() if p.grad is not None}
         rank = self.communicator.ranks.rank
@@ -199,6 +202,7 @@ class Repeating(FiniteCheck):
             for name, value in before.items()
         )
         self.record_fact("same", same)
+        return skip
 
 
 def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOptions) -> list[bool]:
@@ -219,6 +223,69 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     return same
 
 
+class Spoiled(TrainingBatches):
+    """Training batches of which one holds a distance that is no number."""
+
+    spoiled = (-1, -1)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        batch = super().__getitem__(key)
+        if key != self.spoiled:
+            return batch
+        assert batch.distances_BB is not None
+        distances_BB = batch.distances_BB.clone()
+        distances_BB[0, 1] = torch.nan
+        return dataclasses.replace(batch, distances_BB=distances_BB)
+
+
+class Weights(Observer):
+    """Observer that keeps the weights after each step, and counts the batches."""
+
+    def __init__(self) -> None:
+        self.of_steps: list[list[Tensor]] = []
+        self.batches = 0
+
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        self.task = task
+
+    def batch_begins(self, batch: Batch) -> None:
+        self.batches += 1
+
+    def step_ends(self, progress: TrainingProgress) -> None:
+        weights = self.task.parameters()
+        self.of_steps.append([local_tensor(p.detach()).clone() for p in weights])
+
+
+def spoiled_step(
+    communicator: Communicator, study_dir: Path, scale: ScaleOptions
+) -> tuple[bool, int, str]:
+    """Train with a second step that is not finite.
+
+    Returns:
+        Whether that step alone left the weights as they were, the batches that had begun when the
+        run ended, and the place in its error.
+    """
+    study = read(study_dir)
+    torch.manual_seed(3)
+    shape = NetworkShape(60, 16, 2, 1, 5)
+    config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
+    training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
+    training.spoiled = (0, 1)
+    task = TrainingModule(config.network(), LossWeights(), LOOP, 4)
+    freeze_unused(task, PLAN, study)
+    before = [p.detach().clone() for p in task.parameters()]
+    model = parallelize(task, scale, communicator.ranks, torch.device("cpu"))
+    ids = study.table.sample_ids
+    check = FiniteCheck(GradientStep(task, model), ids, Path("none"), print, communicator)
+    weights = Weights()
+    with pytest.raises(NotFinite) as caught:
+        train(check, training, [weights])
+    first, second = weights.of_steps
+    whole = [full_tensor(p.detach()) for p in task.parameters()]
+    moved = not all(map(torch.equal, before, whole))
+    return moved and all(map(torch.equal, first, second)), weights.batches, caught.value.evidence
+
+
 def train(
     check: FiniteCheck, training: TrainingBatches, observers: Sequence[Observer] = ()
 ) -> TrainingLoop:
@@ -226,6 +293,8 @@ def train(
     ranks = check.communicator.ranks
     batches = loader(training, EpochSampler(training.steps), 0, False, ranks=ranks)
     optimizer = make_optimizer(check.task, check.task.loop)
+    for group in optimizer.param_groups:
+        group["fused"] = True  # as on a GPU
     schedule = make_schedule(optimizer, check.task.loop, check.task.steps)
     done = TrainingLoop(check.step, check, optimizer, schedule, batches, observers=observers)
     done.run()

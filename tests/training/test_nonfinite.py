@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aam.contract.errors import NotFinite
 from aam.contract.options.groups import LoopOptions, ScaleOptions
-from aam.data.batches import Batch, BatchPlan, FixedBatches
+from aam.data.batches import BatchPlan, FixedBatches
 from aam.data.study import Study
 from aam.distributed.collectives import SINGLE_PROCESS
 from aam.inference.stored_networks import DiversityScale, ModelConfig
@@ -28,28 +28,13 @@ from aam.training.loader import TrainingBatches
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read
-from tests.support.rank_steps import fit_options, repeat_steps
+from tests.support.rank_steps import Spoiled, fit_options, repeat_steps, spoiled_step
 from tests.support.rank_steps import train as train_loop
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
 LOOP = LoopOptions(epochs=3, batch_size=6, lr=1e-2, gradient_accumulation_steps=2, seed=1)
 MATH = named("math").function
-
-
-class Spoiled(TrainingBatches):
-    """Training batches of which one holds a distance that is no number."""
-
-    spoiled = (-1, -1)
-
-    def __getitem__(self, key: tuple[int, int]) -> Batch:
-        batch = super().__getitem__(key)
-        if key != self.spoiled:
-            return batch
-        assert batch.distances_BB is not None
-        distances_BB = batch.distances_BB.clone()
-        distances_BB[0, 1] = torch.nan
-        return dataclasses.replace(batch, distances_BB=distances_BB)
 
 
 def run(
@@ -207,6 +192,13 @@ def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
     """With dropout and accumulation; several ranks: tests.distributed.test_ranks."""
     steps = repeat_steps(SINGLE_PROCESS, study_dir, ScaleOptions())
     assert steps == [True] * 4
+
+
+def test_the_weights_do_not_change_before_the_flag_is_read(study_dir: Path) -> None:
+    """By the optimizer of a GPU; several ranks: tests.distributed.test_ranks."""
+    kept, batches, place = spoiled_step(SINGLE_PROCESS, study_dir, ScaleOptions())
+    assert kept and place.startswith("step 2, epoch 1, batch 2, in its distances_BB, samples 6 (")
+    assert batches == 3
 
 
 def scaled(

@@ -19,6 +19,7 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck
+from aam.training.fit import freeze_unused
 from aam.training.loader import TrainingBatches
 from aam.training.losses import target_loss
 from aam.training.module import GradientStep, LossWeights, TrainingModule
@@ -91,6 +92,31 @@ def test_no_step_of_pretraining_waits_for_the_device(study: Study, metric: Metri
     with HostReads() as reads:
         GradientStep(task, task).add_gradients(batch, True, 1)
     assert reads.found == []
+
+
+class ReadsOfSteps(Observer):
+    """Reads of the device in each batch, from when it is there to its end."""
+
+    def __init__(self, reads: HostReads) -> None:
+        self.reads, self.of_steps = reads, list[str]()
+
+    def batch_begins(self, batch: Batch) -> None:
+        self.reads.found.clear()
+
+    def batch_ends(self, batch: Batch, loss: torch.Tensor) -> None:
+        self.of_steps += self.reads.found
+
+
+def test_no_optimizer_step_waits_for_the_device(study: Study) -> None:
+    """Clipping, the check for NaN, the optimizer of a GPU, and its schedule."""
+    task = module(study, loop=LoopOptions(epochs=2, gradient_accumulation_steps=2))
+    freeze_unused(task, PLAN, study)
+    check = FiniteCheck(GradientStep(task, task), (), Path("none"), lambda name, fact: None)
+    batches = TrainingBatches(study, PLAN, np.arange(24), 6, fresh_reads=True)
+    with HostReads() as reads:
+        observer = ReadsOfSteps(reads)
+        train_loop(check, batches, observers=[observer])
+    assert observer.of_steps == []
 
 
 @pytest.mark.parametrize(
