@@ -4,12 +4,14 @@
     python benchmarks/gpu_gaps.py --device cpu --batch-sizes 8 --width 32 --steps 4 --asvs 200
 
 Each setting (batch size, precision, one with torch.compile) pretrains on a simulated study by
-`aam pretrain` with torch.profiler over its last steps. The time in which the device computes is the
-union of its kernels and copies; what is between is divided by what the training thread did
-meanwhile: it waited for the data loader, it waited for the device (a synchronisation, also that of
-a blocking copy, whose callers are listed), or it launched kernels. On a CPU the operations of
-PyTorch are in the place of kernels. Times are those of the step log, which reads a loss one step
-late.
+`aam pretrain` with torch.profiler over its last steps, all in the first epoch. The time in which
+the device computes is the union of its kernels and copies; what is between is divided by what the
+training thread did meanwhile: it waited for the data loader, it waited for the device (a
+synchronisation, also that of a blocking copy), or it launched kernels. "Limit" is the largest of
+these where the device is idle for a tenth of the time or more. Below the table are the operations
+that waited, and the lines of the program at which PyTorch reports a synchronisation
+(`torch.cuda.set_sync_debug_mode`; an event that is waited for is none). On a CPU the operations of
+PyTorch are in the place of kernels. Times are those of the step log.
 """
 
 from __future__ import annotations
@@ -17,16 +19,22 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
+import runpy
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +43,13 @@ from aam.performance.workload import run_workload
 Interval = tuple[float, float]
 
 LIMIT = 170.0
-"""Seconds after which no further setting begins."""
+"""Seconds that the settings take together; a program that takes longer is ended."""
+
+IDLE = 0.1
+"""Part of the time from which on an idle device has a limit."""
+
+SYNCHRONIZATIONS = "AAM_SYNCHRONIZATIONS"
+"""Variable with the file to which the profiled program writes its synchronisations."""
 
 WAITS = ("Synchronize", "hipMemcpyWithStream")
 """Parts of the names of calls of CUDA or HIP in which the CPU waits for the device."""
@@ -58,14 +72,15 @@ def main() -> None:
     began, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        study = simulate(folder / "study", max(options.batch_sizes), options.asvs)
+        # As many that all steps are in one epoch: its end, with validation and checkpoint, is rare.
+        samples = 3 * max(options.batch_sizes) * (options.steps + warmup_of(options.steps)) // 2
+        study = simulate(folder / "study", samples, options.asvs)
         for size, precision, compiled in settings(options.batch_sizes, options.device):
-            if time.monotonic() - began > LIMIT:
-                print(
-                    f"{LIMIT:.0f} s are over: the other settings are not measured", file=sys.stderr
-                )
+            left = LIMIT - (time.monotonic() - began)
+            if left < 5:
+                print("No time is left: the other settings are not measured", file=sys.stderr)
                 break
-            rows.append(measure(study, folder, options, size, precision, compiled))
+            rows.append(measure(study, folder, options, size, precision, compiled, left))
             print_rows(rows[-1:])
     print_rows(rows)
     if options.json:
@@ -78,11 +93,16 @@ def settings(sizes: Sequence[int], device: str) -> list[tuple[int, str, bool]]:
     return plain if device == "cpu" else [*plain, (max(sizes), "bf16", True)]
 
 
-def simulate(folder: Path, size: int, asvs: int) -> Path:
-    """Write a study whose training part has some batches of the largest size, as a store."""
+def warmup_of(steps: int) -> int:
+    """Return the number of steps before those that are profiled."""
+    return max(2, steps // 2)
+
+
+def simulate(folder: Path, samples: int, asvs: int) -> Path:
+    """Write a study of so many samples, as a store."""
     from aam.cli import main as aam
 
-    shape = ("--samples", max(100, 3 * size), "--asvs", asvs, "--richness", min(185, asvs // 3))
+    shape = ("--samples", max(100, samples), "--asvs", asvs, "--richness", min(185, asvs // 3))
     argv = ["example", "--output-dir", folder, *shape, "--depth", 5000, "--subjects", 40]
     assert aam(list(map(str, argv))) == 0
     store = folder / "store.aam"
@@ -98,18 +118,23 @@ def measure(
     size: int,
     precision: str,
     compiled: bool,
+    timeout: float,
 ) -> dict[str, Any]:
     """Pretrain with one setting; return its figures."""
-    warmup = max(2, options.steps // 2)
-    trace = folder / "trace.json.gz"
+    warmup = warmup_of(options.steps)
+    trace, lines = folder / "trace.json.gz", folder / "lines.json"
     argv = ["--table", store, "--output-dir", folder / "run", "--overwrite", "--epochs", 1000,
             "--batch-size", size, "--embedding-dim", options.width, "--device", options.device,
             "--mixed-precision", precision, "--num-workers", options.workers,
             "--compile-model", "force" if compiled else "off", "--no-check"]  # fmt: skip
-    command = [sys.executable, "-m", "aam", "pretrain", *map(str, argv)]
-    variables = {"AAM_TRACE": str(trace), "AAM_TRACE_FROM": str(warmup)}
+    command = [sys.executable, __file__, "pretrain", *map(str, argv)]
+    variables = {
+        "AAM_TRACE": str(trace),
+        "AAM_TRACE_FROM": str(warmup),
+        SYNCHRONIZATIONS: str(lines),
+    }
     steps = warmup + options.steps
-    logged = run_workload(command, steps, folder / "log", 120.0, variables=variables)
+    logged = run_workload(command, steps, folder / "log", timeout, variables=variables)
     setting = {"batch": size, "precision": precision, "compiled": compiled}
     if logged.failure:
         return {**setting, "failure": logged.failure}
@@ -120,7 +145,47 @@ def measure(
         **setting,
         "samples_per_second": sum(s.samples for s in timed) / sum(s.seconds for s in timed),
         **gaps(content["traceEvents"], len(timed)),
+        "lines": {line: n / steps for line, n in json.loads(lines.read_text()).items()},
     }
+
+
+def profiled(argv: Sequence[str], path: Path) -> None:
+    """Run `aam`, and write at which lines it synchronises with the device, and how often."""
+    if torch.cuda.is_available():
+        torch.cuda.set_sync_debug_mode("warn")
+    sys.argv = ["aam", *argv]
+    with synchronizations() as lines:
+        try:
+            runpy.run_module("aam", run_name="__main__")
+        finally:
+            path.write_text(json.dumps(dict(lines.most_common(8))))
+
+
+@contextmanager
+def synchronizations() -> Iterator[Counter[str]]:
+    """Count PyTorch's warnings of synchronisations by the line of this project they are for."""
+    project, lines = Path(__file__).parent.parent, Counter[str]()
+    shown = warnings.showwarning
+
+    def count(message: Warning | str, *place: Any) -> None:
+        if "synchronizing CUDA operation" not in str(message):
+            shown(message, *place)
+            return
+        frames = [
+            f"{Path(frame.filename).relative_to(project)}:{frame.lineno}"
+            for frame in traceback.extract_stack()[:-1]
+            if Path(frame.filename).is_relative_to(project)
+            and "site-packages" not in frame.filename
+        ]
+        # The thread that copies batches to page-locked memory has no line of the project.
+        lines[frames[-1] if frames else "a thread of PyTorch"] += 1
+
+    # `aam` hides warnings of libraries unless Python has options for them.
+    sys.warnoptions.append("default")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", ".*synchronizing CUDA operation")
+        warnings.showwarning = count  # type: ignore[assignment]
+        yield lines
 
 
 def gaps(events: Iterable[dict[str, Any]], steps: int) -> dict[str, Any]:
@@ -216,8 +281,10 @@ def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> float:
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Print a table, and below it the waits of each setting."""
     shares = ("busy", "transfer", "loader", "waiting", "launching")
-    table = Table("batch", "precision", "samples/s", "ms a step", "kernels", *shares, box=None)
-    for column in table.columns[2:]:
+    table = Table(
+        "batch", "precision", "samples/s", "ms a step", "kernels", *shares, "limit", box=None
+    )
+    for column in table.columns[2:-1]:
         column.justify = "right"
     for row in rows:
         precision = f"{row['precision']}{', compiled' if row['compiled'] else ''}"
@@ -229,14 +296,21 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['step_ms']:.1f}",
             f"{row['kernels']:.0f}",
         ]
-        table.add_row(f"{row['batch']:,}", precision, *figures, *(f"{row[s]:.0%}" for s in shares))
+        limit = max(shares[2:], key=row.__getitem__) if row["busy"] <= 1 - IDLE else "the device"
+        parts = (f"{row[share]:.0%}" for share in shares)
+        table.add_row(f"{row['batch']:,}", precision, *figures, *parts, limit)
     console = Console(width=110, highlight=False)
     console.print(table)
     for row in rows:
-        if waits := row.get("waits"):
-            named = ", ".join(f"{name} {number:.1f}" for name, number in waits.items())
-            console.print(f"Waits a step, batch {row['batch']:,}, {row['precision']}: {named}")
+        for kind in ("waits", "lines"):
+            if numbers := row.get(kind):
+                named = ", ".join(f"{name} {number:.1f}" for name, number in numbers.items())
+                setting = f"batch {row['batch']:,}, {row['precision']}"
+                console.print(f"{kind.title()} a step, {setting}: {named}")
 
 
 if __name__ == "__main__":
-    main()
+    if file := os.environ.get(SYNCHRONIZATIONS):
+        profiled(sys.argv[1:], Path(file))
+    else:
+        main()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -91,11 +92,32 @@ AUTO = Backends(named("auto"), named("auto"))
 """The choice of torch."""
 
 
+class AttentionMask(NamedTuple):
+    """Mask of N sets of K members, made once for all layers.
+
+    Attributes:
+        attend_N11K: True where a member exists, and in every place of a set without members.
+        inhabited_N111: True for a set with members.
+    """
+
+    attend_N11K: Tensor
+    inhabited_N111: Tensor
+
+    @classmethod
+    def of(cls, attend_NK: Tensor | None) -> AttentionMask | None:
+        """Make the mask of the members that exist (True); None where all do."""
+        if attend_NK is None:
+            return None
+        # A row without members is 0/0 in some kernels: it attends to all, then its output is 0.
+        inhabited_N1 = attend_NK.any(dim=-1, keepdim=True)
+        return cls((attend_NK | ~inhabited_N1)[:, None, None, :], inhabited_N1[:, None, None, :])
+
+
 def attention(
     q_NHKE: Tensor,
     k_NHKE: Tensor,
     v_NHKE: Tensor,
-    attend_NK: Tensor | None = None,
+    mask: AttentionMask | None = None,
     backends: Backends = AUTO,
 ) -> Tensor:
     """Compute scaled dot-product attention of each member of a set to all members.
@@ -104,7 +126,7 @@ def attention(
 
     Args:
         q_NHKE, k_NHKE, v_NHKE: queries, keys and values of N sets of K members, H heads of width E.
-        attend_NK: True where a member exists; None where all do (a mask is never passed then).
+        mask: mask of the members; None where all exist (the backend gets none then).
         backends: implementations without and with a mask; the choice of torch by default.
 
     Returns:
@@ -117,21 +139,20 @@ def attention(
     >>> v_NHKE = torch.tensor([1.0, 3.0])[None, None, :, None].expand(1, 1, 2, 4)
     >>> attention(q_NHKE, q_NHKE, v_NHKE)[0, 0, :, 0]
     tensor([2., 2.])
-    >>> attention(q_NHKE, q_NHKE, v_NHKE, torch.tensor([[True, False]]))[0, 0, :, 0]
+    >>> mask = AttentionMask.of(torch.tensor([[True, False]]))
+    >>> attention(q_NHKE, q_NHKE, v_NHKE, mask)[0, 0, :, 0]
     tensor([1., 1.])
     """
     # Of a rank with fewer sets than others; some kernels reject empty input. `shape[0]` and not
     # `len`, which would make the number of sets a constant of an exported graph.
     if v_NHKE.shape[0] == 0:
         return v_NHKE
-    if attend_NK is None:
+    if mask is None:
         # Flash attention takes no mask, so a mask of ones would exclude the fastest kernel.
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
-    # A row without members is 0/0 in some kernels: it attends to all, then its output is zeroed.
-    inhabited_N = attend_NK.any(dim=-1)
-    safe_N11K = (attend_NK | ~inhabited_N[:, None])[:, None, None, :]
-    out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, safe_N11K)
-    return out_NHKE * inhabited_N[:, None, None, None].to(out_NHKE.dtype)
+    out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, mask.attend_N11K)
+    # A product, which keeps the order of the output in memory; `masked_fill` would copy it.
+    return out_NHKE * mask.inhabited_N111
 
 
 def runs(

@@ -55,11 +55,14 @@ class CovariateInputs:
         kept_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
         return CovariateInputs(self.codes_BK * kept_BK, self.numbers_BJ)
 
+    def to(self, device: torch.device) -> CovariateInputs:
+        """Copy the inputs to `device`."""
+        return CovariateInputs(self.codes_BK.to(device), self.numbers_BJ.to(device))
+
     def take(self, rows_B: Tensor) -> CovariateInputs:
         """Return the inputs of the samples at `rows_B`, on the device of `rows_B`."""
         rows = rows_B.to(self.codes_BK.device)
-        taken = (self.codes_BK[rows], self.numbers_BJ[rows])
-        return CovariateInputs(*(tensor.to(rows_B.device) for tensor in taken))
+        return CovariateInputs(self.codes_BK[rows], self.numbers_BJ[rows]).to(rows_B.device)
 
 
 class CovariateEmbedding(nn.Module):

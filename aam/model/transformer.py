@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aam.model.attention import AUTO, Backends, attention
+from aam.model.attention import AUTO, AttentionMask, Backends, attention
 from aam.model.shape import NetworkShape, at_least_fp32
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
@@ -40,18 +40,19 @@ class TransformerBlock(nn.Module):
         self.narrow = nn.Linear(FEED_FORWARD * dim, dim)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_NKD: Tensor, attend_NK: Tensor | None) -> Tensor:
+    def forward(self, x_NKD: Tensor, mask: AttentionMask | None) -> Tensor:
         """Map hidden states [N, K, D] to hidden states [N, K, D].
 
         Args:
             x_NKD: hidden states of the members of N sets.
-            attend_NK: True where a member exists; None where all do.
+            mask: mask of the members; None where all exist.
         """
         n, k, d = x_NKD.shape
         # One product for queries, keys and values: the GPU reads the hidden states once.
         qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
-        q_NHKE, k_NHKE, v_NHKE = qkv_NK3HE.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, attend_NK, self.backends)
+        # Unbound before the transpositions: the gradient is then one tensor in this order at once.
+        q_NHKE, k_NHKE, v_NHKE = (part.transpose(1, 2) for part in qkv_NK3HE.unbind(2))
+        mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, mask, self.backends)
         mixed_NKD = mixed_NHKE.transpose(1, 2).reshape(n, k, d)
         x_NKD = x_NKD + self.dropout(self.out(mixed_NKD))
         wide = F.gelu(self.widen(self.feed_forward_norm(x_NKD)))
@@ -91,11 +92,12 @@ class TransformerEncoder(nn.Module):
             x_NKD: hidden states of the members of N sets.
             attend_NK: True where a member exists; None where all do.
         """
+        mask = AttentionMask.of(attend_NK)
         for block in self.blocks:
             if self.recompute and self.training:
-                x_NKD = checkpoint(block, x_NKD, attend_NK, use_reentrant=False)
+                x_NKD = checkpoint(block, x_NKD, mask, use_reentrant=False)
             else:
-                x_NKD = block(x_NKD, attend_NK)
+                x_NKD = block(x_NKD, mask)
         return self.norm(x_NKD)
 
 

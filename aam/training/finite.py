@@ -64,7 +64,7 @@ class FiniteCheck:
         self.sample_ids, self.checkpoint, self.record_fact = sample_ids, checkpoint, record_fact
         self.communicator = communicator
         self.window: list[StepBatch] = []  # of the current optimizer step
-        self._bad_loss: Tensor | None = None
+        self._losses: Tensor | None = None  # their sum over the current step
         # Number, batches and flags (loss, gradients) of the last step; None once they are read. The
         # batches are those of the loader, which take no memory of a GPU.
         self._unread: tuple[int, list[StepBatch], HostCopy] | None = None
@@ -73,9 +73,8 @@ class FiniteCheck:
     def add_batch(self, batch: Batch, epoch: int, number: int, loss: Tensor) -> None:
         """Keep a batch of the loader until its step is checked, and test its loss."""
         self.window.append((batch, epoch, number))
-        # On the device: reading the flag here would make the CPU wait for the GPU in each batch.
-        bad = ~loss.isfinite()
-        self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
+        # On the device: reading it here would make the CPU wait for the GPU in each batch.
+        self._losses = loss if self._losses is None else self._losses + loss
 
     def check_gradients(self, number: int, norm: Tensor) -> Tensor:
         """Test an optimizer step (from 1); raise NotFinite for the step before.
@@ -88,10 +87,11 @@ class FiniteCheck:
             1 (float32, on the device) if the step must not change the weights, else 0.
         """
         window, self.window = self.window, []
-        bad_loss, self._bad_loss = self._bad_loss, None
-        assert bad_loss is not None
-        # All ranks get both flags, in one collective.
-        flags = all_reduce_sum(torch.stack([bad_loss, ~norm.isfinite()]).float()).clamp(max=1)
+        losses, self._losses = self._losses, None
+        assert losses is not None
+        both = torch.stack([losses, norm])
+        # 0 for finite numbers alone. All ranks get both flags, in one collective.
+        flags = all_reduce_sum((both - both != 0).float()).clamp(max=1)
         self.read()
         self._unread = number, window, HostCopy(flags)
         return flags.amax()

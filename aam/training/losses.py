@@ -39,7 +39,7 @@ class LossTerm:
     def mean(self) -> Tensor:
         """Mean; 0 without items."""
         # A batch may have no masked nucleotide and a rank no sample: 0 / 0 would be NaN.
-        return self.total / torch.where(self.number > 0, self.number, 1)
+        return self.total / self.number.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _constant(like: Tensor, value: float) -> Tensor:

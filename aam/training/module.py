@@ -182,18 +182,22 @@ class TrainingModule(nn.Module):
         """
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
-        metrics = {name: term.mean for name, term in global_terms.items()}
-        metrics["loss"] = self._total(global_terms)
+        # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.
+        ranks = world_size()
+        means = {
+            name: LossTerm(ranks * term.total, global_terms[name].number).mean
+            for name, term in local_terms.items()
+        }
+        loss = self._total(means)
+        metrics = means | {"loss": loss}
+        if ranks > 1:
+            metrics = {name: term.mean for name, term in global_terms.items()}
+            metrics["loss"] = self._total(metrics)
         number = batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
         samples = torch.full((), number)
         for name, value in metrics.items():
             _add(self.train_sums, name, LossTerm(value.detach() * samples, samples))
-        # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.
-        scaled = {
-            name: LossTerm(world_size() * term.total, global_terms[name].number)
-            for name, term in local_terms.items()
-        }
-        return self._total(scaled)
+        return loss
 
     @torch.no_grad()
     def validation_step(self, batch: Batch) -> None:
@@ -231,8 +235,9 @@ class TrainingModule(nn.Module):
     def validation_metrics(self) -> dict[str, float]:
         """Return the means over the split and the metrics of the target, and reset the sums."""
         terms = over_ranks(self._sums)
-        metrics = {f"val_{name}": term.mean.float() for name, term in terms.items()}
-        loss = self._total(terms).float()
+        means = {name: term.mean for name, term in terms.items()}
+        metrics = {f"val_{name}": mean.float() for name, mean in means.items()}
+        loss = self._total(means).float()
         if self.target is not None and self._predictions:
             assert self.target_values is not None
             rows = np.concatenate(self._rows)
@@ -360,11 +365,11 @@ class TrainingModule(nn.Module):
             unscored_U = unscored_U[batch.first_asv :][: len(batch.tokens_UL)]
         return dataclasses.replace(batch, labels_UL=batch.labels_UL * unscored_U[:, None])
 
-    def _total(self, terms: dict[str, LossTerm]) -> Tensor:
+    def _total(self, means: dict[str, Tensor]) -> Tensor:
         weighted = [
-            weight * terms[name].mean
+            weight * means[name]
             for name, weight in vars(self.weights).items()
-            if weight and name in terms
+            if weight and name in means
         ]
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
 

@@ -316,6 +316,10 @@ def train_fold(
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
     )
+    covariates = config.inputs(labelled.covariates)
+    if covariates is not None:
+        # On the device, so that a step does not wait for the rows of its batch.
+        covariates = covariates.to(runtime.device)
     task = TrainingModule(
         network,
         LossWeights.of(options.task, options.target_penalty),
@@ -326,7 +330,7 @@ def train_fold(
         asv_vectors_FD,
         config.standard,
         options.speed.chunk_size,
-        config.inputs(labelled.covariates),
+        covariates,
         study_weights(labelled, options.target.levels, split),
     )
     batches = batches_of(options, study, config.plan, split)

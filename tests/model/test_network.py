@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aam.contract.options.groups import AttnImplementation
-from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
+from aam.model.attention import (
+    AUTO,
+    AttentionMask,
+    Backend,
+    Backends,
+    attention,
+    named,
+    runs,
+)
 from aam.model.community_profile import CommunityProfile
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PairwiseDistance, Predictor
@@ -147,7 +155,7 @@ def test_sets_without_members_give_zeros() -> None:
     q = torch.randn(3, 2, 5, 4)
     attend = torch.tensor([[True] * 5, [False] * 5, [True, False, True, False, False]])
     for name in ("auto", "math"):
-        out = attention(q, q, q, attend, Backends(named(name), named(name)))
+        out = attention(q, q, q, AttentionMask.of(attend), Backends(named(name), named(name)))
         assert (out[1] == 0).all()
         assert out.isfinite().all()
         torch.testing.assert_close(out[0], attention(q, q, q)[0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu_gaps import gaps
+from benchmarks.gpu_gaps import gaps, synchronizations
 
 
 def event(kind: str, name: str, start: float, end: float) -> dict[str, Any]:
@@ -41,3 +42,14 @@ def test_a_trace_of_a_cpu_has_its_operations_in_the_place_of_kernels() -> None:
     trace = [event("cpu_op", "aten::mm", 0, 6), event("cpu_op", "aten::add", 8, 10)]
     assert gaps(trace, steps=1)["busy"] == pytest.approx(0.8)
     assert "failure" in gaps([], steps=1)
+
+
+def test_synchronisations_are_counted_by_the_line_that_makes_them() -> None:
+    with warnings.catch_warnings(record=True) as shown, synchronizations() as lines:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["another"]
+    ((place, number),) = lines.items()
+    assert place.startswith("tests/performance/test_gpu_gaps.py:")
+    assert number == 3
