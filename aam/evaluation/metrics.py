@@ -30,7 +30,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,7 @@ def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
         first.classes,
         np.concatenate(chances) if chances else None,
         first.ordered,
+        studies=tuple(chain.from_iterable(fold.studies for fold in folds)),
     )
 
 

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,13 @@ from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
 from aam.evaluation.predictions import class_predictions, numeric_predictions, read_predictions
-from aam.evaluation.splits import Split, check_covariates, make_splits
+from aam.evaluation.splits import (
+    MIN_STUDIES,
+    Split,
+    check_covariates,
+    make_splits,
+    study_splits,
+)
 from aam.inference.output_tables import write_table
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
@@ -126,7 +133,7 @@ def read_axis(text: str) -> Axis:
     """
     name, _, values = text.partition("=")
     # Trials are scored on the splits of the search.
-    fixed = {"--folds", "--repeats", *(spec.flag for spec in specs(SplitOptions))}
+    fixed = {"--folds", "--repeats", "--study-column", *(spec.flag for spec in specs(SplitOptions))}
     known = {
         spec.flag: spec for spec in specs(Train) if spec.role == "value" and spec.flag not in fixed
     }
@@ -193,7 +200,7 @@ def search(options: Search) -> dict[str, Any] | None:
     splits = trials.labelled.splits
     training = [np.sort(np.concatenate([split.train, split.validation])) for split in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
-    everything = np.unique(np.concatenate([*training, *(split.test for split in splits)]))
+    everything = np.unique(np.concatenate(training))
     make_parent(folder / RESULT)
     # All that decides the scores: options, content of the files, version.
     values = values_of(options)
@@ -313,12 +320,17 @@ def _optimize(
 
 
 def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
-    """Split the samples at `rows` into inner folds; groups stay together."""
+    """Split the samples at `rows` into inner folds: the studies where enough are left, else groups.
+
+    As in a training, what is chosen serves a study that is not known, see `Labels.training`.
+    """
     codes = category_codes(options.target, labelled.values[rows])
-    made = make_splits(
-        len(rows),
+    studies = None if labelled.studies is None else [labelled.studies[row] for row in rows]
+    split = partial(make_splits, len(rows), folds=options.inner_folds)
+    if studies is not None and len(set(studies)) >= MIN_STUDIES:
+        split = partial(study_splits, studies, fitted=np.arange(len(rows)))
+    made = split(
         test_size=options.split.test_size,
-        folds=options.inner_folds,
         seed=options.loop.seed,
         groups=None if labelled.labels is None else [labelled.labels[row] for row in rows],
         classes=codes if options.split.stratify else None,

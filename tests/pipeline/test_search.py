@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import r2_score
 
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
@@ -328,3 +329,32 @@ def test_a_stop_request_ends_the_search_between_two_trials(tmp_path: Path) -> No
         run_trials(study, objective, 3, stop)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
     assert stop_file.steps_made(tmp_path / "stop") >= stop_file.MIN_STEPS
+
+
+@pytest.mark.medium
+def test_studies_are_left_out_and_no_score_pools_them(study_dir: Path, tmp_path: Path) -> None:
+    metadata = pd.read_csv(study_dir / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    subjects = sorted(set(metadata["subject"]))
+    study_of = {subject: "abcd"[k % 4] for k, subject in enumerate(subjects)}
+    metadata["study"] = metadata["subject"].map(study_of)
+    metadata.to_csv(tmp_path / "m.tsv", sep="\t", index=False)
+    files = ("--table", study_dir / "table.biom", "--metadata", tmp_path / "m.tsv")
+    target = ("--metadata-column", "ph", "--group-column", "subject", "--study-column", "study")
+    vary = ("--members", "kernel", "--vary", "target-transform=none,log-zscore", "--trials", 1)
+    assert aam("search", *files, *target, *vary, "--output-dir", tmp_path / "search") == 0
+    result = json.loads((tmp_path / "search/search.json").read_text())
+    predicted = read(tmp_path / "search/predictions.tsv")
+    assert predicted.groupby("fold")["study"].nunique().tolist() == [1, 1, 1, 1]
+    scores = [r2_score(part["actual"], part["predicted"]) for _, part in predicted.groupby("study")]
+    assert result["outer"] == pytest.approx(np.mean(scores))
+    words = [str(word) for word in (*files, *target, *vary, "--output-dir", tmp_path / "other")]
+    options = build(Search, parse_command("search", words))
+    base, _ = read_axes(options)
+    labelled = load_labelled_study(base, None, base.split)
+    assert labelled.studies is not None
+    for outer in labelled.splits:
+        rows = np.sort(np.concatenate([outer.train, outer.validation]))
+        for inner in inner_splits(options, labelled, rows):
+            held_out = {labelled.studies[row] for row in inner.test}
+            trained = {labelled.studies[row] for row in (*inner.train, *inner.validation)}
+            assert len(held_out) == 1 and len(trained) == 2 and not held_out & trained

@@ -245,8 +245,7 @@ class Search(Train):
 
     without: ClassVar = (
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
-        "equal_depth",
-        "repeats", "study_column",
+        "equal_depth", "repeats",
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(
@@ -260,7 +259,7 @@ class Search(Train):
     )
     inner_folds: int = basic_option(
         "Folds of the training samples that score a trial; worse trials than the median of the "
-        "others end after any of them.",
+        "others end after any of them. With --study-column each study is one, if three are left.",
         default=3,
         takes=TWO_OR_MORE,
     )
