@@ -205,7 +205,8 @@ def first_failure(before: int) -> int:
 def outcome(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool, int, str]:
     """Return whether a job is queued again, its exit status, and the last line of its log."""
     if cancelled:
-        return False, CANCELLED, "cancelled; the last checkpoint is complete"
+        ended = f"ended with status {CANCELLED}, cancelled"
+        return False, CANCELLED, f"{ended}; the last checkpoint is complete"
     # When the first rank of a stopped run ends, Slurm ends the others by a signal.
     stopped = reason and (status == Interrupted.status or (status > 128 and steps))
     if not stopped:

@@ -27,7 +27,7 @@ from launcher.system import regular
 
 SHOWN = 30
 TAIL = 1 << 16
-ENDED = re.compile(r"^aam-job: ended with status (\d+)(, stopped)?", re.MULTILINE)
+ENDED = re.compile(r"^aam-job: ended with status (\d+)(?:, (\w+))?", re.MULTILINE)
 QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
 MESSAGE = re.compile(r"^(?:aam|aam-job|aam-launch|\w*Error): .*$", re.MULTILINE)
 """A line of a log that may name the cause of a failure."""
@@ -159,18 +159,20 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
                 stream.seek(max(0, os.fstat(handle).st_size - TAIL))
                 end = stream.read(TAIL).decode(errors="replace")
     ends = list(ENDED.finditer(end))
-    code, stopped = ends[-1].groups() if ends else ("", None)
+    code, reason = ends[-1].groups() if ends else ("", None)  # "stopped", "cancelled"
     failed, message, left = "", "", ""
     if job is not None and job.active:
         again = job.state == "PENDING" and QUEUED_AGAIN.search(end)
         state = job.state.lower() + " again" * bool(again)
         left = job.left
         if job.state == "PENDING" and job.reason != "None":
-            reason = job.reason.partition(",")[0]
-            limits = (text for start, text in LIMITS.items() if reason.startswith(start))
-            limited = next((f"{text}: {reason}" for text in limits), job.reason)
-            message = REASONS.get(job.reason) or REASONS.get(reason) or limited
-    elif stopped:
+            waits = job.reason.partition(",")[0]
+            limits = (text for start, text in LIMITS.items() if waits.startswith(start))
+            limited = next((f"{text}: {waits}" for text in limits), job.reason)
+            message = REASONS.get(job.reason) or REASONS.get(waits) or limited
+    elif reason == "cancelled":
+        state = reason
+    elif reason == "stopped":
         state, message = "stopped, can be resumed", "continue it with --resume-from auto"
     elif job is not None and job.state not in ("COMPLETED", "FAILED"):
         state = failed = job.state.lower().replace("_", " ")
@@ -182,7 +184,7 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
         state = failed = "failed" if job is not None and job.state == "FAILED" else "unknown"
         if not os.path.exists(log):
             # Slurm ends a job whose node cannot make the log, which is beside the output.
-            message = "no log: not started, or its node does not see the folder"
+            message = "no log: cancelled before it started, or its node does not see the folder"
     if failed and not message:
         lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]
         message = (lines or end.strip().splitlines() or [""])[-1]

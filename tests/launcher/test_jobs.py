@@ -63,6 +63,7 @@ def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:
          "aam-job: ended with status 137"),
         ("aam-job: ended with status 75, stopped on request; continue", "stopped, can be resumed",
          "continue it with --resume-from auto"),
+        ("aam-job: ended with status 143, cancelled; the last checkpoint", "cancelled", ""),
         ("half a line", "unknown", "half a line"),
     ],
 )  # fmt: skip
@@ -105,7 +106,10 @@ def test_a_job_without_a_log_may_be_on_a_node_that_does_not_see_it(state: Path) 
     for job, shown in ((None, "unknown"), (Queued("7", "FAILED", "", "None"), "failed")):
         found = row(state, None, job)
         assert found.state == shown
-        assert found.message == "no log: not started, or its node does not see the folder"
+        assert (
+            found.message
+            == "no log: cancelled before it started, or its node does not see the folder"
+        )
 
 
 def test_the_list_names_log_and_cause_of_a_failure(

@@ -121,7 +121,7 @@ def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Pat
     done = cluster.launch("jobs", "cancel", job.number)
     assert (done.returncode, done.stdout) == (0, f"Cancelled: {job.number}\n"), done.stderr
     assert job.ended() == "CANCELLED"
-    assert "aam-job: cancelled; the last checkpoint is complete" in job.output
+    assert "aam-job: ended with status 143, cancelled; the last checkpoint is" in job.output
     assert cluster.jobs()[job.number].startswith("cancelled")
     assert weights(run)
     again = cluster.submit(
