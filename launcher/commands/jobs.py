@@ -112,13 +112,13 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
             raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
         known = queue.queued()
-        if absent := [n for n in numbers if n not in known or not known[n].active]:
-            evidence = (
-                f"{', '.join(absent)} {'have' if len(absent) > 1 else 'has'} ended or never was"
-            )
+        active = [number for number in numbers if number in known and known[number].active]
+        if active:
+            queue.cancel(active)
+            print(f"Cancelled: {', '.join(active)}")
+        if absent := [number for number in numbers if number not in active]:
+            evidence = f"{', '.join(absent)}, ended or never there"
             raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
-        queue.cancel(numbers)
-        print(f"Cancelled: {', '.join(numbers)}")
         return 0
     parse_own(Jobs, argv, "jobs")
     known = queue.queued() if queue.available() else {}

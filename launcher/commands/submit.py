@@ -30,7 +30,7 @@ from launcher.plan.catalog import CPU
 from launcher.plan.decision import decide
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request, request_of
 from launcher.plan.mounts import PathFact
-from launcher.plan.plan import assemble_plan
+from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.planning import gather
 from launcher.slurm import checks, queue
@@ -151,21 +151,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     beside += ["--digest", plan.digest] if stated and plan.image and plan.digest else []
     beside += [] if options.memory_check else ["--no-memory-check"]
     launch = arguments(LAUNCHER_OPTIONS.values(), flags)
-    time = what.time or "the limit of the partition"
-    if what.warn_seconds:
-        again = ", and is queued again" if what.requeue else ""
-        time += f"; it stops {what.warn_seconds} s before its limit{again}"
-    image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
-    device = "a GPU for each rank" if plan.gpus else "the processor"
-    other = "" if stated or not on_gpus else ", or as each node has GPUs"
-    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
-    counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
-    about = (
-        f"aam {request.command}: {counts}, {site.title}",
-        f"time: {time}",
-        f"image: {image}{other}",
-        f"device: {device}{other}",
-    )
+    about = about_job(request.command, what, plan, site, stated or not on_gpus)
     text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *absolute.argv])
     idle = []
     if on_gpus and not what.gets_gpus:
@@ -175,6 +161,27 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
+
+
+def about_job(
+    command: str, what: Allocation, plan: Plan, site: Site, stated: bool
+) -> tuple[str, ...]:
+    """Return the comment of a script; what is not `stated` each node decides by its GPUs."""
+    time = what.time or "the limit of the partition"
+    if what.warn_seconds:
+        again = ", and is queued again" if what.requeue else ""
+        time += f"; it stops {what.warn_seconds} s before its limit{again}"
+    image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
+    device = "a GPU for each rank" if plan.gpus else "the processor"
+    depends = "" if stated else ", or as each node has GPUs"
+    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
+    counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
+    return (
+        f"aam {command}: {counts}, {site.title}",
+        f"time: {time}",
+        f"image: {image}{depends}",
+        f"device: {device}{depends}",
+    )
 
 
 def vendor_of(inputs: LaunchInputs) -> str:

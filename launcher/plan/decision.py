@@ -289,9 +289,9 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
     host, runtime = inputs.host, inputs.settings.runtime.value
     image, group, fact = candidate.image, candidate.group, host.engine(candidate.engine)
     if image is not None:
-        nothing, other = "No engine can start a container", ", or choose another --runtime"
+        nothing, instead = "No engine can start a container", ", or choose another --runtime"
         if fact is None and host.replays:
-            evidence, remedy = f"no {runtime} on PATH", f"install it{other}"
+            evidence, remedy = f"no {runtime} on PATH", f"install it{instead}"
             if runtime == "auto":
                 known = ", ".join(engine.name for engine in host.absent_engines)
                 evidence, remedy = f"none of {known} is on PATH", "install one of them"
@@ -301,7 +301,7 @@ def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
             evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
             names = " or ".join(engine.name for engine in stopped)
             remedy = f"let an administrator remove what stops {names}"
-            return "engine", Unavailable(nothing, evidence, remedy + other * (runtime != "auto"))
+            return "engine", Unavailable(nothing, evidence, remedy + instead * (runtime != "auto"))
         # The engine may bring the driver's libraries in by CDI alone, and none is described.
         vendor = VENDORS[group.vendor] if group else None
         needs_cdi = host.traits(candidate.engine).needs_cdi
