@@ -156,8 +156,9 @@ def metadata_columns(path: Path) -> list[str] | None:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
             for row in itertools.islice(csv.reader(lines, dialect="excel-tab", strict=True), 1000):
                 first, *columns = [cell.strip() for cell in row] or [""]
-                if first.lower() in _ID_HEADERS or (first and not first.startswith("#")):
-                    return [name for name in columns if name] or None
+                is_comment = first.startswith("#") and first.lower() not in _ID_HEADERS
+                if any((first, *columns)) and not is_comment:
+                    return [name for name in columns if name and first] or None
     except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         pass
     return None

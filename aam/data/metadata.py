@@ -331,9 +331,14 @@ def normalized(text: str) -> str:
 
 
 def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
-    """Return the remedy for values that are not numbers, which may have decimal commas."""
-    commas = all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
-    return "write decimal points, not commas" if commas else otherwise
+    """Return the remedy for values that are not numbers: decimal commas, dates or others."""
+    for pattern, remedy in (
+        (r"\s*[-+]?\d+,\d+\s*", "write decimal points, not commas"),
+        (r"\s*\d+([-/.])\d+\1\d+([ T].*)?", "write dates as numbers, such as days since the first"),
+    ):
+        if all(re.fullmatch(pattern, text) for text in wrong):
+            return remedy
+    return otherwise
 
 
 @dataclass(frozen=True)

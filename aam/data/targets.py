@@ -169,6 +169,13 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
                 f"it has {len(classes)} different numbers in {samples} samples",
                 "leave out --classifier",
             )
+        if len(classes) == samples:
+            raise DataError(
+                f"The column '{column}' has another value in every sample",
+                f"{first_few(classes)} in {samples} samples",
+                "name a column whose categories have several samples each, which ids and dates "
+                "have not",
+            )
         warn(
             f"'{column}' has {len(classes)} classes in {samples} samples, as a column of ids "
             "has: name another --metadata-column, or restrict the samples by --where."

@@ -117,8 +117,8 @@ class Score:
         return min(max(1 - math.floor(math.log10(half)), 0), 3)
 
     def limits(self, name: str = "") -> str:
-        """Format the interval; "" without one."""
-        if self.lower is None or self.upper is None:
+        """Format the interval; "" without one, and for that of a constant, which has no width."""
+        if self.lower is None or self.upper is None or self.lower == self.upper:
             return ""
         low, high = (metric_text(name, end, self.digits) for end in (self.lower, self.upper))
         return f"{low} to {high}"

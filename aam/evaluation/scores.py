@@ -44,7 +44,6 @@ from aam.evaluation.intervals import (
     LEVEL,
     MIN_UNITS,
     NO_SKILL,
-    SCORED,
     TITLES,
     ResampledMetrics,
     Score,
@@ -603,21 +602,6 @@ def compare_inputs(
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
 
-def shown_metrics(metrics: Mapping[str, Score]) -> str:
-    """Format the metrics that have an interval, with that of the first, which compares models."""
-    parts: list[str] = []
-    kinds = (SCORED["ordinal"], SCORED["regression"], SCORED["classification"])
-    scored = next(kind for kind in kinds if next(iter(kind)) in metrics)
-    for name in ("mcfadden_r2", *scored):
-        if name not in metrics or (score := metrics[name]).value is None:
-            continue
-        # The interval of a constant, of no width, says nothing.
-        known = score.lower is not None and score.upper is not None and score.lower < score.upper
-        text = score.text(name) if known and not parts else score.estimate(name)
-        parts.append(f"{name} {text}")
-    return ", ".join(parts)
-
-
 def equal_depth_score(
     equal: ResampledMetrics,
     plain: ResampledMetrics,
@@ -693,15 +677,9 @@ def result_sentences(scores: Scores, unit: str = "") -> list[str]:
     sentences = [scores.verdict.sentence]
     if scores.repeated_samples is not None:
         sentences.append(f"{scores.repeated_samples.sentence}.")
-    if len(scores.members) > 1:
-        if (weights := scores.weights) is not None:
-            text = ensemble_description(weights.model, weights.folds)
-            sentences.append(f"The ensemble is {text}.")
-        sentences += [
-            f"{difference.sentence[:1].upper()}{difference.sentence[1:]}."
-            for difference in scores.differences
-            if difference.model == ENSEMBLE
-        ]
+    if len(scores.members) > 1 and (weights := scores.weights) is not None:
+        text = ensemble_description(weights.model, weights.folds)
+        sentences.append(f"The ensemble is {text}.")
     if scores.study_differences is not None:
         sentences.append(scores.study_differences.sentence)
     if (external := scores.external) is not None:

@@ -516,7 +516,6 @@ def split_samples(
                 for split in splits
             )
     elif studies is not None:
-        info(f"Folds: {len(set(studies))}, one for each study.")
         splits = study_splits(
             studies,
             test_size=options.test_size,
@@ -534,11 +533,6 @@ def split_samples(
             small = len(sample_ids) < SMALL_SAMPLES or units < SMALL_GROUPS
             # Of as many folds as groups there is one partition.
             repeats = REPEATS if small and 1 < number < units else 1
-            if repeats > 1:
-                info(
-                    f"Repeats: {repeats} partitions into {number} folds, since the score of one "
-                    "depends on the seed in a study of this size (--repeats)."
-                )
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,

@@ -190,12 +190,19 @@ class MetricsOverStudies(ResampledMetrics):
 
     def score(self) -> dict[str, Score]:
         """Return the summary of each metric, without a value where there is none."""
-        none = Score(None)
-        summaries = {name: summarise(name, [*self.studies.values()]) for name in self.whole}
-        return {
-            name: none if part is None else Score(part.value, part.lower, part.upper)
-            for name, part in summaries.items()
-        }
+        scores = {}
+        for name in self.whole:
+            part = summarise(name, [*self.studies.values()])
+            constant = {study.whole[name] for study in self.studies.values()} == {
+                NO_SKILL.get(name)
+            }
+            if part is None:
+                scores[name] = Score(None)
+            elif constant:  # a constant prediction has no skill in any study
+                scores[name] = Score(part.value)
+            else:
+                scores[name] = Score(part.value, part.lower, part.upper)
+        return scores
 
     def equals(self, other: ResampledMetrics) -> bool:
         """Return whether the first metric is that of the other model in each study."""

@@ -197,7 +197,8 @@ def importance_table(
         columns["stability"] = stable.times_U / stable.folds
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
         info(stable.sentence)
-    info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
+    if len(rows) < len(ids):
+        info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
 
 

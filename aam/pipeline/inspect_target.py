@@ -8,13 +8,15 @@ from typing import Literal
 
 import numpy as np
 
+from aam.console import info
 from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.commands.train import Train
 from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.study import Study
-from aam.evaluation.confounding import Association
+from aam.evaluation.confounding import Association, leading
+from aam.evaluation.intervals import TITLES
 from aam.members.option_checks import resolve
 from aam.pipeline.plan import plan
 from aam.pipeline.preview import preview
@@ -61,6 +63,12 @@ def _preview(
     planned = plan(options, labelled)
     associations, *_ = preview(planned)
     column, labels = options.target.metadata_column, planned.folds.labels
+    # `aam train` names those that predict as well as its model.
+    alone = leading(associations, planned.folds)
+    if leaks := [association for association in alone if not association.other_form]:
+        listed = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)
+        title = TITLES[leaks[0].metric]
+        info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
     names = labels.classes or labels.levels
     texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
     kind: Literal["categories", "numbers"] = "categories" if names else "numbers"

@@ -66,7 +66,8 @@ def preview(
     number = len(folds.first.splits)
     held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
     text = f"{number} folds with {held_out}" if number > 1 else f"one split with {held_out}"
-    text = f"{folds.repeats} times {text}" if folds.repeats > 1 else text
+    if folds.repeats > 1:  # the score of one partition depends on the seed
+        text = f"{folds.repeats} times {text.replace(' with', ' (--repeats) with')}"
     groups = len(np.unique(folds.labels.groups))
     whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
@@ -90,18 +91,15 @@ def preview(
             ]
     known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
     columns = associations(study.metadata, known, study.study, folds)
-    if shown_columns := leading(columns, folds):
-        title = TITLES[shown_columns[0].metric]
-        for shown_column in shown_columns:
-            if shown_column.other_form:
-                warn(
-                    f"'{shown_column.column}' determines '{column}' nearly without exception "
-                    f"({title} {shown_column.value:.3f}): another form of it, or completely "
-                    "confounded with it."
-                )
-        if leaks := [column for column in shown_columns if not column.other_form]:
-            listed = ", ".join(f"'{column.column}' {column.value:.2f}" for column in leaks)
-            info(f"Columns that alone predict '{column}' on the same splits ({title}): {listed}.")
+    if forms := [association for association in leading(columns, folds) if association.other_form]:
+        named = " and ".join(f"'{form.column}'" for form in forms)
+        values = ", ".join(f"{form.value:.3f}" for form in forms)
+        several = len(forms) > 1
+        warn(
+            f"{named} determine{'' if several else 's'} '{column}' nearly without exception "
+            f"({TITLES[forms[0].metric]} {values}): {'other forms' if several else 'another form'} "
+            "of it, or completely confounded with it."
+        )
     return columns, repeated, divided_studies
 
 

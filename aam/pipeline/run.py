@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import KERNEL, MEMBERS, networks
+from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, networks
 from aam.contract.run_files import MODEL
 from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
@@ -26,8 +26,8 @@ from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
 from aam.evaluation.confounding import DEPTH, Association, confounders, confounding_sentences
 from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
-from aam.evaluation.metrics import summary
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
 from aam.evaluation.scores import (
     ENSEMBLE,
@@ -37,7 +37,6 @@ from aam.evaluation.scores import (
     next_step,
     performance,
     result_sentences,
-    shown_metrics,
 )
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
@@ -57,7 +56,7 @@ from aam.pipeline.plan import TrainingPlan, plan, start_session
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
-from aam.report.terminal import print_table, show, studies_table
+from aam.report.terminal import models_table, print_table, studies_table
 from aam.threads import blas_threads
 from aam.training import run_folder
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
@@ -146,8 +145,6 @@ def run(
             page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
-    if result.scored.folds and scores.studies is None:  # studies have a table with intervals
-        show(summary(result.scored, scores.column))
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
@@ -337,15 +334,17 @@ def show_scores(scores: Scores) -> None:
         (warn if repeated else info)(sentence)
     if scores.studies is not None:
         print_table(studies_table(scores.studies, scores.classes))
-    for name, model in scores.models.items():
-        # The ensemble may be its only member; two studies have no summary.
-        shown = shown_metrics(model.metrics)
-        if shown and (name != ENSEMBLE or len(scores.members) > 1):
-            info(f"{name}, {scores.part}: {shown}")
+    names: Sequence[str] = ("mcfadden_r2", *SCORED[cast(TargetType, scores.kind)])
+    metrics = scores.models[ENSEMBLE].metrics
+    # Two studies have no summary.
+    if names := [name for name in names if name in metrics and metrics[name].value is not None]:
+        # The ensemble may be its only member.
+        left_out = ENSEMBLE if len(scores.members) == 1 else None
+        models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
+        print_table(models_table(models, names, scores.differences, brief=True))
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
-        for name, metrics in inputs.models.items():
-            info(f"{name}, {scores.part}: {shown_metrics(metrics)}")
+        print_table(models_table(inputs.models, names, brief=True))
         for difference in inputs.differences:
             info(f"{difference.sentence}.")
         (info if inputs.counts_add else warn)(inputs.conclusion)

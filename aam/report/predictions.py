@@ -41,6 +41,7 @@ from aam.report.terminal import (
     TITLES,
     Table,
     metrics_table,
+    models_table,
     with_interval,
 )
 
@@ -373,15 +374,16 @@ def comparison_table(given: ReportInput) -> Table | None:
         return None
     ensemble = next(iter(given.models))
     names = [name for name in TITLES if name in given.models[ensemble]]
-    rows = _score_rows(given.models, names)
-    note = "In brackets: 95 % interval."
+    differences = () if given.run.scores is None else given.run.scores.differences
+    table = models_table(given.models, names, differences)
+    note = table.note
     if "guess" in given.models:
         what = "class frequencies" if scored.classes else "mean"
         note = f"Guess: the {what} of the training samples, for every sample. {note}"
     if scored.folds and "auc" in names:
         note += " AUC: part of the pairs of samples of the same fold that are in the right order."
     title = f"Compared on the same {len(scored.actual)} samples"
-    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (0,))
+    return replace(table, title=title, note=note)
 
 
 def inputs_table(given: ReportInput) -> Table | None:
@@ -390,19 +392,11 @@ def inputs_table(given: ReportInput) -> Table | None:
     if inputs is None:
         return None
     names = [name for name in TITLES if all(name in model for model in inputs.models.values())]
-    rows = _score_rows(inputs.models, names)
+    table = models_table(inputs.models, names)
     ends = (difference.sentence for difference in inputs.differences)
     note = " ".join([inputs.conclusion, *(f"{end[:1].upper()}{end[1:]}." for end in ends)])
     title = f"Metadata as input: {', '.join(inputs.columns)}"
-    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
-
-
-def _score_rows(models: Any, names: Sequence[str]) -> list[list[str]]:
-    """Return a row for each model: its name, and its metrics with their intervals."""
-    return [
-        [model, *(with_interval(name, scores.get(name)) for name in names)]
-        for model, scores in models.items()
-    ]
+    return replace(table, title=title, note=note, strong=(len(table.rows) - 1,))
 
 
 def parts_table(given: ReportInput) -> Table | None:

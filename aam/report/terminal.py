@@ -17,6 +17,7 @@ from aam.console import console
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import METRICS, metric_text
+from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference
 from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.number_format import significant
 
@@ -136,6 +137,33 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     return Table(str(summary["column"]), heads, rows, strong=(strong,) if folds else ())
 
 
+def models_table(
+    models: Mapping[str, Mapping[str, Score]],
+    names: Sequence[str],
+    differences: Sequence[PairedDifference] = (),
+    brief: bool = False,
+) -> Table:
+    """Return the metrics of each model, and how far the ensemble is ahead of it.
+
+    `names` are those of the metrics, the first the one that compares models. With `brief`, for 80
+    columns, there are three of them, and intervals of the first alone and not of the guess.
+    """
+    ahead = {
+        difference.reference: Score(difference.value, difference.lower, difference.upper)
+        for difference in differences
+        if difference.model == ENSEMBLE
+    }
+    rows, names = [], names[:3] if brief else names
+    for model, scores in models.items():
+        row = [model, *(with_interval(name, scores.get(name)) for name in names)]
+        first = 1 if model == GUESS else 2
+        if brief:
+            row[first:] = [text.partition(" ")[0] for text in row[first:]]
+        rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
+    heads = ["", *(TITLES[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
+    return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
+
+
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     """Return the scores of each study with their intervals, their mean, and the next study.
 
@@ -199,6 +227,7 @@ def with_interval(name: str, score: Score | None) -> str:
 def rich_table(content: Table) -> rich.table.Table:
     """Convert a table; the seven metrics of a regression fit into 80 columns."""
     style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    style["show_edge"] = False  # lines without content
     title = _cell(content.title) if content.title else None
     table = rich.table.Table(title=title, title_justify="left", **style)
     for head, text in zip(content.heads, content.text_columns, strict=True):

@@ -27,6 +27,10 @@ def test_target_that_is_not_numeric(bench: Bench, refused: Refused) -> None:
     values = ["acid", "acid", "basic", "NA", *(str(k) for k in range(32))]
     phrases = ("'x' is not numeric", "3 of 35 values", "2 (acid, basic)", "--classifier")
     refused(bench.train(*bench.column(values)), DATA, *phrases)
+    dates = [f"{1 + k % 28:02}/0{1 + k // 28}/2020" for k in range(36)]
+    refused(bench.train(*bench.column(dates)), DATA, "write dates as numbers")
+    refused(bench.train(*bench.column(dates), "--classifier"), DATA,
+            "'x' has another value in every sample", "ids and dates")  # fmt: skip
 
 
 def test_missing_values_are_dropped_and_counted(

@@ -187,6 +187,9 @@ def test_the_header_is_read_without_the_samples(tmp_path: Path) -> None:
     assert metadata_columns(path) == ["x", "y"]
     path.write_text("a,b\n")
     assert metadata_columns(path) is None
+    # A first column without a name, as spreadsheets export numbers of rows: the reader refuses it.
+    path.write_text("\tsample-id\tage\n0\tS1\t3\n")
+    assert metadata_columns(path) is None
 
 
 def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_the_verdict_and_what_follows_stand_on_the_first_screen(
     tile = re.search(r'R²</dt><dd class="value">([-.0-9]+)</dd><dd class="note">([^<]*)<', head)
     assert tile is not None and len(tile[1].partition(".")[2]) == 2
     assert f"R² {tile[1]} against" in head
-    assert f"kernel, test: r2 {tile[1]} ({tile[2]})" in capsys.readouterr().err
+    assert f"{tile[1]} ({tile[2]})" in capsys.readouterr().out
 
 
 @pytest.mark.medium

@@ -101,7 +101,9 @@ def scores_of(folder: Path) -> dict[str, Any]:
             "forest": {"metrics": metrics(0.1)},
             "guess": {"metrics": metrics(r2 + 0.1)},
         },
-        "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
+        "differences": [
+            {"model": "ensemble", "reference": "forest", "sentence": sentence, "value": 0.1}
+        ],
         "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
     }
 
@@ -118,7 +120,7 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     assert '<p class="verdict">The model is better.</p>' in text
     assert text.index("The model is better.") < text.index('<dl class="tiles">')
     assert "The ensemble is 75% kernel + 25% forest; in the folds kernel 50% to 100%" in text
-    assert "Ensemble is ahead of forest by 0.100 R²; within noise." in text
+    assert "Ensemble ahead by" in text and "<bdi>0.100</bdi>" in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
     assert "this model" not in text.lower()
     assert 'href="scores.json"' in text

@@ -17,7 +17,7 @@ def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
         console.print(rich_table(metrics_table(summary)))
     lines = [line.split() for line in captured.get().splitlines()]
     heads = " ".join(TITLES[name] for name in names).split()
-    assert lines[2] == heads
+    assert heads in lines
     assert ["fold", "2", "153", "0.625", *["0.725"] * 5] in lines
     assert ["mean", "0.675", *["0.725"] * 5] in lines
     assert ["sd", "0.071", *["0.000"] * 5] in lines
