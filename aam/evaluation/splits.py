@@ -431,7 +431,7 @@ def read_studies(
         raise DataError("Samples without a study", first_few(missing), remedy)
     if len(set(studies)) < 2:
         raise DataError(
-            "--study-column has a single study",
+            "A single study",
             f"all {len(studies)} samples have '{studies[0]}' as '{column}'",
             "name another --study-column, or leave the option out",
         )
@@ -479,42 +479,10 @@ def split_samples(
         repeats: partitions into folds; "auto": `REPEATS` of a small study, else 1.
         studies: study of each sample, of which each is a fold; groups are parts of a study.
     """
-    labels, number = None, 0
-    if options.group_column is not None:
-        assert metadata is not None, "--group-column needs --metadata"
-        labels = groups(metadata, options.group_column, sample_ids).tolist()
-        if studies is not None:
-            # A subject's number begins anew in each study.
-            number_in = Counter(group for group, _ in set(zip(labels, studies, strict=True)))
-            if several := sorted(group for group, times in number_in.items() if times > 1):
-                info(
-                    f"Values of '{options.group_column}' in several studies count as different "
-                    f"groups: {first_few(several)}."
-                )
-                pairs = zip(labels, studies, strict=True)
-                labels = [f"{group} ({study})" for group, study in pairs]
+    labels, number = _groups_within_studies(options, metadata, sample_ids, studies), 0
+    classes = codes if options.stratify else None
     if options.splits is not None:
-        splits, of_file = read_splits(options.splits, sample_ids)
-        labels = of_file if labels is None else labels
-        if labels is not None:
-            remedy = "choose another file, or "
-            remedy += "leave out --group-column" if options.group_column else "correct its groups"
-            for split in splits:
-                _check_undivided(labels, [getattr(split, part) for part in PARTS], remedy)
-        if studies is not None:
-            remedy = "choose another file, or leave out --study-column"
-            fitted = trainable_rows(studies, codes)
-            for split in splits:
-                known = np.concatenate([split.train, split.validation])
-                _check_undivided(studies, [known, split.test], remedy)
-            splits = tuple(
-                replace(
-                    split,
-                    train=np.intersect1d(split.train, fitted),
-                    validation=np.intersect1d(split.validation, fitted),
-                )
-                for split in splits
-            )
+        splits, labels = _splits_of_file(options, sample_ids, labels, studies, codes)
     elif studies is not None:
         splits = study_splits(
             studies,
@@ -522,48 +490,127 @@ def split_samples(
             seed=seed,
             fitted=trainable_rows(studies, codes),
             groups=labels,
-            classes=codes if options.stratify else None,
+            classes=classes,
         )
     else:
-        number = min(FOLDS, max(2, len(set(labels or sample_ids)))) if folds == "auto" else folds
-        if folds == "auto" and labels is not None and number < FOLDS:
-            info(f"Folds: {number}, one for each group of '{options.group_column}'.")
-        units = len(set(labels or sample_ids))
-        if repeats == "auto":
-            small = len(sample_ids) < SMALL_SAMPLES or units < SMALL_GROUPS
-            # Of as many folds as groups there is one partition.
-            repeats = REPEATS if small and 1 < number < units else 1
+        number, repeats = _partitions(options, folds, repeats, labels, len(sample_ids))
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,
             folds=number,
             seed=seed,
             groups=labels,
-            classes=codes if options.stratify else None,
+            classes=classes,
             repeats=repeats,
         )
-        if codes is not None and options.stratify and labels is None and number == 1:
-            held_out, classes = len(splits[0].validation), len(np.unique(codes))
-            if not can_stratify(codes, held_out):
+        if classes is not None and labels is None and number == 1:
+            held_out, several = len(splits[0].validation), len(np.unique(classes))
+            if not can_stratify(classes, held_out):
                 warn(
-                    f"The split is not stratified: {held_out} of {len(codes)} samples are held "
-                    f"out, of {classes} classes. Give another --test-size, or merge classes."
+                    f"The split is not stratified: {held_out} of {len(classes)} samples are held "
+                    f"out, of {several} classes. Give another --test-size, or merge classes."
                 )
-    if codes is None:
+    if codes is not None:
+        _check_held_out_classes(splits, codes, refuse=number == 1)
+    return splits, labels
+
+
+def _groups_within_studies(
+    options: SplitOptions,
+    metadata: Metadata | None,
+    sample_ids: Sequence[str],
+    studies: Sequence[str] | None,
+) -> list[str] | None:
+    """Return the group of each sample, which is within a study; None without --group-column."""
+    if options.group_column is None:
+        return None
+    assert metadata is not None, "--group-column needs --metadata"
+    labels: list[str] = groups(metadata, options.group_column, sample_ids).tolist()
+    if studies is None:
+        return labels
+    # A subject's number begins anew in each study.
+    number_in = Counter(group for group, _ in set(zip(labels, studies, strict=True)))
+    several = sorted(group for group, times in number_in.items() if times > 1)
+    if not several:
+        return labels
+    info(
+        f"Values of '{options.group_column}' in several studies count as different "
+        f"groups: {first_few(several)}."
+    )
+    return [f"{group} ({study})" for group, study in zip(labels, studies, strict=True)]
+
+
+def _splits_of_file(
+    options: SplitOptions,
+    sample_ids: Sequence[str],
+    labels: list[str] | None,
+    studies: Sequence[str] | None,
+    codes: npt.NDArray[np.int64] | None,
+) -> tuple[tuple[Split, ...], list[str] | None]:
+    """Read the file of --splits, which must divide no group and no study; return also the groups.
+
+    `labels` are those of --group-column, else the groups are those of the file.
+    """
+    assert options.splits is not None
+    splits, of_file = read_splits(options.splits, sample_ids)
+    labels = of_file if labels is None else labels
+    if labels is not None:
+        remedy = "choose another file, or "
+        remedy += "leave out --group-column" if options.group_column else "correct its groups"
+        for split in splits:
+            _check_undivided(labels, [getattr(split, part) for part in PARTS], remedy)
+    if studies is None:
         return splits, labels
+    for split in splits:
+        known = np.concatenate([split.train, split.validation])
+        remedy = "choose another file, or leave out --study-column"
+        _check_undivided(studies, [known, split.test], remedy)
+    fitted = trainable_rows(studies, codes)
+    return tuple(
+        replace(
+            split,
+            train=np.intersect1d(split.train, fitted),
+            validation=np.intersect1d(split.validation, fitted),
+        )
+        for split in splits
+    ), labels
+
+
+def _partitions(
+    options: SplitOptions,
+    folds: int | Literal["auto"],
+    repeats: int | Literal["auto"],
+    labels: Sequence[str] | None,
+    samples: int,
+) -> tuple[int, int]:
+    """Return the numbers of folds and of partitions into them."""
+    units = samples if labels is None else len(set(labels))
+    number = min(FOLDS, max(2, units)) if folds == "auto" else folds
+    if folds == "auto" and labels is not None and number < FOLDS:
+        info(f"Folds: {number}, one for each group of '{options.group_column}'.")
+    if repeats == "auto":
+        small = samples < SMALL_SAMPLES or units < SMALL_GROUPS
+        # Of as many folds as groups there is one partition.
+        repeats = REPEATS if small and 1 < number < units else 1
+    return number, repeats
+
+
+def _check_held_out_classes(
+    splits: Sequence[Split], codes: npt.NDArray[np.int64], refuse: bool
+) -> None:
+    """Refuse, or warn of, held-out samples of one class: any model scores 1.000."""
     for fold, split in enumerate(splits, start=1):
         part, rows = split.held_out
-        if len(rows) and len(set(codes[rows].tolist())) == 1:
-            # Any model scores 1.000.
-            cause = f"All {part} samples are of one class"
-            evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
-            if number == 1:
-                remedy = "choose another --seed or --test-size, or merge classes"
-                if np.unique(codes, return_counts=True)[1].min() == 1:
-                    remedy = "merge the class of one sample, or leave it out (--where)"
-                raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
-            warn(f"{cause}, so they cannot measure a model: {evidence}.")
-    return splits, labels
+        if len(set(codes[rows].tolist())) != 1:
+            continue
+        cause = f"All {part} samples are of one class"
+        evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
+        if refuse:
+            remedy = "choose another --seed or --test-size, or merge classes"
+            if np.unique(codes, return_counts=True)[1].min() == 1:
+                remedy = "merge the class of one sample, or leave it out (--where)"
+            raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
+        warn(f"{cause}, so they cannot measure a model: {evidence}.")
 
 
 def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:
