@@ -37,9 +37,8 @@ CARDS = {
     "sm_100": "B200, GB200", "sm_103": "B300, GB300",
     "sm_120": "RTX 50, RTX PRO 6000", "sm_121": "GB10 (DGX Spark)",
     # Those without a PCI device in `launcher.gpus.amd`: the ROCm documents.
-    "gfx1030": "Radeon RX 6800, 6900, PRO W6800", "gfx1100": "Radeon PRO W7800, W7900",
-    "gfx1101": "Radeon RX 7700, 7800, PRO W7700",
-    "gfx1102": "Radeon RX 7600", "gfx1150": "Radeon 890M", "gfx1151": "Radeon 8060S",
+    "gfx1100": "Radeon PRO W7800, W7900", "gfx1101": "Radeon RX 7700, 7800, PRO W7700",
+    "gfx1150": "Radeon 890M", "gfx1151": "Radeon 8060S",
 }  # fmt: skip
 """Cards of an architecture, where the launcher has no product names."""
 

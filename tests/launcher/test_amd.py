@@ -57,6 +57,13 @@ def test_from_the_pci_bus_alone(name: str, count: int, arch: str, vendor: str) -
 # --- built hosts
 
 
+def test_a_radeon_without_a_driver_is_named(tmp_path: Path) -> None:
+    """A table has it, so it is no display of a desktop that nobody computes on."""
+    tree = Tree(tmp_path).pci("0000:03:00.0", 0x1002, 0x73BF, 0x030000)
+    (gpu,) = detect(tree.root).gpus
+    assert (gpu.arch, gpu.product, gpu.driven) == ("gfx1030", "Radeon RX 6800, 6900", False)
+
+
 def test_mi50_and_its_driver(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI50, 0x03).amd_driver("6.8.5")
     host = detect(tree.root)
