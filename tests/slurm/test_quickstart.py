@@ -4,8 +4,9 @@ They are taken from the code blocks of the document and run in one shell of an o
 they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has a partition
 `cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
 /etc/aam/sites, which has precedence over that of the launcher and which this shell alone sees,
-describes this cluster under the name `cosmos`: it has no GPU, and `rocm63` is built from the lock
-of `cpu`, whose PyTorch the base image has. Of the acceptance some short parts are measured.
+describes this cluster under the name `cosmos`: it has no GPU but those that Slurm counts, and
+names the image `rocm63`, for the processor, which is built from the lock of `cpu`, whose PyTorch
+the base image has. Of the acceptance some short parts are measured.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def prepare(cluster: Cluster) -> None:
         "partition": "cluster", "nodes": 2, "max_nodes": 2, "max_time": "24:00:00",
         "whole_nodes": True, "gpus_per_node": 4, "modules": ["singularitypro", "rocm"],
         "runtime": "singularity", "shared": [str(COSMOS)], "home": f"{COSMOS}/nfs/home",
-        "image_dir": f"{COSMOS}/vast/scratch/$USER/containers",
+        "image_dir": f"{COSMOS}/vast/scratch/$USER/containers", "image": "rocm63",
         "images": {"rocm63": {"vendor": "cpu", "room": [5, 1], "arguments": arguments}},
     }  # fmt: skip
     (cluster.folder / "cosmos.yaml").write_text(yaml.safe_dump(site))
