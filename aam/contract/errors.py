@@ -24,6 +24,9 @@ _LONGEST = 600
 _NEAR = 0.7
 """Part of the letters that two spellings have in common from which they are near."""
 
+_WORD = re.compile(r"[-. ]")
+"""What separates the words of a name."""
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters, line ends and marks of the direction of text."""
 
@@ -139,8 +142,8 @@ def first_few(ids: Iterable[object]) -> str:
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    Near are spellings that have seven of ten letters in common, in this order, and else those of
-    which the name is a whole word. Leading dashes and the difference between - and _ do not count.
+    Near are spellings that have seven of ten letters in common, in this order, and else those that
+    have the name as a whole word, or are one of it. Leading dashes do not count, and - is _.
 
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
@@ -151,7 +154,11 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
 
     plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
     matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
-    containing = [text for text in spellings if plain in re.split(r"[-. ]", text)]
+    containing = [
+        text
+        for text in spellings
+        if plain in re.split(_WORD, text) or text in re.split(_WORD, plain)
+    ]
     # A word that many names contain tells none of them.
     if not matches and len(containing) <= most:
         matches = containing

@@ -463,7 +463,7 @@ METRICS: dict[str, Metric] = {
         "MAE, ranks", _RANKS, mean_absolute_error, ERROR, higher_is_better=False
     ),
     "accuracy": _resampled("accuracy", _CLASSES, accuracy, PROPORTION),
-    "balanced_accuracy": Metric("balanced", _CLASSES, _of_arrays(balanced_accuracy_score)),
+    "balanced_accuracy": Metric("balanced accuracy", _CLASSES, _of_arrays(balanced_accuracy_score)),
     # Of the classes that occur or were predicted.
     "macro_f1": Metric(
         "macro F1", _CLASSES, _of_arrays(f1_score, average="macro", zero_division=0)

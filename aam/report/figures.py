@@ -154,7 +154,7 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
             axes.add_patch(Rectangle(place, 0.96, 0.96, **look))
     turned = len(columns) > 4 or max(map(len, columns)) > 10
     look = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if turned else {}
-    every = 1 + (len(columns) - 1) // 20
+    every = 1 + (len(columns) - 1) // 15
     axes.set_xticks(range(0, len(columns), every), columns[::every], **look)
     every = 1 + (len(rows) - 1) // 20
     axes.set_yticks(range(0, len(rows), every), rows[::every])

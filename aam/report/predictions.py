@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit
 
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.evaluation.external_validation import CalibrationLine, calibration_sentence
 from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 MAX_NUMBERED = 12  # classes of a confusion matrix whose cells show their counts
-MAX_CURVES = 6  # classes with a ROC curve of their own
+MAX_CURVES = 6  # classes or studies with a curve of their own
 CALIBRATION_BINS = 10
 _GRID = np.linspace(0, 1, 501)  # false positive rates, or recalls, of a drawn curve
 
@@ -84,6 +84,8 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
         f"{compute_metrics(scored)['accuracy']:.1%} of {_samples(given)} are predicted as their "
         "true class. Percentages are of the true class (rows)."
     )
+    if scored.studies:
+        caption += " All studies together; the table of the studies has their scores."
     return Drawing(figure, caption, f"Confusion matrix. {caption}")
 
 
@@ -163,31 +165,51 @@ def precision_recall_picture(given: ReportInput) -> Drawing | None:
 
 @styled
 def calibration_picture(given: ReportInput) -> Drawing | None:
-    """Draw how often the predicted class is true over its predicted probability."""
+    """Draw how often the predicted class is true over its predicted probability.
+
+    Of several studies it is a curve for each of the largest: a model that is too certain in one and
+    too doubtful in another would look calibrated in all samples.
+    """
     scored = given.run.scored
     if scored is None or scored.probabilities is None or _lines(given):
         return None
-    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
-    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    _, bins, numbers = np.unique(bins, return_inverse=True, return_counts=True)
-    means = np.bincount(bins, chance) / numbers
-    shares = np.bincount(bins, scored.predicted == scored.actual) / numbers
     figure, axes = _unit_square(
         "Calibration", "probability of the predicted class", "part that is true"
     )
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6, label="equal")
-    axes.plot(means, shares, color=SERIES[0], lw=2, marker="o")
-    for mean, share, number in zip(means, shares, numbers, strict=True):
-        axes.annotate(
-            str(number), (mean, share), textcoords="offset points", xytext=(6, -12), fontsize=8
-        )
-    axes.legend(loc="upper left")
-    gap = float(np.average(np.abs(means - shares), weights=numbers))
-    caption = (
-        "Numbers of samples at the points. Below the line the model is too certain. Expected "
-        f"calibration error: {gap:.3f}."
-    )
+    parts = {study: part for study, (_, part) in scored.by_study.items()} or {"": scored}
+    largest = sorted(parts, key=lambda study: -len(parts[study].actual))[:MAX_CURVES]
+    errors = []
+    for colour, study in zip(SERIES, sorted(largest), strict=False):
+        means, shares, numbers = _calibration_curve(parts[study])
+        errors.append(float(np.average(np.abs(means - shares), weights=numbers)))
+        label = f"{shortened(study, 20)}, {errors[-1]:.2f}" if study else None
+        axes.plot(means, shares, color=colour, lw=2, marker="o", label=label)
+        for place in zip(means, shares, numbers, strict=True):
+            axes.annotate(
+                str(place[2]), place[:2], textcoords="offset points", xytext=(6, -12), fontsize=8
+            )
+    if scored.studies:
+        legend_below(axes, ncols=2, title="expected calibration error")
+    else:
+        axes.legend(loc="upper left")
+    caption = "Numbers of samples at the points. Below the line the model is too certain. "
+    if scored.studies:
+        which = "the largest studies" if len(parts) > len(largest) else "each study"
+        caption += f"A curve for {which}."
+    else:
+        caption += f"Expected calibration error: {errors[0]:.3f}."
     return Drawing(figure, caption, f"Calibration curve. {caption}")
+
+
+def _calibration_curve(scored: ScoredPredictions) -> tuple[F64, F64, Rows]:
+    """Return mean probability, part that is true and samples of bins of the predicted class."""
+    assert scored.probabilities is not None
+    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
+    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    _, bins, numbers = np.unique(bins, return_inverse=True, return_counts=True)
+    means = np.bincount(bins, chance) / numbers
+    return means, np.bincount(bins, scored.predicted == scored.actual) / numbers, numbers
 
 
 @styled
@@ -503,6 +525,7 @@ def classes_table(given: ReportInput) -> Table | None:
         for name, *figures, samples in zip(scored.classes, *parts, strict=True)
     ]
     note = "Precision: right among those predicted to be of the class; recall: found of the class."
+    note += " All studies together." if scored.studies else ""
     return Table("By class", ["", "Samples", "Precision", "Recall", "F1"], rows, note)
 
 

@@ -196,7 +196,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
     rows.append(["next study", "", *map(next_cell, summaries), *empty])
     note += (
         f" Mean and next study: random effects on the scale {summary.scale} ({TITLES[first]}), "
-        f"standard deviation between studies {significant(summary.tau)}, I² {summary.i2:.0%}."
+        f"standard deviation between studies {significant(summary.tau)} with a prior, I² "
+        f"{summary.i2:.0%} without."
     )
     return Table("By study", heads, rows, note, (len(rows) - 2,))
 

@@ -30,7 +30,12 @@ from aam.report.figures import (
     Picture,
     ordination_figure,
 )
-from aam.report.predictions import calibration_picture, precision_recall_picture, roc_picture
+from aam.report.predictions import (
+    calibration_picture,
+    confusion_picture,
+    precision_recall_picture,
+    roc_picture,
+)
 from aam.report.run import ReportInput, as_colour, read_run
 from tests.support.report_pages import report
 
@@ -69,6 +74,24 @@ def test_calibration_counts_how_often_a_probability_is_right(run_folder: Path) -
     axes = axes_of(calibration_picture, run_folder, scored)
     np.testing.assert_allclose(axes.lines[1].get_xydata(), [(0.6, 0.5), (0.9, 0.9)])
     assert [text.get_text() for text in axes.texts] == ["10", "10"]
+
+
+def test_calibration_is_drawn_for_each_study(run_folder: Path) -> None:
+    """Right in all samples together, too certain in one study and too doubtful in the other."""
+    right = np.repeat([True, False, True], (100, 20, 80))
+    chance = np.full(200, 0.9)
+    studies = ("first",) * 120 + ("second",) * 80
+    scored = ScoredPredictions(
+        right.astype(np.int64), np.ones(200, dtype=np.int64), (), ("no", "yes"),
+        np.column_stack([1 - chance, chance]), studies=studies,
+    )  # fmt: skip
+    axes = axes_of(calibration_picture, run_folder, scored)
+    shares = [line.get_ydata()[0] for line in axes.lines[1:]]
+    assert shares == pytest.approx([100 / 120, 1.0])
+    labels = [line.get_label() for line in axes.lines[1:]]
+    assert labels == ["first, 0.07", "second, 0.10"]
+    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), scored=scored)))
+    assert drawing is not None and "All studies together" in drawing.caption
 
 
 def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> None:

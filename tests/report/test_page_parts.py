@@ -150,6 +150,12 @@ def test_the_verdict_and_what_follows_stand_on_the_first_screen(
     ends = f"{last}.map(part => part.getBoundingClientRect().bottom)"
     assert in_browser(text, tmp_path, f"Math.round(Math.max(...{ends}))", 1280) < 800
     assert in_browser(text, tmp_path, f"{last}.length", 1280) == 3
+    # In a narrow window an interval as the value of a tile is one line.
+    wide = re.sub(r'(<dd class="value">)[^<]*', r"\1-0.12 to 0.86", text)
+    lines = "[...document.querySelectorAll('.tiles .value')].map(value => value.scrollHeight)"
+    fits = "Math.max(...[...document.querySelectorAll('.tiles .value')].map(value => "
+    assert in_browser(wide, tmp_path, f"Math.max(...{lines})", 500) < 30
+    assert in_browser(wide, tmp_path, f"{fits}value.scrollWidth - value.clientWidth))", 500) <= 0
     head = text.partition("<main>")[0]
     assert f"aam evaluate --model {run} --table TABLE" in head
     assert re.findall(r"<dt>([^<]*)</dt>", head) == ["R²", "MAE", "samples"]
