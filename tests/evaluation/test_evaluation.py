@@ -183,7 +183,7 @@ def test_members_are_compared_with_the_ensemble_and_each_other(folds: Folds) -> 
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Samples, np.ndarray, np.ndarray]:
     made = make_study(tmp_path_factory.mktemp("curve") / "study", 120)
     tokens = np.random.default_rng(0).integers(1, 5, (made.counts.shape[1], 20), dtype=np.uint8)
-    return Samples(made.counts, tokens), made.ph, np.arange(120) // 2
+    return Samples(made.counts, tokens), made.places.ph, np.arange(120) // 2
 
 
 def predict_of(inputs: TrainingSamples) -> Callable[[Folds, str], F64]:
