@@ -45,7 +45,7 @@ lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy --explicit-package-bases benchmarks
+	$(VENV)/bin/mypy --explicit-package-bases benchmarks tests
 
 # Tests nearest to the files that differ from BASE; it needs no lint, which an editor or pre-commit runs.
 BASE ?= main

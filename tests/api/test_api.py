@@ -424,7 +424,8 @@ def test_effects_are_drawn_as_a_waterfall_and_a_beeswarm(
     _, (left, right) = plt.subplots(1, 2)
     assert model.plot_waterfall(effects, name, ax=left) is left
     # From the mean of the training labels, by steps that join, to the prediction.
-    steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in left.patches]
+    bars: Any = left.patches
+    steps = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
     own = effects[effects["sample"] == name].set_index("kind")["effect"]
     assert_allclose(steps[0][0], own["mean"])
     assert_allclose([end for _, end in steps[:-1]], [start for start, _ in steps[1:]])
@@ -473,7 +474,8 @@ def test_plots_are_those_of_the_report(run: Path, table: biom.Table) -> None:
         index=pd.Index(["a", "b"], name="feature-id"),
     )
     axes = model.plot_importance(importance, unit="pH")
-    assert [bar.get_width() for bar in axes.patches] == [-2, 1]
+    bars: Any = axes.patches
+    assert [bar.get_width() for bar in bars] == [-2, 1]
     assert axes.get_xlabel() == "effect (pH)"
     with pytest.raises(DataError, match="No importance of ASVs: columns prevalence;"):
         model.plot_importance(importance[["prevalence"]])

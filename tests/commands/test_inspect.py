@@ -182,7 +182,7 @@ def test_mistakes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "did you mean 'subject'" in capsys.readouterr().out
 
 
-def study_of_subjects(folder: Path, subjects: int = 20) -> tuple[object, ...]:
+def study_of_subjects(folder: Path, subjects: int = 20) -> tuple[Any, ...]:
     """Write a study of two samples of each subject; return the options of its files."""
     ids = [f"s{k}" for k in range(2 * subjects)]
     rows = [

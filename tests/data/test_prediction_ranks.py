@@ -54,7 +54,8 @@ def test_ranks_write_the_tables_of_one_process(
         for name, ranks in (("a", 0), ("b", 2)):
             more = ("--output-dir", tmp_path / name, "--processes", ranks)
             assert aam("embed", *given, *more) == 0
-        assert_same_table(*(tmp_path / name / "embeddings.tsv" for name in "ba"), model)
+        one, several = (tmp_path / name / "embeddings.tsv" for name in "ab")
+        assert_same_table(several, one, model)
         assert (tmp_path / "b" / "pcoa.png").is_file()
     else:
         few = ("--batch-size", 36, "--processes", 2, "--output", tmp_path / "few.tsv")

@@ -12,10 +12,10 @@ from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, U
 from aam.contract.records import Sourced
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
-from launcher.host.facts import DeviceNode, EngineFact, Host, User
+from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
+from launcher.plan.inputs import BuiltImage, LaunchContext
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import RECORD, Plan, assemble_plan
 from launcher.plan.settings import merge

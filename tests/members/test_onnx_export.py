@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-def session(path: Path) -> tuple[object, dict[str, object]]:
+def session(path: Path) -> tuple[Any, dict[str, Any]]:
     made = onnxruntime.InferenceSession(str(path))
     return made, json.loads(made.get_modelmeta().custom_metadata_map["aam"])
 

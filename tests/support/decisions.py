@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from aam.contract.records import Sourced
 from launcher.engines import ENGINES
-from launcher.host.facts import EngineFact, Host, Slurm
+from launcher.host.facts import EngineFact, Host, NativeStack, Slurm
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
@@ -18,7 +18,6 @@ from launcher.plan.inputs import (
     GpuUse,
     LaunchContext,
     LaunchInputs,
-    NativeStack,
     Request,
 )
 from launcher.plan.settings import LaunchSettings, from_flags, merge

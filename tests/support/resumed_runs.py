@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-import aam.commands.training
+from aam.commands import training as _training  # noqa: F401  imported before the forks
 from tests.support.commands import TINY, aam
 
 USR1, KILL, INT = signal.SIGUSR1, signal.SIGKILL, signal.SIGINT
