@@ -30,10 +30,10 @@ from aam.data.study import Study, load_study
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import study_splits
-from aam.members.base import Samples
 from aam.members.forest import clades, membership
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from benchmarks.class_order import study
 
 MEMBERS = ("kernel", "forest")

@@ -24,11 +24,11 @@ from aam.data.metadata import Metadata
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
-from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel_ridge import product
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 
 SAMPLES = 60
 SETTINGS = {

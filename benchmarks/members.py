@@ -38,15 +38,15 @@ from aam.data.study import load_study
 from aam.data.targets import read_labels
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import SCORED, Score, resample_metrics, units_of
+from aam.evaluation.intervals import COMPARED, Score, resample_metrics, units_of
 from aam.evaluation.labels import Labels
-from aam.evaluation.predictions import numeric_column, read_predictions
+from aam.evaluation.prediction_files import numeric_column, read_predictions
 from aam.evaluation.splits import split_samples
-from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.training.labelled_study import choose_depth, deep_enough
 
 
@@ -68,7 +68,7 @@ class Task:
     @property
     def metric(self) -> str:
         """The metric that compares models."""
-        return next(iter(SCORED["classification" if self.classifier else "regression"]))
+        return COMPARED["classification" if self.classifier else "regression"][0]
 
 
 TASKS = {

@@ -24,9 +24,9 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.splits import split_samples
-from aam.members.base import Samples
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 
 ESTIMATORS = [name for name, entry in MEMBERS.items() if not entry.network]
 TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")

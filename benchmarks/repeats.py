@@ -20,7 +20,7 @@ from aam.console import as_library
 from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
-from aam.evaluation.intervals import SCORED
+from aam.evaluation.intervals import COMPARED
 from aam.evaluation.metrics import value_of
 from aam.members.member import combine_results, estimator
 from aam.members.option_checks import resolve
@@ -47,7 +47,7 @@ def main() -> None:
         }
         scored = folds.scored(combine_results(results, folds).predictions_MC)
         seconds = (time.process_time() - began) / arguments.partitions
-    name, metric = next(iter(SCORED[folds.labels.type].items()))
+    name, metric = COMPARED[folds.labels.type]
     scores = np.array([value_of(metric, part) for _, part in scored.partitions])
     units = folds.held_out_units.number
     print(f"{len(study.values)} samples, {units} units: {name} {scores.mean():.3f}")

@@ -9,8 +9,9 @@ et al. (2025): log-normal with mean 0.055 and standard deviation 0.015; then non
 spread with scale 0.5; then none, and 1. Each class of a study has 8 to 60 samples, a study of
 numbers 12 to 100 (log-uniform). Prints how often the 95 % interval of the mean has the true one,
 and the prediction interval the true score of the next study, with mean widths: by
-`aam.evaluation.studies`, and by Hartung and Knapp with tau of DerSimonian and Laird and variances
-of each study. With 1,000 replicates a rate of 95 % has a standard error of 0.7 %.
+`aam.evaluation.meta_analysis`, and by Hartung and Knapp with tau of DerSimonian and Laird and
+variances of each study. With 1,000 replicates a rate of 95 % has a standard error of 0.7 %.
+
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from scipy.stats import norm
 
 from aam.arrays import F64
 from aam.evaluation.intervals import SCORED, ResampledMetrics, units_of
+from aam.evaluation.meta_analysis import POOLED, Spread, on_scale, random_effects, summarise
 from aam.evaluation.metrics import PROPORTION, ScoredPredictions, value_of
-from aam.evaluation.studies import POOLED, Spread, on_scale, random_effects, summarise
 
 STUDIES = (3, 5, 10)
 SPREADS = ("published", "none", "large")
@@ -64,7 +65,7 @@ def coverage(setting: str, spread: str, number: int, replicates: int) -> tuple[C
     """Simulate a setting; the draws depend on its name alone.
 
     Returns:
-        Rates by `aam.evaluation.studies`, and by Hartung and Knapp.
+        Rates by `aam.evaluation.meta_analysis`, and by Hartung and Knapp.
     """
     rng = np.random.default_rng(zlib.crc32(f"{setting} {spread} {number}".encode()))
     metric = setting.partition("-")[0]

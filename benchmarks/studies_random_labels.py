@@ -23,9 +23,9 @@ from aam.evaluation.intervals import NO_SKILL
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.splits import study_splits
-from aam.members.base import Samples
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from benchmarks.random_labels import member_predictions
 
 SETTINGS = ("two/3", "two/4", "two/10", "numbers/3", "numbers/4", "numbers/10")

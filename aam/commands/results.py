@@ -13,9 +13,9 @@ from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.groups import listed
 from aam.contract.run_files import target_folders
 from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
+from aam.evaluation.meta_analysis import resample, score_studies
 from aam.evaluation.metrics import metrics_by, summary
-from aam.evaluation.predictions import join_labels, other_labels, read_predictions
-from aam.evaluation.studies import resample, score_studies
+from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
 from aam.report.page import write_report

@@ -17,7 +17,7 @@ def run_train(options: Train) -> None:
     from aam.members.option_checks import resolve
 
     options = resolve(options)
-    from aam.pipeline.targets import train_targets
+    from aam.pipeline.several_targets import train_targets
 
     train_targets(options)
 

@@ -28,7 +28,7 @@ from aam.console import warn
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import NO_SKILL, SCORED, TITLES, Score
+from aam.evaluation.intervals import COMPARED, NO_SKILL, TITLES, Score
 from aam.evaluation.metrics import ScoredPredictions, value_of
 
 DEPTH = "sequencing depth"
@@ -83,7 +83,7 @@ class Association:
     """Prediction of the target by one column."""
 
     column: str  # name of the column, or `DEPTH`
-    metric: str  # name of the metric that compares models, see `SCORED`
+    metric: str  # name of the metric that compares models, see `COMPARED`
     value: float  # metric of the predictions of the held-out samples
     predictions_MC: F64  # predictions of the held-out samples
     other_form: bool  # whether the column determines the target nearly without exception
@@ -103,7 +103,7 @@ def associations(
     Returns:
         An entry for each column that varies and has a score, by descending score; none for a target
         of more than `_MAX_CLASSES` classes. The score is the
-        first metric of `SCORED` for the type of the target: R², AUC or weighted kappa.
+        metric of `COMPARED` for the type of the target: R², AUC or weighted kappa.
     """
     tested: dict[str, npt.NDArray[Any]] = {}
     if study.table.quantity == "reads":
@@ -129,7 +129,7 @@ def associations(
             f"with up to {_MAX_CLASSES}."
         )
         return []
-    metric, function = next(iter(SCORED[labels.type].items()))
+    metric, function = COMPARED[labels.type]
     columns = []
     for name, values_N in tested.items():
         scored = [
@@ -176,7 +176,7 @@ def leading(columns: Sequence[Association], folds: Folds) -> list[Association]:
         folds: labels and splits.
     """
     guess = folds.drawn(folds.dummy_MC)
-    least = guess.whole[next(iter(SCORED[folds.labels.type]))] + _WORTH_NAMING
+    least = guess.whole[COMPARED[folds.labels.type][0]] + _WORTH_NAMING
     # Other forms of the target need no interval, which few groups do not have.
     named = [
         column
@@ -201,7 +201,7 @@ def confounders(columns: Sequence[Association], folds: Folds, ensemble_MC: F64) 
         folds: labels and splits.
         ensemble_MC: its predictions of the held-out samples.
     """
-    metric = next(iter(SCORED[folds.labels.type]))
+    metric, _ = COMPARED[folds.labels.type]
     model = folds.drawn(ensemble_MC)
     dummy = folds.drawn(folds.dummy_MC)
     best = model.whole[metric]

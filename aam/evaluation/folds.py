@@ -17,9 +17,9 @@ from aam.data.targets import UNSCALED, TargetScale
 from aam.evaluation.calibration import fit_odds, median_codes
 from aam.evaluation.intervals import ResampledMetrics, Units, units_of
 from aam.evaluation.labels import Labels
+from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import Split
-from aam.evaluation.studies import resample
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,9 @@ SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
 }  # fmt: skip
 """Metrics with an interval; the first compares models."""
 
+COMPARED = {target: next(iter(metrics.items())) for target, metrics in SCORED.items()}
+"""Name and function of the metric that compares models."""
+
 
 def scored_metrics(scored: ScoredPredictions) -> dict[str, ResampledMetric]:
     """Return the metrics with an interval, of which the first compares models.

@@ -49,9 +49,9 @@ from aam.evaluation.intervals import (
     Score,
 )
 from aam.evaluation.learning_curve import LearningCurve
+from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
-from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.number_format import fixed, significant
 

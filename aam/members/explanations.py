@@ -31,7 +31,6 @@ from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
 from aam.evaluation.ensemble import Combined, Ensemble
 from aam.evaluation.folds import Folds
-from aam.members.base import Samples
 from aam.members.member import (
     CrossValidated,
     ExplainedSamples,
@@ -41,6 +40,7 @@ from aam.members.member import (
     reader,
 )
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.number_format import significant
 
 FIRST = 20

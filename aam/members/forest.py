@@ -4,7 +4,7 @@ A forest splits on one feature at a time, so it needs many splits for an effect 
 share. Clades are average-linkage clusters of the sequences; they need no tree.
 
 A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
-T trees; further shape suffixes: see `base`.
+T trees; further shape suffixes: see `samples`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import REPEATS, SMALL_SAMPLES
-from aam.members.base import Samples, indices, numbers
 from aam.members.explanations import by_column
 from aam.members.member import (
     Estimator,
@@ -40,7 +39,8 @@ from aam.members.member import (
     SampleEffects,
 )
 from aam.members.relations import AsvRelations
-from aam.serialization.model_folder import State
+from aam.members.samples import Samples
+from aam.serialization.model_folder import State, indices, numbers
 
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""

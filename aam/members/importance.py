@@ -3,7 +3,7 @@
 Measures of each member, their stability over folds, permutation importance of the whole ensemble,
 which needs no derivative, and the attention of a network to the ASVs of one sample.
 `docs/importance.md` documents the columns. U ASVs of the table, K folds; further shape suffixes:
-see `base`.
+see `samples`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from aam.evaluation.association import (
 from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import standard_outputs
 from aam.inference.output_tables import InferenceSettings
-from aam.members.base import Samples
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernel
 from aam.members.member import Importance, TrainingSamples, reader
 from aam.members.model_file import TrainedModel
+from aam.members.samples import Samples
 
 FOLD_RANK = "rank_fold_"
 """Prefix of the columns with the ranks of each fold."""

@@ -16,7 +16,7 @@ unless its left-out error is larger.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. R landmarks, G branches of the dendrogram, U ASVs of a table, V ASVs of the
-training study and of a table; further shape suffixes: see `base`.
+training study and of a table; further shape suffixes: see `samples`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
-from aam.members.base import Samples, indices, numbers
 from aam.members.explanations import by_column
 from aam.members.kernel_ridge import (
     fit_logistic,
@@ -58,8 +57,9 @@ from aam.members.member import (
     quadrature,
 )
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs, chunks, similarity
+from aam.members.samples import Samples
 from aam.memory import shown_size
-from aam.serialization.model_folder import State
+from aam.serialization.model_folder import State, indices, numbers
 
 SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""

@@ -3,7 +3,7 @@
 One eigendecomposition of the kernel gives the predictions of every left-out group for every
 penalty in closed form. Classes are regressed as indicators; a logistic regression on the left-out
 predictions, as deviations from the mean label of the fit of each, turns them into probabilities.
-R landmarks; further shape suffixes: see `base`.
+R landmarks; further shape suffixes: see `samples`.
 """
 
 from __future__ import annotations

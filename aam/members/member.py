@@ -1,7 +1,7 @@
 """Members of `aam train`: their Protocol, fitted models, cross-validation, and the registry.
 
 Each member is imported where it is used, so that a kernel needs no PyTorch. Shape suffixes: U ASVs
-of samples; see `base` and `scores`.
+of samples; see `samples` and `scores`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.inference.output_tables import InferenceSettings
-from aam.members.base import Inputs, Samples, T
 from aam.members.relations import AsvRelations
+from aam.members.samples import Inputs, Samples, T
 from aam.serialization.model_folder import State
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels, LabelSummary
 from aam.evaluation.scores import Performance, unknown_performance
-from aam.members.base import indices, numbers
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
 from aam.nucleotide_codes import MASK
 from aam.serialization import model_folder
+from aam.serialization.model_folder import indices, numbers
 
 _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values/"
 

@@ -27,9 +27,9 @@ from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
 from aam.data.table import rarefy
 from aam.evaluation.splits import Split
-from aam.members.base import Samples
 from aam.members.kernel import Kernel, KernelInputs, Landmarks
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.nucleotide_codes import PAD
 
 MAX_SAMPLES = 1000

@@ -25,7 +25,7 @@ from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
-from aam.evaluation.predictions import KEYS
+from aam.evaluation.prediction_files import KEYS
 from aam.inference.output_tables import (
     ALONE,
     NO_VECTORS,
@@ -33,7 +33,6 @@ from aam.inference.output_tables import (
     RankShare,
     require_finite,
 )
-from aam.members.base import Samples
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
 from aam.members.model_file import ModelFacts, TrainedModel
@@ -44,6 +43,7 @@ from aam.members.new_samples import (
     read_covariates,
     select_as_trained,
 )
+from aam.members.samples import Samples
 from aam.memory import memory_budget
 
 _BLOCK_BYTES = 2**28

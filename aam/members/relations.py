@@ -25,8 +25,8 @@ from scipy.spatial.distance import squareform
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
 from aam.contract.records import Mismatch
-from aam.members.base import indices, numbers
 from aam.nucleotide_codes import PAD, WIDTH
+from aam.serialization.model_folder import indices, numbers
 
 
 @dataclass(frozen=True)

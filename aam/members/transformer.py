@@ -2,7 +2,7 @@
 
 All ranks of a run train it, one network for each fold, and a run that was stopped resumes each of
 them. The networks of the folds are averaged for new samples. U ASVs of samples; further shape
-suffixes: see `base`.
+suffixes: see `samples`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from aam.inference.outputs import (
     warn_of_shallow,
 )
 from aam.inference.stored_networks import Target, network_state, restore_networks
-from aam.members.base import Samples
 from aam.members.member import (
     CrossValidated,
     ExplainedSamples,
@@ -62,6 +61,7 @@ from aam.members.member import (
     of_effects,
 )
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.model.nucleotides import NucleotideEncoder
 from aam.numerics.device import print_device
 from aam.serialization.model_folder import State

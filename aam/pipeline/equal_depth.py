@@ -17,9 +17,9 @@ from aam.contract.options.groups import MEMBERS
 from aam.data.table import auto_depth, rarefy
 from aam.evaluation.scores import EqualDepthScore, equal_depth_score
 from aam.evaluation.splits import Split
-from aam.members.base import Samples
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.pipeline.cross_validation import Result
 from aam.training.labelled_study import LabelledStudy
 

@@ -11,9 +11,9 @@ from aam.data.targets import TargetScale, output_range
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import FILE_GROUPS
-from aam.members.base import Samples
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.pipeline.session import Session
 from aam.training.labelled_study import LabelledStudy, check_labels
 

@@ -29,7 +29,7 @@ from aam.contract.options.groups import KERNEL
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import SCORED, TITLES
+from aam.evaluation.intervals import COMPARED, TITLES
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import value_of
 from aam.evaluation.scores import RepeatedScore
@@ -310,7 +310,7 @@ def score_with_groups(
         return None
     if given_MC is None:
         given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
-    metric, function = next(iter(SCORED[folds.labels.type].items()))
+    metric, function = COMPARED[folds.labels.type]
     given = value_of(function, folds.scored(given_MC))
     drawn = apart.drawn(grouped_MC)
     grouped = drawn.whole[metric]

@@ -54,9 +54,9 @@ from aam.contract.version import __version__
 from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
-from aam.evaluation.intervals import SCORED
+from aam.evaluation.intervals import COMPARED
 from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
-from aam.evaluation.predictions import class_predictions, numeric_predictions, read_predictions
+from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
 from aam.evaluation.splits import (
     MIN_STUDIES,
     Split,
@@ -194,7 +194,7 @@ def search(options: Search) -> dict[str, Any] | None:
     """
     import_optuna()
     base, axes = read_axes(options)
-    metric, function = next(iter(SCORED[base.target.type].items()))
+    metric, function = COMPARED[base.target.type]
     folder = options.run.output_dir
     trials = Trials.of(base, folder)
     splits = trials.labelled.splits
@@ -287,7 +287,7 @@ def _optimize(
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
     inner = inner_splits(options, trials.labelled, rows)
-    function = next(iter(SCORED[options.target.type].values()))
+    _, function = COMPARED[options.target.type]
 
     def objective(trial: Any) -> float:
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
@@ -429,7 +429,7 @@ def _score_of_predictions(path: Path, target: TargetOptions) -> float | None:
         scored = numeric_predictions(frame, as_numbers(frame["actual"].tolist()))
     else:
         scored = class_predictions(frame, frame["actual"].tolist(), target.levels)
-    return _defined(value_of(next(iter(SCORED[target.type].values())), scored))
+    return _defined(value_of(COMPARED[target.type][1], scored))
 
 
 def _reading(options: Train) -> tuple[object, ...]:

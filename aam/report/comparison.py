@@ -17,9 +17,9 @@ from aam.evaluation.intervals import (
     Score,
     joint_groups,
 )
+from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.scores import Scores, ensemble_description
-from aam.evaluation.studies import resample
 from aam.report.figures import (
     INK,
     MARKERS,

@@ -24,8 +24,9 @@ from aam.data.formats.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
+from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
-from aam.evaluation.predictions import (
+from aam.evaluation.prediction_files import (
     class_predictions,
     numeric_column,
     numeric_predictions,
@@ -34,7 +35,6 @@ from aam.evaluation.predictions import (
 from aam.evaluation.scores import Scores
 from aam.evaluation.scores import read as read_scores
 from aam.evaluation.splits import read_assignments
-from aam.evaluation.studies import resample
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
 from aam.report.figures import Colour

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aam.evaluation.intervals import NO_SKILL, Score
-from aam.evaluation.studies import StudyScore, StudySummary
+from aam.evaluation.meta_analysis import StudyScore, StudySummary
 from aam.number_format import fixed
 from aam.report.figures import (
     INK,

@@ -16,9 +16,9 @@ from rich.text import Text
 from aam.console import console
 from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
+from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.evaluation.metrics import METRICS, metric_text
 from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference
-from aam.evaluation.studies import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"

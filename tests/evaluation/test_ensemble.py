@@ -11,11 +11,11 @@ from aam.evaluation.ensemble import choose_weights, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
-from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 
 
 def folds_of(values: F64, classes: tuple[str, ...] = (), groups: list[str] | None = None) -> Folds:

@@ -18,14 +18,14 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
-from aam.evaluation.predictions import class_predictions, read_predictions
+from aam.evaluation.prediction_files import class_predictions, read_predictions
 from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split, make_splits
-from aam.members.base import Samples
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from tests.support.run_folders import make_study
 
 NAMES = ("no", "yes")

@@ -14,11 +14,11 @@ from aam.evaluation.ensemble import Combined, Ensemble
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import ResampledMetrics, Score, resample_metrics, units_of
 from aam.evaluation.labels import Labels
+from aam.evaluation.meta_analysis import Spread, random_effects, score_study, summarise
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate, read, write
 from aam.evaluation.splits import Split
-from aam.evaluation.studies import Spread, random_effects, score_study, summarise
 from aam.report.run import ReportInput, read_run
 from aam.report.studies import forest_picture
 from benchmarks.random_labels import member_predictions

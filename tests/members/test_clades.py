@@ -15,7 +15,6 @@ from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
 from aam.members.kernel import CLADE_SHARES, Kernel, products
 from aam.members.relations import (
@@ -25,6 +24,7 @@ from aam.members.relations import (
     mean_mismatches,
     mismatches,
 )
+from aam.members.samples import Samples
 
 ONE = "ACGT" * 25
 SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]

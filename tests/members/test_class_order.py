@@ -7,11 +7,11 @@ import pytest
 from scipy import sparse
 
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel_ridge import leave_groups_out
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from benchmarks.class_order import SETTINGS, fold_orders, study
 
 

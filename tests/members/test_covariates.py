@@ -18,9 +18,9 @@ from aam.data.covariates import Covariates
 from aam.data.simulation import simulate, write_study
 from aam.evaluation.labels import Labels
 from aam.inference.stored_networks import read_networks
-from aam.members.base import Samples
 from aam.members.member import estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.training import checkpoints
 from tests.support.commands import TINY, merged, read
 from tests.support.commands import aam as run_aam

@@ -20,12 +20,12 @@ from aam.contract.records import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
 from aam.members.member import estimator as estimator_of
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.members.samples import Samples
 from aam.serialization.model_folder import State
 
 ESTIMATORS = ("kernel", "forest")

@@ -17,10 +17,10 @@ from aam.data.covariates import Covariates
 from aam.data.targets import TargetScale
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples
 from aam.members.explanations import explain
 from aam.members.member import FittedModel, Outputs, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from tests.support.commands import aam
 from tests.support.commands import train as train_network
 

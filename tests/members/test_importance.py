@@ -26,13 +26,13 @@ from aam.data.study import load_study
 from aam.data.targets import TRANSFORMS, TargetScale
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.importance import importance_table
 from aam.members.kernel import Kernel, KernelInputs, KernelModel, KernelTerms, Landmarks
 from aam.members.member import Outputs
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.members.samples import Samples
 from aam.nucleotide_codes import FINEST
 from tests.support.artifacts import write_artifact
 from tests.support.commands import TINY, aam, pretrain

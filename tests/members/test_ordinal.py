@@ -15,12 +15,12 @@ from aam.contract.errors import DataError, UsageError
 from aam.evaluation.calibration import fit_proportional_odds, median_codes
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.evaluation.predictions import class_predictions
+from aam.evaluation.prediction_files import class_predictions
 from aam.evaluation.splits import make_splits
 from aam.inference.stored_networks import read_networks
-from aam.members.base import Samples
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, merged, read
 from tests.support.run_folders import make_study

@@ -15,10 +15,10 @@ from aam.evaluation.association import ASSOCIATED, CONDITIONAL
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
-from aam.members.base import Samples
 from aam.members.importance import q_values, stability
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from benchmarks.random_labels import study
 
 

@@ -10,9 +10,9 @@ import pytest
 from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 from aam.evaluation.splits import Split
-from aam.members.base import Samples
 from aam.members.new_samples import TrainingSummary
 from aam.members.relations import AsvRelations, mismatches, similarity
+from aam.members.samples import Samples
 from aam.nucleotide_codes import FINEST
 
 

@@ -10,10 +10,10 @@ from aam.arrays import F64, Rows, Tokens
 from aam.contract.options.groups import DeviceOptions
 from aam.data.covariates import CovariateEncoder
 from aam.evaluation.labels import Labels
-from aam.members.base import Samples, numbers
 from aam.members.member import Estimator, FittedModel, Importance, Outputs
 from aam.members.relations import AsvRelations
-from aam.serialization.model_folder import State
+from aam.members.samples import Samples
+from aam.serialization.model_folder import State, numbers
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from aam.data.simulation import SimulatedStudy, simulate, write_study
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split, make_splits, write_splits
-from aam.members.base import Samples
 from aam.members.forest import Forest
 from aam.members.member import TrainingSamples
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}

@@ -1,4 +1,4 @@
-"""Samples, labels and models of the members: the types that they have in common.
+"""Samples as the members read them.
 
 Shape suffixes: N samples, F ASVs of the training study, L nucleotides, C outputs (1 for a number,
 else the probability of each class).
@@ -6,21 +6,17 @@ else the probability of each class).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from aam.arrays import F64, Rows, Tokens
-from aam.contract.records import Mismatch
+from aam.arrays import Rows, Tokens
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.nucleotide_codes import FINEST
-
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -82,31 +78,3 @@ class Inputs(Protocol):
 
 
 T = TypeVar("T", bound=Inputs)
-
-
-def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:
-    """Return an array of finite numbers as float64; None in `shape` for any length."""
-    array = _of_shape(arrays, name, shape)
-    if array.dtype.kind != "f" or not np.isfinite(array).all():
-        raise Mismatch(f"the array '{name}' does not hold finite numbers")
-    return array.astype(np.float64)
-
-
-def indices(arrays: Arrays, name: str, below: int, *shape: int | None) -> Rows:
-    """Return an array of indices from 0 to `below` - 1 as int64."""
-    array = _of_shape(arrays, name, shape)
-    if array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() < below):
-        raise Mismatch(f"the array '{name}' does not hold indices from 0 to {below - 1}")
-    return array.astype(np.int64)
-
-
-def _of_shape(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    array = arrays.get(name)
-    if array is None:
-        raise Mismatch(f"the array '{name}' is missing")
-    wrong = len(array.shape) != len(shape) or any(
-        expected not in (None, size) for expected, size in zip(shape, array.shape, strict=True)
-    )
-    if wrong:
-        raise Mismatch(f"the array '{name}' has the shape {array.shape}")
-    return array
