@@ -8,6 +8,7 @@ as a file; errors name the argument instead of that file.
 
 from __future__ import annotations
 
+import functools
 import numbers
 import re
 import tempfile
@@ -27,11 +28,12 @@ from scipy import sparse
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
+from aam.contract.options.commands import names, options_of
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import Device, DeviceOptions, Metric, TableOptions
 from aam.contract.version import __version__
 from aam.data.formats.tables import PARTS, check_ids
-from aam.data.metadata import ID_HEADER
+from aam.data.metadata import ID_HEADER, is_id_header
 from aam.data.study import read_with_tree
 from aam.data.table import read_table
 
@@ -39,6 +41,11 @@ if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
     from skbio import DistanceMatrix, TreeNode
 
 _FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+_RESULTS = {"predictions.tsv": "oof_predictions_", "importance.tsv": "importance_"}
+"""Files of a run that an estimator has as attributes."""
+
+_RESULT = re.compile(rf"(?<![\w/.'-])({'|'.join(map(re.escape, _RESULTS))})")
+
 _NAMES = {
     "metadata_column": "y",
     "group_column": "groups",
@@ -67,7 +74,10 @@ def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
             text = text.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
             return as_parameters(text.replace(unnamed, ""))
 
-        with as_library(rendered, title):
+        def message(text: str) -> str:
+            return _RESULT.sub(lambda match: _RESULTS[match[0]], rendered(text))
+
+        with as_library(message, title):
             try:
                 yield Path(folder)
             except AamError as error:
@@ -80,7 +90,7 @@ def as_parameters(text: str) -> str:
     """Return a text with the parameters of Python in place of the options of a command.
 
     >>> as_parameters("--freeze-base with --no-check; leave out --where")
-    'freeze_base with check=False; leave out --where'
+    'freeze_base=True with check=False; leave out --where'
     """
 
     def name(match: re.Match[str]) -> str:
@@ -88,9 +98,18 @@ def as_parameters(text: str) -> str:
         if flag in _COMMAND_LINE:
             return match[0]
         field = flag.replace("-", "_")
-        return _NAMES.get(field, field) + "=False" * bool(off)
+        value = "=False" if off else "=True" if field in _switches() else ""
+        return _NAMES.get(field, f"{field}{value}")
 
     return _FLAG.sub(name, text)
+
+
+@functools.cache
+def _switches() -> frozenset[str]:
+    """Return the options that are given without a value."""
+    return frozenset(
+        spec.field for command in names() for spec in options_of(command) if spec.type is bool
+    )
 
 
 def arguments(
@@ -123,7 +142,8 @@ def arguments(
         items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         if not fits(spec.type, value):
             remedy = f"it takes: {spec.help.rstrip('.')}"
-            if choices := [choice for choice in spec.choices if isinstance(choice, str)]:
+            choices = [choice for choice in spec.choices if isinstance(choice, str)]
+            if choices and not fits(spec.type, 1):
                 wrong = next((item for item in items if item not in choices), "")
                 remedy = nearest(str(wrong), choices, f"give one of {', '.join(choices)}")
             raise UsageError(cause, shown(value), as_parameters(remedy))
@@ -177,7 +197,9 @@ def metadata_ids(names: Iterable[Any]) -> list[str]:
         raise DataError(
             "Sample ids that begin with '#', as comments do in metadata",
             first_few(comments),
-            "rename them",
+            "leave out the row of types of QIIME 2, such as by skiprows=[1] of pandas.read_csv"
+            if any(name.startswith("#q2:") for name in comments)
+            else "rename them",
         )
     return ids
 
@@ -215,7 +237,7 @@ Table: TypeAlias = Any
 The features of an array are called x0, x1, ..., its samples 0, 1, ...
 """
 
-Sequences: TypeAlias = "str | PathLike[str] | Mapping[str, str] | None"
+Sequences: TypeAlias = "str | PathLike[str] | Mapping[Any, str] | pd.Series[str] | None"
 """Feature id -> DNA, or a FASTA or .qza file; None if the ids are the sequences themselves.
 
 Of AnnData, None takes the column `sequence` of `var` if there is one.
@@ -264,12 +286,20 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         features = [f"x{column}" for column in range(values.shape[1])]
     sample_ids, feature_ids = checked_ids(samples, "sample"), checked_ids(features, "feature")
     dtypes = values.dtypes if isinstance(values, pd.DataFrame) else [values.dtype]
+    if not (sample_ids and feature_ids):
+        evidence = f"{len(sample_ids)} samples x {len(feature_ids)} features"
+        raise DataError("An empty table", evidence, "select samples and features that it has")
     try:
         # NumPy converts complex to real numbers by dropping the imaginary part.
         if wrong := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
             raise TypeError(f"values of type {wrong[0]}")
         counts = sparse.csr_matrix(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
+        # Types of pandas with a missing value of their own, such as Int64.
+        if isinstance(values, pd.DataFrame) and (is_absent := values.isna().any(axis=1)).any():
+            samples = first_few(values.index[is_absent])
+            remedy = "give 0 where no read was found"
+            raise DataError("Missing counts", f"in samples {samples}", remedy) from error
         raise DataError(
             "Counts that are not numbers", str(error), "give counts of reads"
         ) from error
@@ -302,9 +332,12 @@ def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[st
     if sequences is None and is_anndata(table) and "sequence" in table.var:
         dna: dict[str, str] = table.var["sequence"].astype(str).to_dict()
         return dna
-    if sequences is None or isinstance(sequences, Mapping):
-        return sequences
-    return path_argument("sequences", sequences, "a dictionary from feature id to DNA")
+    if sequences is None:
+        return None
+    if isinstance(sequences, (Mapping, pd.Series)):  # a Series is what QIIME 2 has in memory
+        return {str(feature): str(sequence) for feature, sequence in sequences.items()}
+    instead = "a dictionary from feature id (of an array x0, x1, ...) to DNA"
+    return path_argument("sequences", sequences, instead)
 
 
 @contextmanager
@@ -348,6 +381,11 @@ def metadata_file(metadata: MetadataTable, folder: Path) -> Path | None:
         return None
     if not isinstance(metadata, pd.DataFrame):
         return path_argument("metadata", metadata, "a DataFrame with sample ids as index")
+    named = [name for name in metadata.columns if is_id_header(str(name))]
+    if named and isinstance(metadata.index, pd.RangeIndex):
+        evidence = f"row numbers as index, and the column {named[0]!r}"
+        remedy = f"give metadata.set_index({named[0]!r})"
+        raise DataError("Metadata whose index has no sample ids", evidence, remedy)
     path = folder / "metadata.tsv"
     ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)
     metadata.set_axis(ids).to_csv(path, sep="\t")

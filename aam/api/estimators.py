@@ -47,6 +47,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
+from aam.contract.preflight import check_run_folder
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
 from aam.data.table import table_of
@@ -178,7 +179,9 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                     raise UsageError("Invalid groups", shown(groups), remedy)
                 columns[group_column] = [str(label) for label in labels]
             records = sequences_in_memory(X, self.sequences)
-            output_dir = folder / "run" if self.output_dir is None else self.output_dir
+            output_dir = folder / "run"
+            if self.output_dir is not None:
+                output_dir = path_argument("output_dir", self.output_dir, "None")
             values = {
                 **self.get_params(deep=False),
                 "tree": tree_file(self.tree, folder),
@@ -188,7 +191,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 "metadata": IN_MEMORY,
                 "metadata_column": column,
                 "group_column": group_column,
-                "output_dir": path_argument("output_dir", output_dir, "None"),
+                "output_dir": output_dir,
                 **target,
             }
             if not isinstance(self.evaluate, bool | np.bool_):
@@ -198,6 +201,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             require_consistent(options)
             if not self.evaluate and self.output_dir is None:
                 options = replace(options, repeats=1)  # without scores there is nothing to average
+            check_run_folder(output_dir, options.run.overwrite, resumable=False)
             options = resolve(options)
             # A kernel and a forest read no phylogeny, so no ASV is refused for it.
             phylogeny = options.phylogeny if options.uses_network else None
@@ -268,7 +272,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 "Features without names or DNA",
                 f"an array of {X.shape[1]} columns",
                 'call set_output(transform="pandas") of the step before in a pipeline, or give a '
-                "DataFrame whose columns are the sequences",
+                "pandas DataFrame whose columns are the sequences",
             )
 
     def _checked(self, X: Table, y: Any, numeric: bool) -> tuple[Table, npt.NDArray[Any]]:
@@ -276,7 +280,10 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
 
         Targets with sample ids are put in the order of the table.
         """
-        y = aligned(y, _ids(X), "y")
+        if isinstance(y, str):
+            remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
+            raise UsageError("A name in place of y", repr(y), remedy)
+        y = _with_numpy_values(aligned(y, _ids(X), "y"))
         given: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
             counts, y = check_X_y(X, y, y_numeric=numeric, **given)
@@ -429,6 +436,19 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 def _ids(X: Table) -> list[str] | None:
     """Return the sample ids of a table; None of an array, whose samples have none."""
     return None if is_array(X) else list(as_biom(X).ids())
+
+
+def _with_numpy_values(y: Any) -> Any:
+    """Return a Series of a type that pandas alone has with the values of NumPy, if none is missing.
+
+    scikit-learn makes numbers of its booleans, and cannot compare its missing value.
+    """
+    if not isinstance(y, pd.Series) or isinstance(y.dtype, np.dtype):
+        return y
+    if y.hasnans:
+        missing = first_few(y.index[y.isna()])
+        raise ValueError(f"Input y contains NaN: {missing}; leave these samples out of X and y.")
+    return y.astype(getattr(y.dtype, "numpy_dtype", object))
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:

@@ -74,6 +74,8 @@ def join_studies(
     >>> table.ids().tolist(), metadata.study.tolist()
     (['a.s1', 'b.s1'], ['a', 'b'])
     """
+    if not isinstance(tables, Mapping):
+        raise UsageError("Invalid tables", shown(tables), "give a dictionary of them by study")
     for name, given in {"metadata": metadata, "sequences": sequences}.items():
         if given is not None and {*given} != {*tables}:
             evidence = f"{first_few(given)} for the studies {first_few(tables)}"

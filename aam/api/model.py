@@ -439,7 +439,7 @@ class Model:
             files = self.files if kept is None else _small_files(kept)
             if overwrite and kept is not None and kept.resolve() == folder.resolve():
                 return
-            check_run_folder(folder, overwrite)
+            check_run_folder(folder, overwrite, resumable=False)
             run_files.remove(folder)
             model.save(folder / MODEL)
             record = json.loads(files[RECORD])
@@ -742,6 +742,9 @@ def compare(
     with library_call("compare"):
         for name, model in given.items():
             model = getattr(model, "model_", model)
+            if not isinstance(model, (Model, str, PathLike)):
+                remedy = "give fitted estimators, models or run folders"
+                raise UsageError("Not a model", shown(model), remedy)
             model = model if isinstance(model, Model) else load(model)
             run = model._run()
             if name in named or run.folder == IN_MEMORY:

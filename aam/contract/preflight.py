@@ -164,13 +164,16 @@ def metadata_columns(path: Path) -> list[str] | None:
     return None
 
 
-def check_run_folder(folder: Path, overwrite: bool = False, resumes: bool = False) -> None:
+def check_run_folder(
+    folder: Path, overwrite: bool = False, resumes: bool = False, resumable: bool = True
+) -> None:
     """Refuse a folder that cannot be written to, or whose files a run would replace or mix with.
 
     Args:
         folder: run folder to be.
         overwrite: whether the run that it holds may be replaced, by its list of files.
         resumes: whether the run that it holds may be continued.
+        resumable: whether the caller could continue it; that of Python cannot.
 
     Raises:
         CannotCreate: see the messages.
@@ -188,7 +191,8 @@ def check_run_folder(folder: Path, overwrite: bool = False, resumes: bool = Fals
         raise CannotCreate(
             "The folder already holds a run",
             f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
-            "continue it with --resume-from auto, replace it with --overwrite, or choose another",
+            "continue it with --resume-from auto, " * resumable
+            + "replace it with --overwrite, or choose another",
         )
     if has_run and overwrite and files is None:
         raise CannotCreate(

@@ -161,7 +161,7 @@ def read_metadata(path: Path) -> Metadata:
         kind = first.split(" ")[0].partition(":")[2] if _is_directive(first) else ""
         if not header:
             header = _checked_header(cells, line, path)
-        elif _is_id_header(first):
+        elif is_id_header(first):
             evidence = f"the sample id '{first}' in line {line} is a name of the first column"
             raise _refusal(path, evidence, "rename the sample, or remove the line")
         elif len(cells) > len(header):
@@ -197,7 +197,8 @@ def _refusal(path: Path, reason: str, remedy: str) -> DataError:
     return DataError(f"QIIME 2's rules refuse the metadata '{path}'", reason, remedy)
 
 
-def _is_id_header(name: str) -> bool:
+def is_id_header(name: str) -> bool:
+    """Return whether a column of this name has the sample ids, by the rules of QIIME 2."""
     return name.lower() in _ID_HEADERS or name in _OLD_HEADERS
 
 
@@ -226,7 +227,7 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
             while cells and not cells[-1]:
                 cells.pop()
             is_comment = cells and cells[0].startswith("#") and not _is_directive(cells[0])
-            if cells and (not is_comment or _is_id_header(cells[0])):
+            if cells and (not is_comment or is_id_header(cells[0])):
                 yield last, cells
     except csv.Error as error:
         raise _refusal(
@@ -238,7 +239,7 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
     # Many tables have `sample_id`, which QIIME 2 does not accept.
-    if not _is_id_header(cells[0]) and cells[0] != "sample_id":
+    if not is_id_header(cells[0]) and cells[0] != "sample_id":
         shown = "\t".join(cells)[:80]
         raise _refusal(
             path,
@@ -249,7 +250,7 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
         raise _refusal(path, f"columns without a name: {first_few(unnamed)}", "name them")
     if twice := repeated(cells):
         raise _refusal(path, f"several columns have one name: {first_few(twice)}", "rename them")
-    if reserved := [name for name in cells[1:] if _is_id_header(name)]:
+    if reserved := [name for name in cells[1:] if is_id_header(name)]:
         evidence = f"'{reserved[0]}' is a name of the first column alone"
         raise _refusal(path, evidence, "rename that column")
     return cells

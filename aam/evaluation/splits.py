@@ -599,18 +599,19 @@ def _check_held_out_classes(
     splits: Sequence[Split], codes: npt.NDArray[np.int64], refuse: bool
 ) -> None:
     """Refuse, or warn of, held-out samples of one class: any model scores 1.000."""
-    for fold, split in enumerate(splits, start=1):
-        part, rows = split.held_out
-        if len(set(codes[rows].tolist())) != 1:
-            continue
-        cause = f"All {part} samples are of one class"
-        evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
-        if refuse:
-            remedy = "choose another --seed or --test-size, or merge classes"
-            if np.unique(codes, return_counts=True)[1].min() == 1:
-                remedy = "merge the class of one sample, or leave it out (--where)"
-            raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
-        warn(f"{cause}, so they cannot measure a model: {evidence}.")
+    held_out = [split.held_out for split in splits]
+    alike = [k for k, (_, rows) in enumerate(held_out) if len(set(codes[rows].tolist())) == 1]
+    if not alike:
+        return
+    part, rows = held_out[alike[0]]
+    cause = f"All {part} samples are of one class"
+    if refuse:
+        remedy = "choose another --seed or --test-size, or merge classes"
+        if np.unique(codes, return_counts=True)[1].min() == 1:
+            remedy = "merge the class of one sample, or leave it out (--where)"
+        raise DataError(cause, f"{len(rows)} of {len(codes)} samples", remedy)
+    folds = first_few(k + 1 for k in alike)
+    warn(f"{cause}, so they cannot measure a model: of {len(splits)} folds in {folds}.")
 
 
 def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:

@@ -327,7 +327,7 @@ def compare(
     if overlaps:
         overlap = (
             f"{', '.join(overlaps)} (by sample id; see column 'split'): their predictions do not "
-            "measure it. The run folder has those of held-out samples in predictions.tsv."
+            "measure it. The run has those of held-out samples (predictions.tsv)."
         )
         notes.append((overlap, True))
     share = known_N.sum() / study.reads.sum()

@@ -173,6 +173,41 @@ def test_groups_are_a_column_of_the_metadata() -> None:
         AAMRegressor(**given).fit(table, target, groups="sbject")
 
 
+def test_series_with_types_of_pandas_are_labels() -> None:
+    table, target, _ = _study()
+    model = AAMClassifier(members="kernel", evaluate=False, sequences=dict(enumerate(_dna[:12])))
+    table.columns = range(12)  # names that are numbers, as those of `sequences`
+    for labels in ((target > 11).astype("boolean"), (target > 11).astype("Int64")):
+        found = model.fit(table, labels).predict(table)
+        assert found.dtype == labels.dtype.numpy_dtype
+        assert (found == labels.to_numpy()).mean() > 0.8
+    sites = (target > 11).map({False: "sick", True: "well"}).astype("string")
+    assert set(model.fit(table, sites).predict(table)) == {"sick", "well"}
+    for missing in (sites.where(target != 3), target.where(target != 3).astype("Float64")):
+        with pytest.raises(ValueError, match=r"contains NaN: 1 \(3\); leave these samples out"):
+            model.fit(table, missing)
+
+
+def test_common_slips_of_a_notebook_are_named() -> None:
+    table, target, _ = _study()
+    table.index = target.index = [f"s{row}" for row in range(24)]
+    metadata = pd.DataFrame({"sample-id": table.index, "site": "a"})
+    with_types = metadata.set_index("sample-id").rename(index={"s0": "#q2:types"})
+    model = AAMRegressor(members="kernel", evaluate=False)
+    for given, message in (
+        (metadata, r"no sample ids: .*; give metadata.set_index\('sample-id'\)"),
+        (with_types, r"#q2:types.*; leave out the row of types of QIIME 2, such as by skiprows"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.set_params(metadata=given).fit(table, target)
+    with pytest.raises(UsageError, match=r"A name in place of y: 'ph'; .* adata.obs\['ph'\]"):
+        model.set_params(metadata=None).fit(table, "ph")
+    # A warning is of the line that called, and names what Python has.
+    with pytest.warns(AamWarning, match=r"held-out samples \(oof_predictions_\)") as warned:
+        model.fit(table, target).predict(table)
+    assert {warning.filename for warning in warned} == {__file__}
+
+
 def test_an_array_of_a_pipeline_names_the_output_of_dataframes() -> None:
     table, target, _ = _study()
     model = AAMRegressor(members="kernel", evaluate=False)
