@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -239,3 +240,13 @@ def test_parameters_are_the_options_of_train() -> None:
         documentation = inspect.getdoc(estimator_class) or ""
         assert not [name for name in signature if f"\n    {name}: " not in documentation]
         assert "--" not in documentation
+
+
+def test_folds_of_one_class_are_one_warning() -> None:
+    table, target, _ = _study()
+    labels = (target < 3).map({True: "rare", False: "common"})
+    with pytest.warns(AamWarning) as warned:
+        AAMClassifier(members="kernel", folds=8, evaluate=False).fit(table, labels)
+    messages = [str(warning.message) for warning in warned]
+    (of_one_class,) = (text for text in messages if "of one class" in text)
+    assert re.search(r"of 8 folds in 5 \((\d, ){4}\d\)", of_one_class)
