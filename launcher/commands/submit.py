@@ -129,6 +129,23 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     # Where the site does not state the GPUs the node decides, unless the user has named an image.
     named = inputs.settings.image.value != "auto"
     stated = bool(site.values.vendor and site.values.arch) or named or not plan.image
+    words, variables = job_words(request, options, inputs, plan, stated)
+    about = about_job(request.command, what, plan, site, stated or not on_gpus)
+    text = scripts.script(what, site, about, [*PROGRAM, "job", *words])
+    idle = []
+    if on_gpus and not what.gets_gpus:
+        evidence = f"site {site.name} states none, and Slurm counts none in the partition"
+        remedy = "give another --partition or --gpus N, or --device cpu"
+        idle = [Finding("warning", "The job requests no GPU", evidence, remedy)]
+    warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
+    os.environ.update(variables)  # sbatch hands them on
+    return Job(request.command, what, text, output, log, tuple(problems))
+
+
+def job_words(
+    request: Request, options: SubmitOptions, inputs: LaunchInputs, plan: Plan, stated: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Return the words of `aam-launch job`, and the variables that sbatch hands on."""
     absolute = inputs.absolute_request
     if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
         absolute = absolute.with_values({"--device": GPU})
@@ -151,16 +168,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     beside += ["--digest", plan.digest] if stated and plan.image and plan.digest else []
     beside += [] if options.memory_check else ["--no-memory-check"]
     launch = arguments(LAUNCHER_OPTIONS.values(), flags)
-    about = about_job(request.command, what, plan, site, stated or not on_gpus)
-    text = scripts.script(what, site, about, [*PROGRAM, "job", *beside, *launch, *absolute.argv])
-    idle = []
-    if on_gpus and not what.gets_gpus:
-        evidence = f"site {site.name} states none, and Slurm counts none in the partition"
-        remedy = "give another --partition or --gpus N, or --device cpu"
-        idle = [Finding("warning", "The job requests no GPU", evidence, remedy)]
-    warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
-    os.environ.update(variables)  # sbatch hands them on
-    return Job(request.command, what, text, output, log, tuple(problems))
+    return [*beside, *launch, *absolute.argv], variables
 
 
 def about_job(
