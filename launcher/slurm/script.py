@@ -200,6 +200,11 @@ def over_limits(
         errors.append(UsageError("More time than the partition allows", evidence, "give less"))
     if force:
         return errors
+    over = facts.max_time and what.time and seconds(what.time) > seconds(facts.max_time)
+    if over and not errors:
+        evidence = f"--time {what.time}, and {facts.max_time} is the most on {title}"
+        remedy = "give less; a job goes on by itself after its limit"
+        errors.append(UsageError("More time than the site allows", evidence, remedy))
     most = next((n for n in (facts.max_nodes, facts.nodes) if n and what.nodes > n), 0)
     if most:
         evidence = f"--nodes {what.nodes}, and {most} is the most on {title}"
@@ -210,10 +215,6 @@ def over_limits(
         evidence = f"--gpus {what.gpus}, and a node of {title} has {facts.gpus_per_node}"
         remedy = f"give --gpus {facts.gpus_per_node} or less, and more --nodes"
         errors.append(UsageError("More GPUs than a node has", evidence, remedy))
-    if facts.max_time and what.time and seconds(what.time) > seconds(facts.max_time):
-        evidence = f"--time {what.time}, and {facts.max_time} is the most on {title}"
-        remedy = "give less; a job goes on by itself after its limit"
-        errors.append(UsageError("More time than the site allows", evidence, remedy))
     return errors
 
 

@@ -122,6 +122,9 @@ def test_a_time_that_the_partition_never_gives(place: Path) -> None:
     assert (done.returncode, done.stdout) == (64, "")
     assert ("More time than the partition allows: --time 5:00:00, partition gpu gives 4:00:00"
             in done.stderr)  # fmt: skip
+    # One limit is stated, not that of the site too.
+    done = submit(place, *WORDS, "--gpus", "1", "--time", "13:00:00")
+    assert done.stderr.count("More time than") == 1
     done = submit(place, *WORDS, "--gpus", "1", "--time", "5:00:00", "--partition", "long")
     assert done.returncode == 0, done.stderr
 
