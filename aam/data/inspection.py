@@ -314,4 +314,4 @@ def _column(
 
 def _range(values: Any) -> str:
     low, middle, high = np.percentile(values, [0, 50, 100])
-    return f"{low:.0f} to {high:.0f}, median {middle:.0f}"
+    return f"{low:.0f} to {high:.0f}, median {middle:.0f}" if low < high else f"{low:.0f}"

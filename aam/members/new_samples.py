@@ -43,6 +43,9 @@ POSITIONS = 64
 SAME_REGION = 0.5
 """Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
 
+_EQUAL = 0.5
+"""Part of the known ASVs that have the length of those in training, below which it is a warning."""
+
 SAME_SAMPLE = 0.5
 """Part of the reads that are known, above which a sample of a known id is that sample."""
 
@@ -246,7 +249,7 @@ class KnownAsvs:
 
     known_F: npt.NDArray[np.bool_]  # whether each ASV does
     compared_by: str  # end of a sentence about ASVs of other lengths; else empty
-    # a warning if the sequences begin elsewhere than those of training; else empty
+    # warnings if the sequences begin elsewhere than those of training, or have other lengths
     region: tuple[Note, ...]
 
 
@@ -258,6 +261,7 @@ def find_known_asvs(
     `tokens_TL` are the sequences of the training study, not all of which are in these samples.
     """
     here, there = _median_length(study.tokens_FL), summary.plain.length
+    notes: list[Note] = []
     if here == there:
         known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
     else:  # Reads that were cut to another length: their common length is compared.
@@ -266,6 +270,14 @@ def find_known_asvs(
         known = hash_sequences(trained_TL[:, :common])
         known_F = np.isin(hash_sequences(study.tokens_FL[:, :common]), known)
         by = f", compared by {common} nucleotides: here they have {here}, in training {there}"
+        equal_F = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F)
+        if equal_F.sum() < _EQUAL * known_F.sum():
+            lengths = (
+                f"Of {known_F.sum()} known ASVs {equal_F.sum()} have the length of those in "
+                "training: the forest finds no others, and the kernel none that are equal. Cut "
+                "both tables to one length (`aam prepare --trim-length`), and train again."
+            )
+            notes.append((lengths, True))
     # Nucleotide frequencies at each position identify the region, even without a common ASV.
     here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
     shared = min(len(here_L4), len(there_L4))
@@ -285,7 +297,9 @@ def find_known_asvs(
             f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
             "use a table of the same region and primers, or predict all the same with --force",
         )
-    return KnownAsvs(known_F, by, ((region, True),) if elsewhere else ())
+    if elsewhere:
+        notes.append((region, True))
+    return KnownAsvs(known_F, by, tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def preview(
     columns = associations(study.metadata, known, study.study, folds)
     if forms := [association for association in leading(columns, folds) if association.other_form]:
         named = " and ".join(f"'{form.column}'" for form in forms)
-        values = ", ".join(f"{form.value:.3f}" for form in forms)
+        values = ", ".join(dict.fromkeys(f"{form.value:.3f}" for form in forms))
         several = len(forms) > 1
         warn(
             f"{named} determine{'' if several else 's'} '{column}' nearly without exception "

@@ -251,8 +251,7 @@ def print_table(content: Table) -> None:
         return
     # A pipe has no width; 200 columns cut nothing.
     output = Console(highlight=False, width=None if Console().is_terminal else 200)
-    if content.title:
-        output.print()
+    output.print()
     output.print(fitted(content, output.width))
     if content.note:
         output.print(printable(content.note), markup=False)

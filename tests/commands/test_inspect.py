@@ -200,7 +200,7 @@ def test_what_a_training_would_do_is_previewed(tmp_path: Path) -> None:
     assert status == 0
     facts, warnings = " ".join(found["fact", "target"]), found["warning", "target"]
     assert "Samples: 40 with 'age', of 3 ASVs; a number, 0.5 to 19.5, median 10." in facts
-    assert "5 folds with 8 held-out samples" in facts
+    assert "5 folds (--repeats) with 8 held-out samples" in facts
     # Samples of a subject are not alike here: the name is another form of the age.
     assert not [text for text in warnings if "the split divides" in text]
     assert any(text.startswith("'days' determines 'age'") for text in warnings)

@@ -234,6 +234,7 @@ def test_shorter_sequences_of_the_same_region_are_recognized(
     assert "compared by 75 nucleotides: here they have 75, in training 90" in printed
     assert found["known_reads"].min() > 0.9
     assert "another region" not in printed
+    assert " known ASVs 0 have the length of those in training" in printed
     others = ("--model", tmp_path / "run", "--table", tmp_path / "others.biom", "--device", "cpu")
     assert aam("predict", *others, "--output", tmp_path / "q.tsv") == DataError.status
     assert "No ASV of the table occurs in the training data" in one_line(capsys)
