@@ -100,46 +100,11 @@ def explain(
     slopes_N1 = np.ones((len(rows), 1))
     if outputs.classes and ensemble.temperature != 1:
         before_N = ensemble.combine(members, False)[rows, class_N]
-        pairs = (np.stack([1 - p_N, p_N], axis=1) for p_N in (means_N, before_N))
-        start_N, end_N = (calibrate(pair_N2, ensemble.temperature)[:, 1] for pair_N2 in pairs)
-        change_N = before_N - means_N
-        same = np.abs(change_N) < 1e-12
-        slopes_N1[:, 0] = np.where(same, 1, (end_N - start_N) / np.where(same, 1, change_N))
-    asvs_NV = np.zeros((len(rows), len(explained.joint.tokens_FL)))
-    metadata: dict[str, F64] = {}
-    explains = False
-    for name, model in models.items():
-        # The ensemble is linear in its members: its weight is its prediction of an indicator.
-        indicator = {member: np.full((1, 1), float(member == name)) for member in models}
-        factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
-        for start in range(0, len(rows), _AT_ONCE):
-            block = rows[start : start + _AT_ONCE]
-            part = explained.take(block)
-            inputs = reader(name).read(part.joint, relations)
-            if (effects := model.explain(inputs, part, relations, outputs)) is None:
-                continue
-            explains = True
-            asvs_NV[block] += factor_N1[block] * effects.asvs_NV
-            for column, effects_n in effects.metadata.items():
-                of_column_N = metadata.setdefault(column, np.zeros(len(rows)))
-                of_column_N[block] += factor_N1[block, 0] * effects_n
-    if not explains:
-        raise DataError(
-            "The model cannot be explained",
-            f"none of its members {', '.join(models)} divides its predictions among ASVs",
-            "train with the member kernel, forest or transformer",
-        )
-
-    asvs = dict(enumerate(decode(relations.tokens_FL)))
-    asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
-    features, named = [], set[str]()
-    for _, name in sorted(asvs.items()):
-        taxon = ""
-        if taxa is not None:
-            md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-            taxon = taxa.get(name) or taxa.get(md5) or ""
-        features.append(taxon or name)
-        named |= {taxon} - {""}
+        slopes_N1[:, 0] = _slopes_of_temperature(ensemble.temperature, means_N, before_N)
+    asvs_NV, metadata = _weighted_effects(
+        models, ensemble, outputs, relations, explained, slopes_N1
+    )
+    features, named = _features(relations, explained, ids_U, taxa)
     # Features in the order in which they first occur.
     place = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
     columns = np.array([place[name] for name in features], dtype=np.int64)
@@ -164,6 +129,73 @@ def explain(
         rest = float(prediction - mean - values_X.sum())
         table.append((sample, "not divisible among ASVs", "remainder", rest, unit))
     return pd.DataFrame(table, columns=["sample", "feature", "kind", "effect", "unit"])
+
+
+def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F64:
+    """Return the change of calibrated probabilities relative to that before, from the mean on."""
+    pairs = (np.stack([1 - p_N, p_N], axis=1) for p_N in (means_N, before_N))
+    start_N, end_N = (calibrate(pair_N2, temperature)[:, 1] for pair_N2 in pairs)
+    change_N = before_N - means_N
+    same = np.abs(change_N) < 1e-12
+    slopes_N: F64 = np.where(same, 1, (end_N - start_N) / np.where(same, 1, change_N))
+    return slopes_N
+
+
+def _weighted_effects(
+    models: Mapping[str, FittedModel[Any]],
+    ensemble: Ensemble,
+    outputs: Outputs,
+    relations: AsvRelations,
+    explained: ExplainedSamples,
+    slopes_N1: F64,
+) -> tuple[F64, dict[str, F64]]:
+    """Return the effects of V ASVs and of metadata columns, weighted over the members."""
+    rows = np.arange(len(slopes_N1))
+    asvs_NV = np.zeros((len(rows), len(explained.joint.tokens_FL)))
+    metadata: dict[str, F64] = {}
+    explains = False
+    for name, model in models.items():
+        # The ensemble is linear in its members: its weight is its prediction of an indicator.
+        indicator = {member: np.full((1, 1), float(member == name)) for member in models}
+        factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
+        for start in range(0, len(rows), _AT_ONCE):
+            block = rows[start : start + _AT_ONCE]
+            part = explained.take(block)
+            inputs = reader(name).read(part.joint, relations)
+            if (effects := model.explain(inputs, part, relations, outputs)) is None:
+                continue
+            explains = True
+            asvs_NV[block] += factor_N1[block] * effects.asvs_NV
+            for column, effects_n in effects.metadata.items():
+                of_column_N = metadata.setdefault(column, np.zeros(len(rows)))
+                of_column_N[block] += factor_N1[block, 0] * effects_n
+    if not explains:
+        raise DataError(
+            "The model cannot be explained",
+            f"none of its members {', '.join(models)} divides its predictions among ASVs",
+            "train with the member kernel, forest or transformer",
+        )
+    return asvs_NV, metadata
+
+
+def _features(
+    relations: AsvRelations,
+    explained: ExplainedSamples,
+    ids_U: Sequence[str],
+    taxa: Mapping[str, str] | None,
+) -> tuple[list[str], set[str]]:
+    """Return the taxon of each of V ASVs, or its id or sequence, and which of them are taxa."""
+    asvs = dict(enumerate(decode(relations.tokens_FL)))
+    asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
+    features, named = [], set[str]()
+    for _, name in sorted(asvs.items()):
+        taxon = ""
+        if taxa is not None:
+            md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+            taxon = taxa.get(name) or taxa.get(md5) or ""
+        features.append(taxon or name)
+        named |= {taxon} - {""}
+    return features, named
 
 
 def by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:

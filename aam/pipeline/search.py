@@ -55,7 +55,7 @@ from aam.data.metadata import as_numbers
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import COMPARED
-from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
+from aam.evaluation.metrics import ResampledMetric, ScoredPredictions, pooled, value_of
 from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
 from aam.evaluation.splits import (
     MIN_STUDIES,
@@ -225,19 +225,7 @@ def search(options: Search) -> dict[str, Any] | None:
         if evaluated is None or str(number) not in tables:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
-            # With the values: more trials may find better ones, which this score is not of.
-            evaluated = _described(study)
-            values = {
-                axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes
-            }
-            trained = trials.train(values, split)
-            score = value_of(function, trained.scored)
-            evaluated["outer"] = None if math.isnan(score) else score
-            ids, predictions_MC = (
-                trained.samples.samples.sample_ids,
-                trained.combined.uncalibrated_MC,
-            )
-            table = held_out_table(ids, trained.folds, predictions_MC).astype(str)
+            evaluated, table = _evaluated(trials, study, axes, split, function)
             tables[str(number)] = table.assign(fold=str(number))
             write_table(folder / PREDICTIONS, pd.concat(tables.values()))
             study.set_user_attr("evaluated", evaluated)
@@ -260,6 +248,19 @@ def search(options: Search) -> dict[str, Any] | None:
         lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
     write_text(folder / BEST, "".join(lines))  # for `aam train --config`
     return result
+
+
+def _evaluated(
+    trials: Trials, study: Any, axes: Sequence[Axis], split: Split, function: ResampledMetric
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Train the best trial of an outer fold, and predict and score its test samples."""
+    # With the values: more trials may find better ones, which this score is not of.
+    evaluated = _described(study)
+    values = {axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes}
+    trained = trials.train(values, split)
+    evaluated["outer"] = _defined(value_of(function, trained.scored))
+    ids, predictions_MC = trained.samples.samples.sample_ids, trained.combined.uncalibrated_MC
+    return evaluated, held_out_table(ids, trained.folds, predictions_MC).astype(str)
 
 
 def _optimize(

@@ -25,7 +25,8 @@ from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import target_folder
-from aam.data.metadata import listed_columns, read_metadata, rows_where
+from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
+from aam.data.study import Study
 from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
@@ -96,29 +97,7 @@ def train_targets(options: Train) -> None:
         path = splits
         if not (resumed and splits.exists()):
             path = Path(scratch) / splits.name
-            inside = rows_where(options.target.where, metadata, study.table.sample_ids)
-            ids = [study.table.sample_ids[row] for row in inside]
-            labelled = {
-                column: {name for name, value in zip(ids, values, strict=True) if value}
-                for column, values in ((column, metadata.values(column, ids)) for column in columns)
-            }
-            for first, second in itertools.combinations(columns, 2):
-                if not labelled[first] & labelled[second]:
-                    numbers = (
-                        f"'{column}' in {len(labelled[column])}" for column in (first, second)
-                    )
-                    raise DataError(
-                        f"The targets '{first}' and '{second}' have no sample in common",
-                        f"{' and '.join(numbers)} of {len(ids)} samples",
-                        "train them in separate runs",
-                    )
-            ids = [name for name in ids if any(name in rows for rows in labelled.values())]
-            seed = options.loop.seed
-            made = split_samples(
-                options.split, options.folds, seed, ids, metadata,
-                repeats=options.repeats, studies=read_studies(options.study_column, metadata, ids),
-            )  # fmt: skip
-            write_splits(path, ids, *made)
+            _write_common_splits(path, options, columns, study, metadata)
         content = path.read_bytes()
         studies = {}
         for column in columns:
@@ -146,6 +125,34 @@ def train_targets(options: Train) -> None:
         }
         write_table(folder / "predictions.tsv", join_targets(tables))
         record.finish()
+
+
+def _write_common_splits(
+    path: Path, options: Train, columns: Sequence[str], study: Study, metadata: Metadata
+) -> None:
+    """Split the samples that have a value of any target, each two of which share samples."""
+    inside = rows_where(options.target.where, metadata, study.table.sample_ids)
+    ids = [study.table.sample_ids[row] for row in inside]
+    labelled = {
+        column: {
+            name for name, value in zip(ids, metadata.values(column, ids), strict=True) if value
+        }
+        for column in columns
+    }
+    for first, second in itertools.combinations(columns, 2):
+        if not labelled[first] & labelled[second]:
+            numbers = (f"'{column}' in {len(labelled[column])}" for column in (first, second))
+            raise DataError(
+                f"The targets '{first}' and '{second}' have no sample in common",
+                f"{' and '.join(numbers)} of {len(ids)} samples",
+                "train them in separate runs",
+            )
+    ids = [name for name in ids if any(name in rows for rows in labelled.values())]
+    made = split_samples(
+        options.split, options.folds, options.loop.seed, ids, metadata,
+        repeats=options.repeats, studies=read_studies(options.study_column, metadata, ids),
+    )  # fmt: skip
+    write_splits(path, ids, *made)
 
 
 def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
