@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from aam.contract.errors import NotFinite, first_few
-from aam.data.batches import Batch
+from aam.data.batches import Batch, PackedBatch
 from aam.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce_sum
 from aam.distributed.strategies import local_tensor
 from aam.numerics.device import HostCopy
@@ -37,7 +37,7 @@ EXPLODED_NORM = 1e12
 so a step at the limit of fp32 may overflow once and not again."""
 
 
-StepBatch = tuple[Batch, int, int]
+StepBatch = tuple[PackedBatch, int, int]
 """A batch of a step, its epoch and its number in the epoch."""
 
 
@@ -70,7 +70,7 @@ class FiniteCheck:
         self._unread: tuple[int, list[StepBatch], HostCopy] | None = None
         self._overflows = 0
 
-    def add_batch(self, batch: Batch, epoch: int, number: int, loss: Tensor) -> None:
+    def add_batch(self, batch: PackedBatch, epoch: int, number: int, loss: Tensor) -> None:
         """Keep a batch of the loader until its step is checked, and test its loss."""
         self.window.append((batch, epoch, number))
         # On the device: reading it here would make the CPU wait for the GPU in each batch.
@@ -141,7 +141,8 @@ class FiniteCheck:
 
         # The first of all ranks by batch and stage: a rank with finite values of its own receives
         # non-finite gradients of another one. Each rank names the samples of its part of a batch.
-        samples = [[self.sample_ids[row] for row in batch.rows_B.tolist()] for batch, *_ in window]
+        on_cpu = [packed.to(torch.device("cpu")) for packed, *_ in window]
+        samples = [[self.sample_ids[row] for row in batch.rows_B.tolist()] for batch in on_cpu]
         of_ranks = self.communicator.all_gather((places, samples))
         located = [(*place, ids) for places, ids in of_ranks for place in places]
         if located:

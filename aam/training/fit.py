@@ -33,7 +33,7 @@ from aam.training import checkpoints, run_folder
 from aam.training.checkpoints import FIRST_COLUMNS, START
 from aam.training.compilation import Fp32Report, compile_encoder, eager_again
 from aam.training.finite import FiniteCheck
-from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.training.loader import RunSampler, TrainingBatches, loader
 from aam.training.loop import TrainingLoop
 from aam.training.module import GradientStep, TrainingModule
 from aam.training.observers import LoggedMetrics, Observer, Progress, StepLog
@@ -165,12 +165,13 @@ def fit(
     )
     metric = options.best_metric if isinstance(options, Train) else "val_loss"
     monitor = metric if metric.startswith("val_") else f"val_{metric}"
+    at = state.progress.epoch, state.progress.batch
     loop = TrainingLoop(
         step,
         FiniteCheck(step, ids, folder / LAST, record_fact, communicator),
         optimizer,
         schedule,
-        load(training, EpochSampler(training.steps)),
+        load(training, RunSampler(training.steps, options.loop.epochs, at)),
         validation=None if validation is None else load(validation, None),
         monitor=monitor,
         save=lambda name, *state: checkpoints.write(folder / name, config, *state),

@@ -1,4 +1,4 @@
-"""Data loading: training and validation batches, the epoch sampler, the data loader.
+"""Data loading: training and validation batches, the sampler of a run, the data loader.
 
 A training batch depends on (epoch, step) alone, not on the number of workers or on where a run was
 stopped and resumed.
@@ -18,6 +18,7 @@ from aam.data.batches import (
     FIXED_DRAW,
     Batch,
     BatchPlan,
+    PackedBatch,
     balanced_order,
     make_batch,
     shard_batch,
@@ -74,6 +75,11 @@ class TrainingBatches(Dataset[Batch]):
         return make_batch(self.study, self.plan, rows, reads_draw, masks)
 
 
+def packed_share(batch: Batch, ranks: Ranks, sequences: bool) -> PackedBatch:
+    """Return a rank's share of a batch in one piece."""
+    return PackedBatch.of(share_of(batch, ranks, sequences))
+
+
 def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
     """Return a rank's share of a batch; the batch itself where there is one rank."""
     if ranks.world_size == 1:
@@ -82,24 +88,24 @@ def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
     return shard_batch(batch, samples, asvs, sequences)
 
 
-class EpochSampler(Sampler[StepKey]):
-    """Sampler of the keys (epoch, step) of one epoch, from the batch at which a run goes on."""
+class RunSampler(Sampler[StepKey]):
+    """Sampler of the keys (epoch, step) of a run, from the batch at which it goes on.
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self._first: StepKey = (0, 0)
+    Of all epochs at once: workers then prefetch the batches of the next one while a validation
+    runs and a checkpoint is written.
+    """
 
-    def start(self, epoch: int, step: int) -> None:
-        """Set the epoch of the next iterator, and the step at which it begins."""
-        self._first = (epoch, step)
+    def __init__(self, steps: int, epochs: int, first: StepKey = (0, 0)) -> None:
+        self.steps, self.epochs, self.first = steps, epochs, first
 
     def __len__(self) -> int:
-        return self.steps
+        epoch, step = self.first
+        return (self.epochs - epoch) * self.steps - step
 
     def __iter__(self) -> Iterator[StepKey]:
-        # All at once: worker processes prefetch, and get the keys of a loop without workers.
-        epoch, first = self._first
-        return iter([(epoch, step) for step in range(first, self.steps)])
+        epoch, step = self.first
+        begin, end = epoch * self.steps + step, self.epochs * self.steps
+        return (divmod(number, self.steps) for number in range(begin, end))
 
 
 def loader(
@@ -110,15 +116,15 @@ def loader(
     prefetch: int = 2,
     ranks: Ranks = SINGLE_RANK,
     sequences: bool = False,
-) -> DataLoader[Batch]:
+) -> DataLoader[PackedBatch]:
     """Build the data loader of a rank's share of batches; see `shard_batch` for `sequences`."""
     # Automatic batching is off, since `make_batch` collects the samples: it needs all of them to
     # hold each distinct ASV once. The batch of a step is the same on any number of ranks.
-    return DataLoader(
-        batches,
+    return DataLoader[PackedBatch](
+        batches,  # type: ignore[arg-type]  # which `collate_fn` packs
         batch_size=None,
         sampler=sampler,
-        collate_fn=partial(share_of, ranks=ranks, sequences=sequences),
+        collate_fn=partial(packed_share, ranks=ranks, sequences=sequences),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,

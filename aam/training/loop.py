@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader
 
 from aam.contract import stop_file
 from aam.contract.errors import Interrupted
-from aam.data.batches import Batch
+from aam.data.batches import Batch, PackedBatch
 from aam.distributed import strategies
 from aam.distributed.stop import StopRequests
 from aam.evaluation.metrics import METRICS
 from aam.training.checkpoints import START, OptimizerState, ResumeState, Row, TrainingProgress
 from aam.training.finite import FiniteCheck
-from aam.training.loader import EpochSampler
+from aam.training.loader import RunSampler
 from aam.training.loggers import Status
 from aam.training.losses import LossTerm
 from aam.training.module import (
@@ -61,7 +61,7 @@ class TrainingLoop:
         step: computation of the gradients of a batch, with the network, its losses and options.
         check: test that ends the run at a value that is not finite; it has the ranks.
         optimizer, schedule: optimizer of the network, and its learning rates from `state` on.
-        training, validation: loaders of the batches, the first with an `EpochSampler`.
+        training, validation: loaders of the batches, the first with a `RunSampler` from `state` on.
         monitor: metric of the validation by which the best epoch is chosen; metrics of
             `HIGHER_IS_BETTER` are maximized, all others minimized.
         save: function that writes a checkpoint of a name, on the first rank; None writes none.
@@ -85,8 +85,8 @@ class TrainingLoop:
         check: FiniteCheck,
         optimizer: Optimizer,
         schedule: LRScheduler,
-        training: DataLoader[Batch],
-        validation: DataLoader[Batch] | None = None,
+        training: DataLoader[PackedBatch],
+        validation: DataLoader[PackedBatch] | None = None,
         monitor: str = "val_loss",
         save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
         checkpoint_interval: int = 0,
@@ -97,8 +97,8 @@ class TrainingLoop:
     ) -> None:
         self.step, self.task, self.options = step, step.task, step.task.loop
         self.optimizer, self.schedule = optimizer, schedule
-        assert isinstance(training.sampler, EpochSampler)
-        self.training, self.sampler, self.validation = training, training.sampler, validation
+        assert isinstance(training.sampler, RunSampler)
+        self.training, self.validation, self.steps = training, validation, training.sampler.steps
         self.check, self.communicator, self.monitor = check, check.communicator, monitor
         self.save, self.checkpoint_interval, self.stop = save, checkpoint_interval, stop
         self.prepare, self.observers = prepare, observers
@@ -130,11 +130,14 @@ class TrainingLoop:
         for observer in self.observers:
             observer.begin(self.task, self.progress)
         try:
+            batches = iter(self.training)
             while not self.complete:
                 if self.progress.step > self._first_step:  # at the end of an epoch all is saved
                     self._stop_if_requested()
-                self._train_epoch()
-                self._end_epoch(self._validate())
+                # Workers prefetch the first batches of a validation while the epoch is trained.
+                held_out = iter(self.validation or ())
+                self._train_epoch(batches)
+                self._end_epoch(self._validate(held_out))
             status = "complete"
             # What follows, such as the other members, may take hours.
             self._stop_if_requested()
@@ -146,18 +149,17 @@ class TrainingLoop:
             for observer in self.observers:
                 observer.end(status)
 
-    def _train_epoch(self) -> None:
+    def _train_epoch(self, batches: Iterator[PackedBatch]) -> None:
         """Train from the batch of the progress to the last one of the epoch."""
-        epoch, done, steps = self.progress.epoch, self.progress.batch, self.sampler.steps
+        epoch, done, steps = self.progress.epoch, self.progress.batch, self.steps
         task, scaler, size = self.task, self.step.scaler, self.options.gradient_accumulation_steps
         task.train()
         if done == 0:
             task.train_sums = {}
-        # Before the loader's iterator is made: it fixes the keys that worker processes prefetch.
-        self.sampler.start(epoch, done)
         for observer in self.observers:
             observer.epoch_begins()
-        for number, loaded in enumerate(self.training, start=done):
+        for number in range(done, steps):
+            loaded = next(batches)
             last_of_epoch = number + 1 == steps
             last_of_step = last_of_epoch or (number + 1) % size == 0
 
@@ -173,8 +175,8 @@ class TrainingLoop:
             # the mean of these.
             if number % size == 0:
                 self.optimizer.zero_grad()
-            batches = min(size, steps - number // size * size)
-            loss = self.step.add_gradients(batch, last_of_step, batches)
+            of_step = min(size, steps - number // size * size)
+            loss = self.step.add_gradients(batch, last_of_step, of_step)
             self.check.add_batch(loaded, epoch, number, loss)
 
             if last_of_step:
@@ -210,13 +212,13 @@ class TrainingLoop:
                     self.write(LAST)
         self.check.read()
 
-    def _validate(self) -> Row:
+    def _validate(self, batches: Iterable[PackedBatch]) -> Row:
         """Return the metrics of the validation samples; none without them."""
         if self.validation is None:
             return {}
         began = time.monotonic()
         self.task.eval()
-        for batch in self.validation:
+        for batch in batches:
             with self.step.autocast():
                 self.task.validation_step(batch.to(self.task.device))
         metrics = self.task.validation_metrics()

@@ -14,7 +14,8 @@ from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch,
 from aam.data.study import Study
 from aam.data.table import auto_depth, rarefy
 from aam.data.unifrac import pairwise
-from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.training.loader import RunSampler, TrainingBatches, loader, share_of
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")
@@ -120,22 +121,40 @@ def test_workers_make_the_same_batches(study: Study) -> None:
     batches = TrainingBatches(study, TASKS, np.arange(20), 5, fresh_reads=True)
     made = []
     for workers, ahead in ((0, 2), (2, 1), (1, 4)):
-        sampler = EpochSampler(batches.steps)
-        sampler.start(4, 0)
+        sampler = RunSampler(batches.steps, 6, (4, 2))
         loading = loader(batches, sampler, workers, False, ahead)
         assert loading.prefetch_factor == (ahead if workers else None)
-        made.append(list(loading))
+        made.append([packed.to(torch.device("cpu")) for packed in loading])
     for one, *others in zip(*made, strict=True):
         for other in others:
             assert torch.equal(one.tokens_UL, other.tokens_UL)
             assert torch.equal(one.counts_BS, other.counts_BS)
 
 
-def test_a_resumed_epoch_begins_where_it_stopped() -> None:
-    sampler = EpochSampler(4)
-    for first, expected in (((2, 3), [(2, 3)]), ((3, 0), [(3, k) for k in range(4)])):
-        sampler.start(*first)
-        assert list(sampler) == expected
+@pytest.mark.parametrize("ranks", [SINGLE_RANK, Ranks(1, 2)])
+def test_a_batch_travels_in_one_piece(study: Study, ranks: Ranks) -> None:
+    """Also one without ASVs of its own, whose tensors are empty."""
+    for rows in (np.arange(5), np.arange(1)):
+        batch = share_of(make_batch(study, TASKS, rows), ranks, True)
+        (packed,) = loader([make_batch(study, TASKS, rows)], None, 1, False, 1, ranks, True)
+        received = packed.to(torch.device("cpu"))
+        assert type(received) is type(batch)
+        storages = set()
+        for name, value in vars(batch).items():
+            copy = getattr(received, name)
+            if isinstance(value, torch.Tensor):
+                assert copy.dtype == value.dtype and torch.equal(copy, value), name
+                storages.add(copy.untyped_storage().data_ptr())
+            else:
+                assert copy == value, name
+        assert len(storages - {0}) == 1
+
+
+def test_a_resumed_run_begins_where_it_stopped() -> None:
+    last = [(3, k) for k in range(4)]
+    for first, expected in (((2, 3), [(2, 3), *last]), ((3, 0), last), ((4, 0), [])):
+        sampler = RunSampler(4, 4, first)
+        assert (list(sampler), len(sampler)) == (expected, len(expected))
 
 
 def test_fixed_batches_cover_all_rows(study: Study) -> None:

@@ -33,7 +33,7 @@ from aam.training import checkpoints
 from aam.training.checkpoints import TrainingProgress
 from aam.training.finite import FiniteCheck, replay
 from aam.training.fit import fit, freeze_unused, make_optimizer, make_schedule, optimizer_steps
-from aam.training.loader import EpochSampler, TrainingBatches, loader
+from aam.training.loader import RunSampler, TrainingBatches, loader
 from aam.training.loop import TrainingLoop
 from aam.training.module import GradientStep, LossWeights, TrainingModule
 from aam.training.observers import Observer
@@ -287,11 +287,15 @@ def spoiled_step(
 
 
 def train(
-    check: FiniteCheck, training: TrainingBatches, observers: Sequence[Observer] = ()
+    check: FiniteCheck,
+    training: TrainingBatches,
+    observers: Sequence[Observer] = (),
+    workers: int = 0,
 ) -> TrainingLoop:
     """Run a training loop without validation and checkpoints."""
     ranks = check.communicator.ranks
-    batches = loader(training, EpochSampler(training.steps), 0, False, ranks=ranks)
+    sampler = RunSampler(training.steps, check.task.loop.epochs)
+    batches = loader(training, sampler, workers, False, ranks=ranks)
     optimizer = make_optimizer(check.task, check.task.loop)
     for group in optimizer.param_groups:
         group["fused"] = True  # as on a GPU

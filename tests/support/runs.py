@@ -98,5 +98,5 @@ def validate(
     batches = FixedBatches(study, config.plan, rows, batch_size)
     task.eval()
     for batch in loader(batches, None, 0, False):
-        task.validation_step(batch)
+        task.validation_step(batch.to(torch.device("cpu")))
     return task.validation_metrics()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import biom
@@ -15,17 +17,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.contract.options.groups import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
-from aam.data.batches import BatchPlan, balanced_order
+from aam.contract.options.groups import (
+    LoopOptions,
+    PhylogenyOptions,
+    SampleOptions,
+    SplitOptions,
+    TableOptions,
+)
+from aam.data.batches import Batch, BatchPlan, balanced_order
 from aam.data.study import Study, load_study
 from aam.distributed.environment import even_slice
 from aam.evaluation.splits import split_samples, write_splits
 from aam.inference.outputs import encode_asvs, write_study_embeddings
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
+from aam.training.checkpoints import Row
+from aam.training.finite import FiniteCheck
 from aam.training.labelled_study import choose_depth, deep_enough
 from aam.training.loader import TrainingBatches
+from aam.training.module import GradientStep, LossWeights, TrainingModule
+from aam.training.observers import Observer
 from tests.support.commands import aam
+from tests.support.rank_steps import train as train_loop
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 
@@ -81,6 +94,46 @@ def test_even_batches_contain_the_same_samples_as_random_ones(study: Study) -> N
     assert seen == [rows.tolist()] * 2
     assert [len(batch) for batch in made[False]] == [len(batch) for batch in made[True]]
     assert made[False] != made[True]
+
+
+class Marked(TrainingBatches):
+    """Training batches that leave a file for each that is loaded."""
+
+    folder = Path()
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        batch = super().__getitem__(key)
+        (self.folder / f"{key[0]}-{key[1]}").touch()
+        return batch
+
+
+class AwaitsNextEpoch(Observer):
+    """Observer that waits at the end of each epoch for the first batch of the next one."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        self.folder, self.epochs = folder, epochs
+        self.loaded: list[bool] = []
+
+    def epoch_ends(self, history: Sequence[Row]) -> None:
+        path, end = self.folder / f"{len(history)}-0", time.monotonic() + 20
+        while len(history) < self.epochs and not path.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.loaded.append(path.exists())
+
+
+@pytest.mark.medium
+def test_workers_load_the_next_epoch_while_this_one_ends(study: Study, tmp_path: Path) -> None:
+    loop = LoopOptions(epochs=3, batch_size=6)
+    torch.manual_seed(0)
+    network = Encoder(NetworkShape(study.tokens_FL.shape[1], 8, 2, 1), "unweighted")
+    task = TrainingModule(network, LossWeights(), loop, steps=12)
+    batches = Marked(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
+    batches.folder = tmp_path
+    observer = AwaitsNextEpoch(tmp_path, loop.epochs)
+    check = FiniteCheck(GradientStep(task, task), (), tmp_path, lambda name, fact: None)
+    train_loop(check, batches, observers=[observer], workers=1)
+    assert observer.loaded == [True, True, False]
+    assert len(list(tmp_path.iterdir())) == 12
 
 
 PLAN = BatchPlan(1, 100, 1024, mask_ratio=0.15, metric="unweighted")
