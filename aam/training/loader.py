@@ -6,6 +6,8 @@ stopped and resumed.
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 from collections.abc import Iterator
 from functools import partial
 
@@ -106,6 +108,16 @@ class RunSampler(Sampler[StepKey]):
         epoch, step = self.first
         begin, end = epoch * self.steps + step, self.epochs * self.steps
         return (divmod(number, self.steps) for number in range(begin, end))
+
+
+@atexit.register
+def kill_workers() -> None:
+    """End the workers of loaders that exist when the program exits."""
+    # Its last exception may hold a loader. `multiprocessing` would send SIGTERM, which workers
+    # ignore, and wait for their end.
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def loader(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -134,6 +136,28 @@ def test_workers_load_the_next_epoch_while_this_one_ends(study: Study, tmp_path:
     train_loop(check, batches, observers=[observer], workers=1)
     assert observer.loaded == [True, True, False]
     assert len(list(tmp_path.iterdir())) == 12
+
+
+UNCAUGHT = """
+import sys
+from pathlib import Path
+import numpy as np
+from aam.data.batches import BatchPlan, FixedBatches
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.data.study import load_study
+from aam.training.loader import loader
+study = load_study(TableOptions(table=Path(sys.argv[1])), PhylogenyOptions())
+batches = iter(loader(FixedBatches(study, BatchPlan(1, 100, 64), np.arange(8), 2), None, 2, False))
+next(batches)
+raise SystemExit(7)
+"""
+
+
+@pytest.mark.medium
+def test_a_program_ends_whose_loader_is_in_use(study_dir: Path) -> None:
+    """Workers ignore SIGTERM, by which Python ends its children."""
+    argv = [sys.executable, "-c", UNCAUGHT, study_dir / "table.biom"]
+    assert subprocess.run(argv, timeout=100, check=False).returncode == 7
 
 
 PLAN = BatchPlan(1, 100, 1024, mask_ratio=0.15, metric="unweighted")
