@@ -265,9 +265,10 @@ def _idle_gpus(image: Image | None, hardware: Hardware, inputs: LaunchInputs) ->
         for_processor = image.vendor == CPU
         if use == "automatic" or (use == "allocated" and for_processor):
             return None
-        evidence = f"image {image.name}" if for_processor else hardware.absent
+        if not for_processor:
+            return Unavailable(cause, hardware.absent, WITHOUT_GPU)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
-        return Unavailable(cause, evidence, remedy)
+        return Unavailable(cause, f"image {image.name}", remedy)
     if hardware.groups and (image is None or not obstacles):
         names = ", ".join(map(str, hardware.groups))
         whose = f"image {image.name}" if image else f"PyTorch {native.torch} in {native.python}"

@@ -305,8 +305,10 @@ def test_a_request_for_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="requested and none can be used") as caught:
             decide(host, use="required")
         assert reason in str(caught.value)
-        with pytest.raises(Unavailable, match="requested and none can be used: image cpu"):
+        with pytest.raises(Unavailable, match=r"used: image cpu; name an image for the GPUs"):
             decide(host, use="required", image="cpu")
+        with pytest.raises(Unavailable, match=f"{reason}.*; add --device cpu"):
+            decide(host, use="required", image="rocm64", force=True)
         with pytest.raises(Unavailable, match="requested and none can be used"):
             decide(host, use="required", runtime="native")
 
