@@ -54,6 +54,7 @@ def part(line: Sequence[str], stop: Stop | None = None, ignored: Any = None) -> 
     pid = os.fork()
     if pid == 0:
         os.setpgrp()
+        signal.signal(HUP, signal.SIG_DFL)  # these tests may run under nohup
         if ignored is not None:
             signal.signal(ignored, signal.SIG_IGN)
         steps = [0]
