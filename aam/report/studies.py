@@ -82,8 +82,8 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
     caption = (
-        "Squares: each study, predicted by models of the others, with 95 % intervals over its own "
-        f"samples or subjects; dashed: a guess ({guess:g})."
+        "Squares: each study, predicted by models that it did not train, with 95 % intervals over "
+        f"its own samples or subjects; dashed: a guess ({guess:g})."
     )
     if summary is None:
         caption += " Two studies, or fewer with an interval, have no summary."
