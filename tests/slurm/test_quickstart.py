@@ -2,11 +2,10 @@
 
 They are taken from the code blocks of the document and run in one shell of an ordinary user, as
 they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has a partition
-`cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
-/etc/aam/sites, which has precedence over that of the launcher and which this shell alone sees,
-describes this cluster under the name `cosmos`: it has no GPU but those that Slurm counts, and
-names the image `rocm63`, for the processor, which is built from the lock of `cpu`, whose PyTorch
-the base image has. Of the acceptance some short parts are measured.
+`cluster`, `singularity` is Apptainer, `module` a function, and the study is small. The repository's
+site `cosmos` describes this cluster: it has no GPU but those that Slurm counts, and names the image
+`rocm63`, for the processor, which is built from the lock of `cpu`, whose PyTorch the base image
+has. Of the acceptance some short parts are measured.
 """
 
 from __future__ import annotations
@@ -30,15 +29,6 @@ from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
 
 COSMOS = Path("/cosmos")
-SETTINGS = Path("/etc/aam")
-MOUNTED = f"""mount -t tmpfs tmpfs {SETTINGS}
-mkdir {SETTINGS}/sites
-cp "$1" {SETTINGS}/sites/cosmos.yaml
-shift
-exec "$@"
-"""
-"""Runs a command with a site file that the rest of the machine does not see."""
-
 SHORT = " --device cpu --minutes 10 --parts host launch nodes"
 AGAIN = "--resume-from auto --epochs 5"
 """Continues a run that was stopped after its second epoch, to a near end."""
@@ -53,7 +43,6 @@ NOT_CLONED = shutil.ignore_patterns(
 def cluster() -> Iterator[Cluster]:
     if COSMOS.exists():
         pytest.fail(f"'{COSMOS}' is there already, and the test makes it")
-    SETTINGS.mkdir(exist_ok=True)
     folder = Path("/var/tmp") / f"aam-quickstart-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
@@ -71,15 +60,6 @@ def prepare(cluster: Cluster) -> None:
     """Make what the machine and the user have before the first command."""
     repository = cluster.folder / "repository"
     shutil.copytree(ROOT, repository, ignore=NOT_CLONED)
-    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
-    locks = repository / "containers/locks"
-    shutil.copy(locks / "cpu.txt", locks / "rocm63.txt")
-    for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
-        subprocess.run([*git, *argv], check=True)
-    subprocess.run(["chown", "-R", f"{USER}:", str(repository)], check=True)
-    for place in (HOME, COSMOS / "vast/scratch" / USER):
-        place.mkdir(parents=True)
-        shutil.chown(place, USER, USER)
     arguments = {"BASE": base_with_pytorch(), "SNAPSHOT": "base", "TORCH": "2.13.0+cpu",
                  "TORCH_INDEX": "pypi"}  # fmt: skip
     site = {
@@ -90,7 +70,16 @@ def prepare(cluster: Cluster) -> None:
         "image_dir": f"{COSMOS}/vast/scratch/$USER/containers", "image": "rocm63",
         "images": {"rocm63": {"vendor": "cpu", "room": [5, 1], "arguments": arguments}},
     }  # fmt: skip
-    (cluster.folder / "cosmos.yaml").write_text(yaml.safe_dump(site))
+    (repository / "launcher/sites/cosmos.yaml").write_text(yaml.safe_dump(site))
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    locks = repository / "containers/locks"
+    shutil.copy(locks / "cpu.txt", locks / "rocm63.txt")
+    for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run([*git, *argv], check=True)
+    subprocess.run(["chown", "-R", f"{USER}:", str(repository)], check=True)
+    for place in (HOME, COSMOS / "vast/scratch" / USER):
+        place.mkdir(parents=True)
+        shutil.chown(place, USER, USER)
 
 
 def commands() -> list[str]:
@@ -113,8 +102,7 @@ class Shell:
         }  # fmt: skip
         named = [f"{name}={value}" for name, value in variables.items()]
         self.process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-ec", MOUNTED, "sh", str(cluster.folder / "cosmos.yaml"),
-             "runuser", "-u", USER, "--", "env", "-i", *named, "bash"], cwd="/", text=True,
+            ["runuser", "-u", USER, "--", "env", "-i", *named, "bash"], cwd="/", text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self.run("module() { echo module $*; }; export -f module")
