@@ -56,6 +56,25 @@ class LabelledSamples:
     classes: tuple[str, ...] = ()
 
 
+def are_classes(cells: Sequence[str]) -> bool:
+    """Return whether the values of a column are words that samples share, as names of classes are.
+
+    Single cells that are no numbers, or decimal commas, are errors in a column of numbers; dates
+    and ids differ in nearly all samples.
+
+    >>> are_classes(["sick", "well", "sick", "NA", "well"]), are_classes(["4,5", "5,1", "high"])
+    (True, False)
+    """
+    known = [cell.replace(",", ".") for cell in cells if not is_missing(cell)]
+    words = int(np.isnan(as_numbers(known)).sum())
+    return 2 * words > len(known) and not _as_ids(len(set(known)), len(known))
+
+
+def _as_ids(classes: int, samples: int) -> bool:
+    """Return whether a column has too many classes for a classifier, as ids and numbers have."""
+    return 2 * classes > samples > _FEW_SAMPLES
+
+
 def read_labels(
     target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
 ) -> LabelledSamples:
@@ -161,8 +180,7 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
     """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
     classes, samples = sorted(counts), counts.total()
     are_numbers = not np.isnan(as_numbers(classes)).any()
-    # More classes than half of the samples: numbers or ids, which a classifier cannot learn.
-    if 2 * len(classes) > samples > _FEW_SAMPLES:
+    if _as_ids(len(classes), samples):
         if are_numbers:
             raise DataError(
                 f"The column '{column}' is numeric",

@@ -6,15 +6,14 @@ import os
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from aam.console import info
 from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.commands.train import Train
 from aam.data.inspection import Inspection, MetadataColumn
-from aam.data.metadata import Metadata, as_numbers
+from aam.data.metadata import Metadata
 from aam.data.study import Study
+from aam.data.targets import are_classes
 from aam.evaluation.confounding import Association, leading
 from aam.evaluation.intervals import TITLES
 from aam.members.option_checks import resolve
@@ -38,15 +37,10 @@ def inspect_target(
         return None
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
         return None
-    texts = metadata.values(column, study.table.sample_ids)
-    # A few cells that are no numbers, or decimal commas, are errors in a numeric column.
-    known = [text.replace(",", ".") for text in texts.tolist() if text]
-    words = bool(2 * np.isnan(as_numbers(known)).sum() > len(known))
-    classifier = options.classifier or (words and not options.ordinal)
+    classes = are_classes(metadata.values(column, study.table.sample_ids).tolist())
+    classifier = options.classifier or (classes and not options.ordinal)
     if classifier and not options.classifier:
-        inspection.warn(
-            "target", f"'{column}' has words: aam train needs --classifier or --ordinal"
-        )
+        inspection.fact("target", f"'{column}' has words: aam train predicts its classes")
     # The options of a training of the same files and column. It needs a folder; a preview writes
     # nothing to it.
     values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}

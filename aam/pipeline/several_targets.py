@@ -21,12 +21,13 @@ from aam.contract.files import atomic_write
 from aam.contract.options import specs
 from aam.contract.options.command_line import typed
 from aam.contract.options.commands.train import Train
-from aam.contract.options.conditions import without_effect
+from aam.contract.options.conditions import require_consistent, without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import target_folder
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.study import Study
+from aam.data.targets import are_classes
 from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
@@ -57,9 +58,8 @@ def train_targets(options: Train) -> None:
         UsageError: options that one target alone can have.
         DataError: two targets have no sample in common.
     """
-    columns: tuple[str, ...] = (options.target.metadata_column,)
-    if "," in columns[0]:
-        columns = listed_columns(columns, read_metadata(options.target.metadata))
+    metadata = read_metadata(options.target.metadata)
+    columns = listed_columns((options.target.metadata_column,), metadata)
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     # As the command line's options, those of single targets may have no effect.
     for column, values in of_target.items():
@@ -68,7 +68,7 @@ def train_targets(options: Train) -> None:
             if sentence not in known:
                 warn(f"--loss-config, '{column}': {sentence}")
     if len(columns) == 1:
-        run(dataclasses.replace(options, **of_target.get(columns[0], {})))
+        run(_of_words(dataclasses.replace(options, **of_target.get(columns[0], {})), metadata))
         return
     check_targets(options, columns)
     folder, around = options.run.output_dir, options.run
@@ -82,13 +82,14 @@ def train_targets(options: Train) -> None:
     splits = folder / "splits.tsv"
 
     def of_column(column: str, path: Path) -> Train:
-        return dataclasses.replace(
+        of_one = dataclasses.replace(
             options,
             target=dataclasses.replace(options.target, metadata_column=column),
             split=dataclasses.replace(options.split, splits=path),
             run=dataclasses.replace(around, output_dir=folders[column]),
             **of_target.get(column, {}),
         )
+        return _of_words(of_one, metadata)
 
     study, metadata = read_inputs(options, sequence_length(options))
     # All targets are checked before the folder is changed: until then the splits of the samples
@@ -125,6 +126,22 @@ def train_targets(options: Train) -> None:
         }
         write_table(folder / "predictions.tsv", join_targets(tables))
         record.finish()
+
+
+def _of_words(options: Train, metadata: Metadata) -> Train:
+    """Predict the classes of a column of words, unless an option states the type of the target.
+
+    Raises:
+        UsageError: an option of numbers alone.
+    """
+    target = options.target
+    cells = metadata.columns.get(target.metadata_column, ())
+    if target.type != "regression" or not are_classes(cells):
+        return options
+    info(f"'{target.metadata_column}' has words: its classes are predicted (--classifier).")
+    options = dataclasses.replace(options, target=dataclasses.replace(target, classifier=True))
+    require_consistent(options)
+    return options
 
 
 def _write_common_splits(

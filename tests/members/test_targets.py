@@ -48,6 +48,24 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_words_are_classes_and_numbers_are_not(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--members", "kernel", "--folds", 3, "--group-column", "subject")
+    assert train(study, tmp_path / "both", *args, columns="ph,site") == 0
+    assert "'site' has words" in capsys.readouterr().err
+    assert "p_site-1" in read(tmp_path / "both" / "target-site" / "predictions.tsv")
+    assert "lower" in read(tmp_path / "both" / "target-ph" / "predictions.tsv")
+    # As with the option.
+    assert train(study, tmp_path / "site", *args, columns="site") == 0
+    assert train(study, tmp_path / "option", *args, "--classifier", columns="site") == 0
+    tables = [(tmp_path / name / "predictions.tsv").read_bytes() for name in ("site", "option")]
+    assert tables[0] == tables[1]
+    # An option of numbers alone is refused, not ignored.
+    assert train(study, tmp_path / "range", *args, "--output-min", 0, columns="site") == 64
+    assert "--output-min 0.0 with --classifier" in capsys.readouterr().err
+
+
 def test_a_file_of_the_user_is_no_target(run: Path, study: Path, tmp_path: Path) -> None:
     held = shutil.copytree(run / "target-ph", tmp_path / "run")
     (held / "target-genes.tsv").write_text("mine")

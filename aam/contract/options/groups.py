@@ -251,7 +251,10 @@ class TargetOptions:
     metadata_column: str = required_option(
         "Metadata column to predict; `aam train` takes several as a,b."
     )
-    classifier: bool = basic_option("Predict a category instead of a number.", default=False)
+    classifier: bool = basic_option(
+        "Predict a category instead of a number; `aam train` does so by itself for words.",
+        default=False,
+    )
     positive_class: str | None = option(
         "The class of two that effects, ROC, calibration and `part of` are of. Default: the second "
         "in the order of their names.",
