@@ -41,13 +41,10 @@ from aam.evaluation.metrics import (
     metric_text,
     value_of,
 )
+from aam.evaluation.splits import MIN_UNITS
 
 LEVEL = 0.95
 """Level of the confidence intervals."""
-
-MIN_UNITS = 6
-"""Units from which there is an interval, of an AUC in each of two classes. No method that takes the
-units as they are holds its level with fewer (Cameron, Gelbach and Miller 2008)."""
 
 _MAX_REPLICATES = 200
 """Blocks of units that are left out in turn; the quantile of t is within 1 % of the normal one."""

@@ -43,7 +43,6 @@ from scipy.stats import norm, t
 from aam.arrays import F64, Codes
 from aam.evaluation.intervals import (
     LEVEL,
-    MIN_UNITS,
     NO_SKILL,
     ResampledMetrics,
     Score,
@@ -62,6 +61,7 @@ from aam.evaluation.metrics import (
     ScoredPredictions,
     value_of,
 )
+from aam.evaluation.splits import MIN_UNITS
 
 MIN_SUMMARISED = 3
 """Studies from which there is a summary. Of two the spread is known by nothing but the prior."""

@@ -42,7 +42,6 @@ from aam.evaluation.external_validation import (
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
     LEVEL,
-    MIN_UNITS,
     NO_SKILL,
     TITLES,
     ResampledMetrics,
@@ -52,6 +51,7 @@ from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
+from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.number_format import fixed, significant
 

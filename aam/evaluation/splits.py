@@ -30,7 +30,6 @@ from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata, groups
-from aam.evaluation.intervals import MIN_UNITS
 
 if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
@@ -39,6 +38,10 @@ PARTS = ("train", "validation", "test")
 HEADER = [ID_HEADER, "fold", "split", "group", "repeat"]
 FILE_GROUPS = "the splits file"
 """Name of the groups that a splits file has, where no column of the metadata is named."""
+
+MIN_UNITS = 6
+"""Groups, or samples, from which a score has an interval, an AUC in each of two classes. No method
+that takes them as they are holds its level with fewer (Cameron, Gelbach and Miller 2008)."""
 
 FOLDS = 5
 """Folds of a cross-validation where none are given; one for each group if there are fewer."""

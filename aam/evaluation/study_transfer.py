@@ -18,10 +18,10 @@ import numpy as np
 from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import MIN_UNITS, scored_metrics
+from aam.evaluation.intervals import scored_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ResampledMetric, ScoredPredictions, accuracy, value_of
-from aam.evaluation.splits import Split, make_splits
+from aam.evaluation.splits import MIN_UNITS, Split, make_splits
 
 Predict = Callable[[Folds, str], F64]
 

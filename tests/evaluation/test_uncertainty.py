@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from aam.evaluation.calibration import calibrate, fit_temperature, half_width, held_out_half_widths
-from aam.evaluation.intervals import MIN_UNITS, Score, resample_metrics, units_of
+from aam.evaluation.intervals import Score, resample_metrics, units_of
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.scores import sentence
+from aam.evaluation.splits import MIN_UNITS
 from benchmarks.intervals import coverage
 
 
