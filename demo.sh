@@ -36,7 +36,7 @@ step "The example: a simulated study, in which three ASVs decide a response"
 aam-launch example --planted 3 --output-dir "$study"
 
 step "Inspect: what is wrong or noteworthy, before any training"
-aam-launch inspect "$study/table.biom" --metadata "$study/metadata.tsv" --metadata-column response
+aam-launch inspect "$study/table.biom" "$study/metadata.tsv" response
 
 step "Train: kernel and forest predict the response of subjects that they have not seen"
 aam-launch train "$study/table.biom" "$study/metadata.tsv" response --group-column subject \

@@ -61,7 +61,7 @@ def run_example(options: Example) -> None:
         )
     else:
         table, described = (folders[0] / name for name in OF_A_STUDY)
-        info(f"Next: aam inspect {table} --metadata {described} --metadata-column ph")
+        info(f"Next: aam inspect {table} {described} ph")
 
 
 def run_prepare(options: Prepare) -> None:

@@ -53,6 +53,7 @@ def test_a_study_without_faults(
     args = (study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
     tree = ("--tree", study_dir / "tree.nwk")
     status, found = inspected(*args, *tree, "--metadata-column", "ph")
+    assert inspected(args[0], args[2], "ph", *tree) == (status, found)
     assert status == 0 and not [key for key in found if key[0] == "error"]
     real = load_table(str(study_dir / "table.biom"))
     features, samples = real.shape

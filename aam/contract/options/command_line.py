@@ -366,10 +366,11 @@ def parse_command(
     if (file := given.pop(CONFIG.flag, None)) is not None:
         given = {**read_config(file, options, command), **given}
     output, column = "--output-dir", given.get("--metadata-column")
-    if (leading := leading_flags(command)) and output not in given and column is not None:
+    named_after = bool(leading_flags(command)) and any(spec.flag == output for spec in options)
+    if named_after and output not in given and column is not None:
         given[output] = Path(output_folder(command, str(column)))
     if not incomplete:
-        named = [spec for spec in options if not leading or spec.flag != output]
+        named = [spec for spec in options if not named_after or spec.flag != output]
         _require_all(named, given, command)
         require_consistent(_built(command, given))
     return given

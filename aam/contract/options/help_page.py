@@ -102,7 +102,9 @@ def page(
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
     leading = leading_flags(command)
-    values = [flag[2:].replace("-", "_").upper() for flag in leading]
+    demanded = {spec.flag for spec in required}
+    names = {flag: flag[2:].replace("-", "_").upper() for flag in leading}
+    values = [name if flag in demanded else f"[{name}]" for flag, name in names.items()]
     values += [
         f"{'' if spec.first else spec.flag + ' '}{metavar(spec)}"
         for spec in required

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from aam.contract.options import ZERO_OR_MORE, basic_option, option, required_option
 from aam.contract.options.groups import (
@@ -136,14 +136,14 @@ class Inspect:
     error.
 
     Examples:
-        aam inspect table.biom --metadata metadata.tsv --metadata-column age --report age.html
+        aam inspect table.biom metadata.tsv age --report age.html
         aam inspect table.qza --sequences rep-seqs.qza --tree tree.qza --json
     """
 
+    leading: ClassVar = ("--table", "--metadata", "--metadata-column")
+
     table: Path = required_option(
-        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`; "
-        "`--table` can be omitted.",
-        first=True,
+        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
     )
     sequences: Path | None = basic_option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
