@@ -160,7 +160,7 @@ def test_tune_keeps_what_is_faster_and_the_same(
     assert "# cost: same up to rounding: the first 20 losses are equal" in text
 
     shown = capsys.readouterr()
-    table = [line.rstrip() for line in shown.out.splitlines() if " cost=0.0" in line]
+    table = [line.rstrip() for line in shown.out.splitlines() if line.startswith("cost=0.0")]
     assert len(table) == 2 and table[0].split()[-1] == "kept"
     assert max(map(len, table)) <= 80
     assert "2.00 times as fast" in shown.err
