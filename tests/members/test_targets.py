@@ -26,6 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata["depth of site"] = [f"{value:.3f}" for value in depth]
     metadata["early"] = metadata["ph"].where(metadata.index < 40, "")
     metadata["late"] = metadata["ph"].where(metadata.index >= 40, "")
+    metadata["place"] = "here"
     metadata.loc[:9, "ph"] = ""
     metadata.loc[70:, "depth of site"] = "not collected"
     metadata.to_csv(folder / "metadata.tsv", sep="\t", index=False)
@@ -200,8 +201,8 @@ def test_every_target_is_checked_before_the_folder_is_made(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ("--members", "kernel", "--folds", 2)
-    assert train(study, tmp_path / "run", *args, columns="ph,subject") == 65
-    assert "The column 'subject' is not numeric" in shown(capsys)
+    assert train(study, tmp_path / "run", *args, columns="ph,place") == 65
+    assert "The column 'place' has one value only" in shown(capsys)
     assert not (tmp_path / "run").exists()
 
 
