@@ -135,7 +135,7 @@ def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path) -> Non
     one = replace(run, groups={name: f"g{k // 2}" for k, name in enumerate(run.sample_ids)})
     moved = run.scored.predicted + np.random.default_rng(0).normal(size=len(run.sample_ids))
     scored = replace(run.scored, predicted=moved)
-    other = replace(run, folder=Path("other"), scored=scored, groups={})
+    other = replace(run, folder=Path("other"), scored=scored, partitions=scored, groups={})
     found = []
     for pair in ((one, other), (other, one)):
         tables, _ = comparison(pair)
