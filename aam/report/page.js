@@ -19,6 +19,8 @@ function addCopy(place, shown, text) {
 for (const block of document.querySelectorAll("pre")) {
   const code = block.querySelector("code");
   addCopy(block, code, code.textContent);
+  // A line of a command ends at a blank, not at a hyphen of an option.
+  if (block.className === "shell") code.innerHTML = code.innerHTML.replace(/[^ ]+/g, '<span class="word">$&</span>');
 }
 for (const cell of document.querySelectorAll("th.id")) addCopy(cell, cell.querySelector("bdi"), cell.title);
 // A text box above a long table: rows whose cells or whole id contain its words, also those of the TSV alone.
