@@ -100,7 +100,8 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if ignored := [*without_effect(options), *given_twice(parsed.options, arguments)]:
+    undecided = getattr(options, "undecided", ())
+    if ignored := [*without_effect(options, undecided), *given_twice(parsed.options, arguments)]:
         from aam.console import warn  # rich takes 60 ms, which a command without messages saves
 
         for sentence in ignored:

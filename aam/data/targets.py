@@ -59,15 +59,26 @@ class LabelledSamples:
 def are_classes(cells: Sequence[str]) -> bool:
     """Return whether the values of a column are words that samples share, as names of classes are.
 
-    Single cells that are no numbers, or decimal commas, are errors in a column of numbers; dates
-    and ids differ in nearly all samples.
+    Single cells that are no numbers, decimal commas, and a word for values below a detection limit
+    are errors in a column of numbers; dates are numbers; ids differ in nearly all samples.
 
     >>> are_classes(["sick", "well", "sick", "NA", "well"]), are_classes(["4,5", "5,1", "high"])
     (True, False)
+    >>> are_classes(["low", "low", "low", "4.5", "5.1"]), are_classes(["2024-03-01"] * 3)
+    (False, False)
     """
-    known = [cell.replace(",", ".") for cell in cells if not is_missing(cell)]
-    words = int(np.isnan(as_numbers(known)).sum())
-    return 2 * words > len(known) and not _as_ids(len(set(known)), len(known))
+    known = [cell for cell in cells if not is_missing(cell)]
+    counts = Counter(known)
+    is_word = {
+        cell: bool(np.isnan(number)) and not number_remedy([cell], "")
+        for cell, number in zip(counts, as_numbers(list(counts)).tolist(), strict=True)
+    }
+    # Most of the samples, and most of the different values.
+    return (
+        2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known)
+        and 2 * sum(is_word.values()) > len(counts)
+        and not _as_ids(len(counts), len(known))
+    )
 
 
 def _as_ids(classes: int, samples: int) -> bool:
@@ -82,7 +93,7 @@ def read_labels(
     inside = rows_where(target.where, metadata, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
-    if target.positive_class is not None:
+    if target.positive_class is not None and target.classifier:
         labelled = _positive_last(labelled, column, normalized(target.positive_class))
     if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
         warn(
@@ -218,7 +229,10 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
 
 def _warn_of_single(column: str, counts: Counter[str]) -> None:
     if single := [name for name in sorted(counts) if counts[name] == 1]:
-        warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
+        warn(
+            f"Classes of '{column}' with a single sample: {first_few(single)}. A model that learns "
+            "such a class cannot be tested on it: merge it, or leave it out (--where)."
+        )
 
 
 def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F64:

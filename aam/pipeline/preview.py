@@ -110,10 +110,11 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
     pairs = np.unique(np.stack([codes_N, folds.labels.groups]), axis=1)
     groups_of = Counter(names[code] for code in pairs[0].tolist())
     samples_of = Counter(names[code] for code in codes_N.tolist())
-    if single := [name for name in groups_of if groups_of[name] == 1]:
-        size = f", {sum(samples_of[name] for name in single)} samples" if unit == "group" else ""
+    # Classes of one sample are named where the labels are read.
+    if single := [name for name in groups_of if groups_of[name] == 1 < samples_of[name]]:
+        size = f"{sum(samples_of[name] for name in single)} samples"
         warn(
-            f"Classes of '{column}' of a single {unit}: {first_few(single)}{size}. A model that "
+            f"Classes of '{column}' of a single group: {first_few(single)}, {size}. A model that "
             f"learns such a class cannot be tested on it: merge it, or leave it out (--where)."
         )
     if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.first.splits)]:

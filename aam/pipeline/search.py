@@ -51,7 +51,7 @@ from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
 from aam.contract.version import __version__
-from aam.data.metadata import as_numbers
+from aam.data.metadata import as_numbers, read_metadata
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import COMPARED
@@ -70,6 +70,7 @@ from aam.members.option_checks import choose_members
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.several_targets import classes_of_words
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads
 from aam.training.labelled_study import LabelledStudy, label_study, read_inputs
@@ -193,6 +194,7 @@ def search(options: Search) -> dict[str, Any] | None:
         NotFinite: no trial of a fold has a score.
     """
     import_optuna()
+    options = classes_of_words(options, read_metadata(options.target.metadata))
     base, axes = read_axes(options)
     metric, function = COMPARED[base.target.type]
     folder = options.run.output_dir

@@ -11,7 +11,7 @@ import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -37,6 +37,8 @@ from aam.pipeline.run import run
 from aam.training import run_folder
 from aam.training.labelled_study import label_study, read_inputs
 
+AnyTrain = TypeVar("AnyTrain", bound=Train)
+
 _OF_TARGET = (
     "target_transform",
     "target_penalty",
@@ -61,14 +63,18 @@ def train_targets(options: Train) -> None:
     metadata = read_metadata(options.target.metadata)
     columns = listed_columns((options.target.metadata_column,), metadata)
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
-    # As the command line's options, those of single targets may have no effect.
-    for column, values in of_target.items():
-        known = without_effect(options)
-        for sentence in without_effect(dataclasses.replace(options, **values)):
+    named: dict[str, Train] = {}
+    known = without_effect(options, options.undecided)
+    for column in columns:
+        target = dataclasses.replace(options.target, metadata_column=column)
+        of_one = dataclasses.replace(options, target=target, **of_target.get(column, {}))
+        named[column] = classes_of_words(of_one, metadata)
+        # As the command line's options, those of single targets may have no effect.
+        for sentence in without_effect(named[column]):
             if sentence not in known:
-                warn(f"--loss-config, '{column}': {sentence}")
+                warn(f"'{column}': {sentence}")
     if len(columns) == 1:
-        run(_of_words(dataclasses.replace(options, **of_target.get(columns[0], {})), metadata))
+        run(named[columns[0]])
         return
     check_targets(options, columns)
     folder, around = options.run.output_dir, options.run
@@ -82,14 +88,11 @@ def train_targets(options: Train) -> None:
     splits = folder / "splits.tsv"
 
     def of_column(column: str, path: Path) -> Train:
-        of_one = dataclasses.replace(
-            options,
-            target=dataclasses.replace(options.target, metadata_column=column),
+        return dataclasses.replace(
+            named[column],
             split=dataclasses.replace(options.split, splits=path),
             run=dataclasses.replace(around, output_dir=folders[column]),
-            **of_target.get(column, {}),
         )
-        return _of_words(of_one, metadata)
 
     study, metadata = read_inputs(options, sequence_length(options))
     # All targets are checked before the folder is changed: until then the splits of the samples
@@ -128,7 +131,7 @@ def train_targets(options: Train) -> None:
         record.finish()
 
 
-def _of_words(options: Train, metadata: Metadata) -> Train:
+def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
     """Predict the classes of a column of words, unless an option states the type of the target.
 
     Raises:

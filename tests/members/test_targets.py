@@ -27,6 +27,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata["early"] = metadata["ph"].where(metadata.index < 40, "")
     metadata["late"] = metadata["ph"].where(metadata.index >= 40, "")
     metadata["place"] = "here"
+    metadata["month"] = [f"2024-{1 + row % 4:02d}-01" for row in metadata.index]
+    metadata["limited"] = metadata["ph"].where(metadata.index < 20, "below detection")
     metadata.loc[:9, "ph"] = ""
     metadata.loc[70:, "depth of site"] = "not collected"
     metadata.to_csv(folder / "metadata.tsv", sep="\t", index=False)
@@ -62,9 +64,24 @@ def test_words_are_classes_and_numbers_are_not(
     assert train(study, tmp_path / "option", *args, "--classifier", columns="site") == 0
     tables = [(tmp_path / name / "predictions.tsv").read_bytes() for name in ("site", "option")]
     assert tables[0] == tables[1]
+    # The class of two has an effect on words, and none on numbers.
+    capsys.readouterr()
+    words = ("--where", "site in (site-1, site-2)", "--positive-class", "site-1")
+    assert train(study, tmp_path / "two", *args, *words, columns="ph,site") == 0
+    printed = shown(capsys)
+    assert "'ph': Without --classifier this option has no effect: --positive-class." in printed
+    assert printed.count("--positive-class") == printed.count("'site' has words") == 1
     # An option of numbers alone is refused, not ignored.
     assert train(study, tmp_path / "range", *args, "--output-min", 0, columns="site") == 64
     assert "--output-min 0.0 with --classifier" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("column", ["month", "limited"])
+def test_shared_dates_and_values_below_a_limit_are_no_classes(
+    column: str, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(study, tmp_path / "run", "--members", "kernel", columns=column) == 65
+    assert f"'{column}' is not numeric" in capsys.readouterr().err
 
 
 def test_a_file_of_the_user_is_no_target(run: Path, study: Path, tmp_path: Path) -> None:

@@ -213,14 +213,15 @@ def test_folds_of_one_class_are_scored_as_by_train(study_dir: Path, tmp_path: Pa
     metadata.to_csv(tmp_path / "m.tsv", sep="\t", index=False)
     given = [
         *("--table", str(study_dir / "table.biom"), "--metadata", str(tmp_path / "m.tsv")),
-        *("--metadata-column", "ill", "--classifier", "--group-column", "group"),
-        *("--folds", "5", "--members", "kernel"),
+        *("--metadata-column", "ill", "--group-column", "group", "--folds", "5"),
+        *("--members", "kernel"),
     ]
     search_options = ("--inner-folds", "3", "--trials", "1", "--vary", "target-transform=none")
     found = _search([*given, "--output-dir", str(tmp_path / "search"), *search_options])
     assert found is not None
     assert any(fold["outer"] is None for fold in found["folds"])
-    words = [*given, "--repeats", "1", "--output-dir", str(tmp_path / "run")]  # as a search has
+    # As a search has; of words it predicts the classes without the option.
+    words = [*given, "--classifier", "--repeats", "1", "--output-dir", str(tmp_path / "run")]
     run(build(Train, parse_command("train", words)))
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert found["outer"] == pytest.approx(scores["models"]["ensemble"]["metrics"]["auc"]["value"])

@@ -6,7 +6,7 @@ the text of a help page about them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from aam.contract.errors import UsageError
@@ -67,11 +67,14 @@ def require_consistent(options: Any) -> None:
         raise UsageError("Options that contradict each other", ", ".join(wrong), remedies)
 
 
-def without_effect(options: Any) -> list[str]:
-    """Return a sentence for each reason for which given options have no effect."""
+def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
+    """Return a sentence for each reason for which given options have no effect.
+
+    `undecided` are conditions that the command decides when it has read its inputs.
+    """
     ignored: dict[str, list[str]] = {}
     for kind, spec, _, condition in _violated(options):
-        if kind == "only_with":
+        if kind == "only_with" and condition not in undecided:
             ignored.setdefault(condition, []).append(spec.flag)
     return [
         f"Without {reason} {'these options have' if len(flags) > 1 else 'this option has'} "

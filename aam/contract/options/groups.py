@@ -252,7 +252,8 @@ class TargetOptions:
         "Metadata column to predict; `aam train` takes several as a,b."
     )
     classifier: bool = basic_option(
-        "Predict a category instead of a number; `aam train` does so by itself for words.",
+        "Predict a category instead of a number; `aam train` and `aam search` do so by "
+        "themselves for words.",
         default=False,
     )
     positive_class: str | None = option(

@@ -82,6 +82,8 @@ class Train:
     """
 
     leading: ClassVar = ("--table", "--metadata", "--metadata-column")
+    # A column of words is of classes, which is known when the metadata is read.
+    undecided: ClassVar = ("--classifier",)
 
     input: TableOptions
     target: TargetOptions
