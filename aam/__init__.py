@@ -8,22 +8,30 @@
 predicts, explains, plots and writes the report. docs/python.md shows all of it.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from aam.api import (
-        AAMClassifier,
-        AAMRegressor,
-        AamWarning,
-        Model,
-        compare,
-        inspect,
-        join_studies,
-        load,
-        unifrac,
-    )
-
 from aam.contract.version import __version__
+
+if TYPE_CHECKING:
+    from aam.api.arguments import unifrac
+    from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.inspection import inspect
+    from aam.api.joined_studies import join_studies
+    from aam.api.model import Model, compare, load
+    from aam.console import AamWarning
+
+_MODULES = {
+    "AAMClassifier": "api.estimators",
+    "AAMRegressor": "api.estimators",
+    "AamWarning": "console",
+    "Model": "api.model",
+    "compare": "api.model",
+    "inspect": "api.inspection",
+    "join_studies": "api.joined_studies",
+    "load": "api.model",
+    "unifrac": "api.arguments",
+}
 
 __all__ = [
     "AAMClassifier",
@@ -40,12 +48,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Python interface on first use: the launcher imports this package without torch."""
-    if name not in __all__:
+    """Import a name on first use: the launcher, and a kernel and a forest, need no PyTorch."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'aam' has no attribute '{name}'")
-    from aam import api
-
-    return getattr(api, name)
+    return getattr(importlib.import_module(f"aam.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from aam.api import AamWarning, load
+from aam import AamWarning, load
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.groups import DeviceOptions
