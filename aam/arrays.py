@@ -16,7 +16,6 @@ Rows = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int64]
 """Numbers of classes, groups or folds."""
 
-Flags = npt.NDArray[np.bool_]
 Tokens = npt.NDArray[np.uint8]
 """Nucleotides, codes of `aam.data.sequences`."""
 

@@ -287,13 +287,6 @@ def measure(
     return measured
 
 
-def first_not_finite(tensors: Tensors) -> str | None:
-    """Return the first tensor with a value that is not finite; None if all are."""
-    return next(
-        (name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())), None
-    )
-
-
 @dataclass(frozen=True)
 class Stack:
     """The stack that computed a golden run."""

@@ -29,7 +29,8 @@ def memory_available(root: Path = Path("/")) -> int:
     Args:
         root: where proc and sys are mounted.
     """
-    limits = [_free_on_host(root), _limit_of_cgroup(root), _free_address_space(root)]
+    free = _field(root / "proc/meminfo", "MemAvailable")
+    limits = [free, _limit_of_cgroup(root), _free_address_space(root)]
     return max(0, min((limit for limit in limits if limit is not None), default=_UNKNOWN))
 
 
@@ -83,10 +84,6 @@ def shown_size(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def _free_on_host(root: Path) -> int | None:
-    return _field(root / "proc/meminfo", "MemAvailable")
 
 
 def _limit_of_cgroup(root: Path) -> int | None:

@@ -104,10 +104,10 @@ def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
     measured = golden.measure(golden.weights(), batches, device, backends, precision)
     if isinstance(options, GoldenGenerate):
         # A reference with NaN would agree with nothing, on any stack.
-        if wrong := golden.first_not_finite(measured.tensors):
-            raise NotFinite(
-                "This stack computes values that are not finite", wrong, "run `aam check`"
-            )
+        for name, tensor in measured.tensors.items():
+            if not tensor.isfinite().all():
+                cause = "This stack computes values that are not finite"
+                raise NotFinite(cause, name, "run `aam check`")
         golden.write(folder, here, measured)
         info(f"{here}: {folder}")
         return 0

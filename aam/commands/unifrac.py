@@ -38,7 +38,9 @@ def run_unifrac(options: Unifrac) -> None:
         return
     device = _device(options)
     table, phylogeny = read_with_tree(options)
-    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
+    metric, alpha = options.unifrac_metric, options.unifrac_alpha
+    limit = options.input.max_memory_gb
+    size = GIB if isinstance(limit, str) else int(limit * GIB)
     # HDF5 is written tile by tile, so that the matrix need not fit in memory; the binaries of other
     # engines compute it whole.
     if output.suffix == ".h5" and options.engine not in ENGINES:
@@ -61,9 +63,3 @@ def _device(options: Unifrac) -> str:
     if options.engine not in ENGINES:
         print_device(device)
     return str(device)
-
-
-def _tile_bytes(options: Unifrac) -> int:
-    """Return the bytes that tiles may use."""
-    limit = options.input.max_memory_gb
-    return GIB if isinstance(limit, str) else int(limit * GIB)

@@ -116,8 +116,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     elsewhere = judged is not inputs
     assessment = None
     with suppress(AamError):  # the plan fails for the same reason
-        # Whatever image and engine are requested.
-        assessment = assess(judged, requested=False)
+        assessment = assess(judged)
     fitting = assessment.fitting if assessment else ()
     findings: list[Finding | AamError] = [*examine(inputs, assessment)]
     if host.live:

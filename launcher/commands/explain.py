@@ -52,7 +52,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if capture is None:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
-    assessment = assess(inputs, requested=False)
+    assessment = assess(inputs)
     try:
         host, plan = plan_launch(inputs)
     except AamError as refusal:

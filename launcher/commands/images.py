@@ -118,7 +118,7 @@ def _checked(options: Any) -> Any:
 def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     root = launcher_options.get(HOST) or Path("/")
     inputs = gather(Request("check", {}, launcher_options), root)
-    assessment, catalog = assess(inputs, requested=False), inputs.catalog
+    assessment, catalog = assess(inputs), inputs.catalog
     built = index.built(inputs.settings, catalog)
     # The first is what a launch takes, if it is built.
     fitting = [image.name for image in assessment.fitting]

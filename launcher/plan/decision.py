@@ -110,14 +110,10 @@ class Assessment(msgspec.Struct, frozen=True):
         return reason.evidence if step in MISFITS else str(reason)
 
 
-def assess(inputs: LaunchInputs, requested: bool = True) -> Assessment:
-    """Return every candidate of a launch, with the reason against each.
-
-    Without `requested` any image and engine may be chosen, whatever --image and --runtime say.
-    """
-    if not requested:
-        settings = replace(inputs.settings, image=AUTO, runtime=AUTO)
-        inputs = replace(inputs, settings=settings)
+def assess(inputs: LaunchInputs) -> Assessment:
+    """Return every image and engine, whatever --image and --runtime, and the reason against it."""
+    settings = replace(inputs.settings, image=AUTO, runtime=AUTO)
+    inputs = replace(inputs, settings=settings)
     hardware = hardware_of(inputs)
     candidates: dict[str, list[Candidate]] = {}
     for candidate in _candidates(inputs, hardware):
