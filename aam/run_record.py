@@ -117,11 +117,7 @@ class Record:
         self.started, self.began = now(), time.monotonic()
 
     def leave(self, facts: Mapping[str, Any]) -> None:
-        """Write the run record with `facts`, if the command wrote an output.
-
-        Raises:
-            CannotCreate: it cannot be written.
-        """
+        """Write the run record with `facts`, if the command wrote an output."""
         if hasattr(self.options, "run"):
             return  # a run folder, see aam.training.run_folder
         values = values_of(self.options)

@@ -197,9 +197,7 @@ def nearest_folder(path: str) -> str:
 def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFact, ...]:
     """Return the facts of every path of a command line, and of files named by run folders.
 
-    Args:
-        folder: to which paths are relative.
-        live: read the disk; it is not that of a captured host.
+    Paths are relative to `folder`; those of a captured host, not `live`, are not read.
     """
     facts = []
     for spec, path in (*request.paths("input"), *request.paths("output")):

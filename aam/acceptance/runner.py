@@ -290,11 +290,7 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: R
 def run_part(
     part: AcceptancePart[Any], context: Context, reference: Mapping[str, float]
 ) -> PartResult:
-    """Measure a part and compare the result; every failure is one sentence.
-
-    Args:
-        reference: speeds of the part in another file, by name.
-    """
+    """Measure a part, and compare its speeds with the reference; every failure is one sentence."""
     began = time.monotonic()
     measured: Measured | None = None
     outcome: Outcome = "failed"

@@ -174,9 +174,6 @@ def check_run_folder(
         overwrite: whether the run that it holds may be replaced, by its list of files.
         resumes: whether the run that it holds may be continued.
         resumable: whether the caller could continue it; that of Python cannot.
-
-    Raises:
-        CannotCreate: see the messages.
     """
     try:
         existing, files = run_files.recognized(folder), run_files.listed(folder)

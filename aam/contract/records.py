@@ -241,13 +241,8 @@ def yaml_entries(
 ) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML document: each value with its line.
 
-    An empty document is an empty mapping. 24:00:00 is text.
-
-    Args:
-        text: the document.
-        name: its file, for messages.
-        known: keys that may occur.
-        remedy: where to find them; "" lists them.
+    An empty document is an empty mapping. 24:00:00 is text. The error of a key that is not `known`
+    has the `remedy`, or lists those that are.
 
     Raises:
         ConfigurationError: it is no mapping, has an unknown key or one twice, or is broken.

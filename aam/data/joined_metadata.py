@@ -47,13 +47,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Relabelling:
-    """A column, or a value of a column, that gets another name.
-
-    Attributes:
-        column: name of the column in a file.
-        old: the value; "" for the column itself.
-        new: the other name.
-    """
+    """A column, or a value `old` of a column ("" for itself), that gets another name."""
 
     column: str
     old: str
@@ -207,13 +201,7 @@ def _with_names(part: Metadata, pair: Relabelling) -> Metadata:
 
 @dataclass(frozen=True)
 class StudyColumn:
-    """A column of one study.
-
-    Attributes:
-        study: name of the study.
-        values: its values that are not missing.
-        numbers: those that are numbers.
-    """
+    """A column of one study: its values that are not missing, and those that are numbers."""
 
     study: str
     values: Sequence[str]

@@ -71,13 +71,7 @@ class JoinedTables:
 
 
 def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:
-    """Open the tables of `aam prepare`; join them if there are several or ASVs are cut.
-
-    Args:
-        options: --table, --sequences, --studies and --trim-length.
-        block_bytes: largest size of a block of a table in memory.
-        budget: bytes of memory for reading each file.
-    """
+    """Open the tables of `aam prepare`; join them if there are several or ASVs are cut."""
     paths, files = options.table, options.sequences
     studies = study_names(options)
     named = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
@@ -156,11 +150,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
 
 
 def study_names(options: Prepare) -> tuple[str, ...]:
-    """Return the names of --studies; empty without the option.
-
-    Raises:
-        UsageError: files or names do not fit the number of tables, or a name cannot be one.
-    """
+    """Return the names of --studies, which must fit the files; empty without the option."""
     tables = len(options.table)
     of_tables = {
         "--sequences": options.sequences,

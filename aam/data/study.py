@@ -238,14 +238,7 @@ def _map_store(origin: StoreOrigin) -> Study:
 def with_phylogeny(
     table: FeatureTable, path: Path, options: PhylogenyOptions | Unifrac, input: TableOptions
 ) -> tuple[FeatureTable, Phylogeny]:
-    """Read the tree at `path`; keep its ASVs of the table, and the samples that have any of them.
-
-    Args:
-        table: feature table of the study.
-        path: Newick file of the phylogeny.
-        options: --drop-missing-asvs and --root-at-midpoint.
-        input: --drop-empty-samples and --max-memory-gb.
-    """
+    """Read the tree at `path`; keep its ASVs of the table, and the samples that have any."""
     phylogeny, columns = read_phylogeny(
         path,
         table.feature_ids,

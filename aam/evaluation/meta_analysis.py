@@ -290,15 +290,7 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:
-    """Average a metric over the studies in which it has an interval.
-
-    Args:
-        metric: a metric with an interval, such as "auc", "r2" or "mae".
-        studies: metrics of the model on the samples of each study.
-
-    Returns:
-        The summary; None with fewer than `MIN_SUMMARISED` such studies.
-    """
+    """Average a metric over the studies in which it has an interval; None with too few."""
     scale, name, spread = POOLED[metric]
     included = [model for model in studies if len(model.replicates[metric])]
     if metric == "auc" and all(len(model.scored.classes) == 2 for model in included):

@@ -152,11 +152,7 @@ def predict_table(
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
-    """Predict every sample of a table with a model and each of its members, see `predict_study`.
-
-    Raises:
-        AamError: see `load_study`.
-    """
+    """Predict every sample of a table with a model and each of its members."""
     known = loaded.performance
     if share.ranks.is_main:
         (info if known.better else warn)(known.sentence)

@@ -43,12 +43,7 @@ def weighted_sum(values_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tens
 
 
 class CommunityProfile(nn.Module):
-    """Standardized features of a sample; buffers, saved in the checkpoint.
-
-    Args:
-        max_bp: longest sequence in nucleotides.
-        features: number W of random features.
-    """
+    """Standardized features [B, W] of samples; buffers, saved in the checkpoint."""
 
     frequencies: Tensor
     phases: Tensor

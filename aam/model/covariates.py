@@ -46,11 +46,7 @@ class CovariateInputs:
         return cls(codes_BK, numbers_BJ)
 
     def with_unknown(self, rate: float) -> CovariateInputs:
-        """Return the inputs with a random part of the codes replaced by 0, the unknown category.
-
-        Args:
-            rate: probability with which each code is replaced, 0 to 1.
-        """
+        """Return the inputs with a part (0 to 1) of the codes set to 0, the unknown category."""
         # Vector 0 would have no gradient where every training sample has its categories.
         kept_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
         return CovariateInputs(self.codes_BK * kept_BK, self.numbers_BJ)
@@ -66,11 +62,7 @@ class CovariateInputs:
 
 
 class CovariateEmbedding(nn.Module):
-    """Vector [B, W] of the covariates.
-
-    Args:
-        shape: numbers of categories and of numeric inputs, and the width of their vectors.
-    """
+    """Vector [B, W] of the covariates."""
 
     def __init__(self, shape: CovariateShape) -> None:
         super().__init__()

@@ -54,13 +54,7 @@ class CountHead(nn.Module):
 
 
 class SampleEncoder(nn.Module):
-    """Transformer over the ASVs of each sample.
-
-    Args:
-        shape: sizes of the network.
-        backends: attention backends without and with a mask.
-        recompute: whether to use gradient checkpointing.
-    """
+    """Transformer over the ASVs of each sample."""
 
     def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()

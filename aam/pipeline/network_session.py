@@ -30,13 +30,7 @@ from aam.training.runtime import Runtime, check_resources, make_runtime
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSession(Session):
-    """Session of a run with a network, see `Session`.
-
-    Attributes:
-        base: pretrained encoder to start from; None without one.
-        make_runtime: chooses device, precision and attention backends, once the study is read.
-        ranks: the group of the ranks, to be ended.
-    """
+    """Session of a run with a network; `make_runtime` is called when the study is read."""
 
     base: PretrainedEncoder | None
     make_runtime: functools.partial[Runtime]

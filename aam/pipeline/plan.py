@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 class TrainingPlan:
     """What a run trains, resolved once from its options and its study.
 
-    Attributes:
-        members: names of the members.
-        target: column and type of the target.
-        study: samples, labels and splits.
-        folds: labels and splits of the estimators; numbers are transformed for them.
-        stratify: --stratify.
-        device: --device.
+    `folds` are those of the estimators, for which numbers are transformed.
     """
 
     members: tuple[str, ...]
@@ -53,15 +47,7 @@ class TrainingPlan:
 
 
 def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
-    """Plan the training of a labelled study.
-
-    Args:
-        options: as `resolve` returns them, with members and folds.
-        study: as `label_study` returns it.
-
-    Raises:
-        AamError: no model can be fitted to the training samples of a split, see `check_labels`.
-    """
+    """Plan the training of a labelled study; the options are those that `resolve` returns."""
     check_labels(options, study)
     limits = output_range(options.target.levels, options.output_min, options.output_max)
     # Named by their ids, samples without groups have the units of `aam compare`.

@@ -69,17 +69,11 @@ _EVENTS = re.compile(
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """Column of subjects with several samples, which the split divides.
-
-    Attributes:
-        column: its name.
-        groups: number of subjects with several samples.
-        values: value of each sample; "" where unknown.
-    """
+    """Column of subjects, of whom `groups` have several samples, which the split divides."""
 
     column: str
     groups: int
-    values: list[str]
+    values: list[str]  # of each sample; "" where unknown
 
     @property
     def labels(self) -> list[str]:
@@ -187,12 +181,6 @@ def find_repeated_samples(
 
 def alikeness(name: str, texts: Sequence[str], communities: Communities, labels: Labels) -> float:
     """Return how much likelier than by chance the nearest community has the same value.
-
-    Args:
-        name: name of a column.
-        texts: its value for each of N samples; "" where unknown.
-        communities: similarity of the samples with a similar target.
-        labels: target of the samples.
 
     Returns:
         Samples whose nearest comparable sample has the same value, over those expected; 0 where the

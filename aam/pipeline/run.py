@@ -158,9 +158,6 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
     Args:
         options: as `resolve` returns them; a network has its checkpoints in the run folder.
         labelled: the study.
-
-    Raises:
-        AamError: see `run`.
     """
     with start_session(options, labelled) as session:
         options = session.options

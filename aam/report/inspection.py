@@ -46,17 +46,9 @@ def write_inspection(
     name: str,
     place: Path,
 ) -> None:
-    """Write the page of a study; an existing page is replaced.
+    """Write the page of a study at `place`, titled `name`; an existing page is replaced.
 
-    Args:
-        found: findings, table and metadata.
-        target: labels of the samples of a training, and the columns that predict them; None
-            without a target.
-        name: title of the page.
-        place: path of the page.
-
-    Raises:
-        CannotCreate: it cannot be written.
+    `target` has the labelled samples of a training, and the columns that predict them.
     """
     table = None if inspection.study is None else inspection.study.table
     drawings, tiles = {}, []

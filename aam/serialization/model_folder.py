@@ -107,15 +107,7 @@ class _Header(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Content of `model.json`, and the place of the arrays.
-
-    Attributes:
-        path: path of the folder.
-        command: name of the command that wrote it.
-        members: settings of each member, by name.
-        facts: further entries, see `aam.members.model_file`.
-        files: description of each other file, by the name of its part.
-    """
+    """Content of `model.json`, whose further entries are `facts`, and the place of the arrays."""
 
     path: Path
     command: Command

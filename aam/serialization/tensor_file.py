@@ -40,9 +40,6 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     Args:
         path: file to write; an existing one is replaced when the new one is complete.
         content: nested values, in which any value may be a tensor on any device.
-
-    Raises:
-        CannotCreate: see `atomic_write`.
     """
     tensors: dict[str, Tensor] = {}
     # With NaN and Infinity, which Python's JSON has: an epoch in fp16 may have such sums.

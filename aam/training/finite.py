@@ -42,15 +42,7 @@ StepBatch = tuple[PackedBatch, int, int]
 
 
 class FiniteCheck:
-    """Check that ends a run at a loss, gradient or validation that is not finite.
-
-    Args:
-        step: computation of the gradients, also of a step that is repeated.
-        sample_ids: ids of the samples in the rows of the study.
-        checkpoint: path of the last checkpoint of the run, for the message.
-        record_fact: function that adds facts to the run record.
-        communicator: communicator of the ranks, all of which call the methods.
-    """
+    """Check that ends a run at a value that is not finite; all ranks call its methods."""
 
     def __init__(
         self,

@@ -161,14 +161,7 @@ def require(names: Sequence[LoggerName]) -> None:
 def open_loggers(
     run: RunOptions, options: Mapping[str, Any], folder: Path, name: str, step: int
 ) -> list[Logger]:
-    """Open the loggers of a fit, which go on in their runs if the fit is resumed.
-
-    Args:
-        run: loggers and run folder.
-        options: the options of the run, as the configuration of its network has them.
-        folder, name: folder and name of the fit.
-        step: optimizer steps that are made already.
-    """
+    """Open the loggers of a fit; after `step` optimizer steps they go on in their runs."""
     # With the checkpoints, which it belongs to: a folder that is replaced loses both.
     file, ids = folder / "checkpoints" / "trackers.json", dict[str, str]()
     if step and file.exists():

@@ -107,14 +107,7 @@ class TableBlocks:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """An open table file, unpacked, with the limits for reading it.
-
-    Attributes:
-        path: the file, for messages.
-        stream: its content from the first byte on.
-        block_bytes: largest size of a block; a larger sample is a block of its own.
-        budget: bytes of memory that reading may use.
-    """
+    """An open table file, unpacked, with the bytes that a block and all of it may take."""
 
     path: Path
     stream: io.BufferedReader
