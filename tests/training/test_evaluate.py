@@ -101,7 +101,7 @@ def test_predictions_of_another_column_are_warned_of(
     assert "'days' differs from the true values" in shown
     assert "in 2 of 3 samples" in shown
     text = "sample-id\tactual\tpredicted\na\tyes\tno\nb\tno\tno\nc\tno\tno\n"
-    assert evaluate(tmp_path, text, "--classifier", column="ill") == 0
+    assert evaluate(tmp_path, text, column="ill") == 0
     assert "in 1 of 3 samples" in " ".join(capsys.readouterr().err.split())
 
 

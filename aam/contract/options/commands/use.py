@@ -164,7 +164,7 @@ class Evaluate:
         aam evaluate --model age --table other.biom --metadata other.tsv \
         --metadata-column age --output age-elsewhere
         aam evaluate --predictions classes.tsv --metadata metadata.tsv \
-        --metadata-column diagnosis --classifier --output metrics.json --by site sex
+        --metadata-column diagnosis --output metrics.json --by site sex
     """
 
     model: Path | None = basic_option(
@@ -201,7 +201,7 @@ class Evaluate:
         default=(),
         metavar="COLUMN",
     )
-    classifier: bool = basic_option("The column is a category.", default=False)
+    classifier: bool = basic_option("The column is a category, as words are.", default=False)
     ordinal: tuple[str, ...] = basic_option(
         "The column is an ordered category: all of its categories, the lowest first, as a,b,c.",
         default=(),
