@@ -23,11 +23,10 @@ from aam.contract import run_files
 from aam.contract.errors import AamError, DataError
 from aam.contract.files import is_regular, sha256, write_json
 from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
+from aam.contract.options.command_line import OF_A_STUDY
 from aam.contract.options.commands import find
 from aam.contract.records import EDITED, RecordEntries, read_json_object
 from aam.contract.version import __version__
-
-_OF_A_STUDY = ("--table", "--sequences", "--metadata")
 
 _LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip
@@ -87,13 +86,13 @@ def read(path: Path) -> dict[str, Any]:
 def study_files(options: Any) -> dict[str, str]:
     """Return the files of the study that options name, by flag."""
     values = values_of(options)
-    return {flag: str(values[flag]) for flag in _OF_A_STUDY if values[flag] is not None}
+    return {flag: str(values[flag]) for flag in OF_A_STUDY if values[flag] is not None}
 
 
 def recorded_study_files(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of the study of a run record, by flag; absolute paths."""
     inputs = record.get("inputs", {})
-    return {flag: str(inputs[flag]["path"]) for flag in _OF_A_STUDY if flag in inputs}
+    return {flag: str(inputs[flag]["path"]) for flag in OF_A_STUDY if flag in inputs}
 
 
 def joinable(model: Path, other: Mapping[str, str]) -> dict[str, str]:

@@ -14,15 +14,13 @@ from aam.api.arguments import (
     Table,
     arguments,
     is_anndata,
-    library_call,
     metadata_file,
     path_argument,
+    table_files,
     tree_file,
-    written_table,
 )
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import TableOptions
 from aam.data.inspection import inspect as inspect_files
 from aam.pipeline.inspect_target import inspect_target
 from aam.report.inspection import write_inspection
@@ -74,12 +72,11 @@ def inspect(
     given = {"classifier": classifier, "ordinal": ordinal, "where": where}
     values = arguments(Inspect, {**given, "group_column": group_column, "metadata_column": column})
     page = None if report is None else path_argument("report", report, "None")
-    with library_call("inspect") as folder:
-        path, records = written_table(table, sequences, folder)
+    with table_files("inspect", table, sequences, drop_empty_samples) as (files, folder):
         options = Inspect(
-            table=path,
-            sequences=records,
-            drop_empty_samples=drop_empty_samples,
+            table=files.table,
+            sequences=files.sequences,
+            drop_empty_samples=files.drop_empty_samples,
             tree=tree_file(tree, folder),
             metadata=metadata_file(metadata, folder),
             report=page,
@@ -88,12 +85,11 @@ def inspect(
         require_consistent(options)
         if page is not None:
             require_page(page)
-        files = TableOptions(table=path, sequences=records, drop_empty_samples=drop_empty_samples)
         inspection, target = inspect_files(files, options.tree, options.metadata), None
         if column is not None and inspection.metadata is not None:
             target = inspect_target(inspection, options, inspection.metadata, column)
         if page is not None:
-            name = path.name if isinstance(table, (str, PathLike)) else "Table in memory"
+            name = files.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
             write_inspection(inspection, target, name, page)
     findings = [(one.severity, one.subject, one.text) for one in inspection.findings]
     return pd.DataFrame(findings, columns=["severity", "subject", "text"])

@@ -187,6 +187,11 @@ def _with_value(
     return np.array([row for row, _ in known], dtype=np.int64), [text for _, text in known]
 
 
+def spelling(name: str) -> str:
+    """Return the name of a class without its case and spaces, which may differ by hand."""
+    return " ".join(name.casefold().split())
+
+
 def _check_classes(column: str, counts: Counter[str]) -> None:
     """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
     classes, samples = sorted(counts), counts.total()
@@ -219,7 +224,7 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
     # Different spellings of a class by hand, which would be learnt as two.
     alike: dict[str, list[str]] = {}
     for name in classes:
-        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+        alike.setdefault(spelling(name), []).append(name)
     if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
         warn(
             f"Classes of '{column}' that differ in case or spaces alone: {first_few(same)}. "

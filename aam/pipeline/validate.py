@@ -26,7 +26,7 @@ from aam.contract.preflight import check_run_folder
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
 from aam.data.study import Study, load_study
-from aam.data.targets import label_samples
+from aam.data.targets import label_samples, spelling
 from aam.evaluation.calibration import calibrate
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.external_validation import (
@@ -200,12 +200,12 @@ def _class_codes(
     Names that differ in case and spaces alone are one class; samples of others are left out.
     """
     times = Counter(here[code] for code in codes.tolist())
-    plain = {" ".join(name.casefold().split()): code for code, name in enumerate(classes)}
+    plain = {spelling(name): code for code, name in enumerate(classes)}
     if len(plain) < len(classes):  # the training tells them apart
         plain = {}
     code_of = {name: classes.index(name) for name in here if name in classes}
     for name in here:
-        alike = plain.get(" ".join(name.casefold().split()))
+        alike = plain.get(spelling(name))
         if name not in code_of and alike is not None and alike not in code_of.values():
             info(f"'{name}' of '{column}' is taken for the class '{classes[alike]}' of the model.")
             code_of[name] = alike

@@ -146,9 +146,12 @@ def page(given: ReportInput, place: Path) -> str:
     shown = {picture.name: picture for pictures in drawn.values() for picture in pictures}
     first = next((shown[name] for name in _FIRST if name in shown), None)
     drawn = {name: [one for one in drawn[name] if one is not first] for name in drawn}
+    title = "Pretrained encoder"
+    if run.target is not None:
+        title = f"Prediction of {run.target}" + " in another study" * run.is_external
     return render(
         "page.html.j2",
-        title=_title(run),
+        title=title,
         sentence=heading(run),
         name=run.folder.resolve().name,
         finished=methods.timestamp(finished) if finished else "",
@@ -188,12 +191,6 @@ def page(given: ReportInput, place: Path) -> str:
         other_options=options_of_others,
         command=methods.command_line(run),
     )
-
-
-def _title(run: Run) -> str:
-    if run.target is None:
-        return "Pretrained encoder"
-    return f"Prediction of {run.target}" + " in another study" * run.is_external
 
 
 def heading(run: Run) -> str:

@@ -53,12 +53,12 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
-    ends = [guess, 1.0]
+    ends, texts = [guess, 1.0], []
     for study in studies.studies:
         score = study.metrics[metric]
         ends += [end for end in (score.value, score.lower, score.upper) if end is not None]
+        texts.append(study.left_out if score.value is None else score.text(metric))
     names = [shortened(study.study, _LETTERS) for study in studies.studies]
-    texts = [_interval(study, metric) for study in studies.studies]
     if summary is not None:
         ends += [summary.next_lower, summary.next_upper]
         names += ["mean", "next study"]
@@ -117,11 +117,6 @@ def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
     ends, colour = (summary.next_lower, summary.next_upper), SERIES[1]
     axes.plot(ends, (row + 1, row + 1), color=colour, lw=5, alpha=0.5, solid_capstyle="butt")
     axes.axhline(row - 0.5, color=INK, lw=0.8, alpha=0.3)
-
-
-def _interval(study: StudyScore, metric: str) -> str:
-    score = study.metrics[metric]
-    return study.left_out if score.value is None else score.text(metric)
 
 
 @styled

@@ -96,9 +96,9 @@ CONFIG = OptionSpec(
 )
 """Option of every command of `aam`; it stands for the options in its file."""
 
-_OF_A_STUDY = ("--table", "--sequences", "--metadata")
-"""Options of which a second file is another study; of others, such as --resume-from, the last value
-counts."""
+OF_A_STUDY = ("--table", "--sequences", "--metadata")
+"""Files of a study, of which a second one is of another study; of other options, such as
+--resume-from, the last value counts."""
 
 _NOT_FROM_A_RECORD = ("resume_from", "overwrite", "device", "num_workers", "cpu_threads")
 """Options that are not taken from a run record, like outputs: they would replace that run, or are
@@ -248,7 +248,7 @@ def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]
         times = flags.count(spec.flag) + flags.count(f"--no-{spec.flag[2:]}")
         if times < 2 or typing.get_origin(spec.type) is tuple:
             continue
-        if spec.flag in _OF_A_STUDY:
+        if spec.flag in OF_A_STUDY:
             remedy = "give one; several studies are joined first: `aam prepare --table A --table B "
             remedy += "--metadata A --metadata B --studies a,b --output both.aam`"
             raise UsageError(f"Several files as {spec.flag}", f"{times} times", remedy)
@@ -317,7 +317,7 @@ def _remedy_of_unknown(flag: str, known: Collection[str], otherwise: str) -> str
 
 def leading_flags(command: str) -> tuple[str, ...]:
     """Return the flags that a command line may omit where their values come first, in order."""
-    return tuple(getattr(find(command), "leading", ())) if command in names() else ()
+    return tuple(getattr(find(command), "leading", ()))
 
 
 def output_folder(command: str, column: str) -> str:
