@@ -168,8 +168,12 @@ class Job:
         """Send a signal to the batch process, as Slurm does before the limit (USR1)."""
         self.cluster.slurm("scancel", f"--signal={name}", "--batch", self.number)
 
-    def ended(self) -> str:
-        """Wait for its end and return its last state; a job that was queued again is hurried."""
+    def ended(self, quiet: float = PATIENCE) -> str:
+        """Wait for its end and return its last state; a job that was queued again is hurried.
+
+        Args:
+            quiet: seconds that it may run without writing output.
+        """
         hurried = False
 
         def over() -> bool:
@@ -180,7 +184,7 @@ class Job:
             hurried = pending
             return self.state in ENDED
 
-        until(over, self)
+        until(over, self, quiet)
         return self.state
 
     def hurry(self) -> None:
@@ -215,7 +219,7 @@ class Job:
         return sorted(steps) + sorted(found)
 
 
-def until(true: Callable[[], bool], job: Job) -> None:
+def until(true: Callable[[], bool], job: Job, quiet: float = PATIENCE) -> None:
     """Wait for something that a job does; longer while it waits for a node or writes output."""
     now = begin = last = time.monotonic()
     before = ""
@@ -224,7 +228,7 @@ def until(true: Callable[[], bool], job: Job) -> None:
         state, output = job.state, job.output
         last = now if state == "PENDING" or output != before else last
         before = output
-        assert now < min(last + PATIENCE, begin + 4 * PATIENCE), f"{state}\n{job.output}"
+        assert now < min(last + quiet, begin + 4 * PATIENCE), f"{state}\n{job.output}"
         time.sleep(1)
 
 
