@@ -233,8 +233,8 @@ def _copy(state: Path) -> Path:
 
 
 def write_lock(lock: Path, names: Iterable[str], pins: Iterable[str]) -> None:
-    """Reduce a lock to the named packages, by default all, and to stand-ins for PyTorch."""
-    lines = [packages_of(lock, names), "# torch: pypi\n"]
+    """Write the named packages of the project's lock, by default all, and stand-ins for PyTorch."""
+    lines = [packages_of(LOCKS / lock.name, names), "# torch: pypi\n"]
     for pin in pins:
         value = hashlib.sha256(wheel(pin, STAND_INS[pin])[1]).hexdigest()
         lines.append(f"{pin} \\\n    --hash=sha256:{value}\n")
