@@ -32,6 +32,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import LoopOptions, SpeedOptions
 from aam.data.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
+from aam.data.metadata import read_metadata
 from aam.data.study import Study
 from aam.distributed.environment import shard_sizes
 from aam.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
@@ -43,7 +44,11 @@ from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.nucleotide_codes import PAD
 from aam.numerics.device import Precision
 from aam.training.fit import freeze_unused, make_optimizer
-from aam.training.labelled_study import LabelledStudy, load_labelled_study
+from aam.training.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    load_labelled_study,
+)
 from aam.training.module import (
     LossWeights,
     TrainingModule,
@@ -428,6 +433,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
     if labelled is None:
+        options = classes_of_words(options, read_metadata(options.target.metadata))
         length = choose_length(base, options.sample)
         labelled = load_labelled_study(options, length, options.split)
     split = labelled.splits[0]

@@ -70,10 +70,9 @@ from aam.members.option_checks import choose_members
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.plan import plan, sequence_length, start_session
-from aam.pipeline.several_targets import classes_of_words
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads
-from aam.training.labelled_study import LabelledStudy, label_study, read_inputs
+from aam.training.labelled_study import LabelledStudy, classes_of_words, label_study, read_inputs
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"

@@ -11,7 +11,7 @@ import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
@@ -21,13 +21,12 @@ from aam.contract.files import atomic_write
 from aam.contract.options import specs
 from aam.contract.options.command_line import typed
 from aam.contract.options.commands.train import Train
-from aam.contract.options.conditions import require_consistent, without_effect
+from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import target_folder
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.study import Study
-from aam.data.targets import are_classes
 from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
@@ -35,9 +34,7 @@ from aam.members.prediction_tables import join_targets
 from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.run import run
 from aam.training import run_folder
-from aam.training.labelled_study import label_study, read_inputs
-
-AnyTrain = TypeVar("AnyTrain", bound=Train)
+from aam.training.labelled_study import classes_of_words, label_study, read_inputs
 
 _OF_TARGET = (
     "target_transform",
@@ -129,22 +126,6 @@ def train_targets(options: Train) -> None:
         }
         write_table(folder / "predictions.tsv", join_targets(tables))
         record.finish()
-
-
-def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
-    """Predict the classes of a column of words, unless an option states the type of the target.
-
-    Raises:
-        UsageError: an option of numbers alone.
-    """
-    target = options.target
-    cells = metadata.columns.get(target.metadata_column, ())
-    if target.type != "regression" or not are_classes(cells):
-        return options
-    info(f"'{target.metadata_column}' has words: its classes are predicted (--classifier).")
-    options = dataclasses.replace(options, target=dataclasses.replace(target, classifier=True))
-    require_consistent(options)
-    return options
 
 
 def _write_common_splits(

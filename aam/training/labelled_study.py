@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Train
+from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
 from aam.data.formats.tables import require_reads
@@ -20,6 +21,7 @@ from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
     TargetTransform,
+    are_classes,
     category_codes,
     fit_transform,
     output_range,
@@ -34,6 +36,8 @@ from aam.evaluation.splits import (
     read_studies,
     split_samples,
 )
+
+AnyTrain = TypeVar("AnyTrain", bound=Train)
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
@@ -96,6 +100,22 @@ class LabelledStudy:
             "rarefy_depth": self.depth,
             "classes": self.classes,
         }
+
+
+def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
+    """Predict the classes of a column of words, unless an option states the type of the target.
+
+    Raises:
+        UsageError: an option of numbers alone.
+    """
+    target = options.target
+    cells = metadata.columns.get(target.metadata_column, ())
+    if target.type != "regression" or not are_classes(cells):
+        return options
+    info(f"'{target.metadata_column}' has words: its classes are predicted (--classifier).")
+    options = replace(options, target=replace(target, classifier=True))
+    require_consistent(options)
+    return options
 
 
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:

@@ -157,7 +157,7 @@ def test_training_and_prediction(
     labels = ("--metadata", study_dir / "metadata.tsv", "--metadata-column")
     run, model = tmp_path / "run", tmp_path / "site"
     assert aam("pretrain", *table, *SMALL, "--penalty", 0, "--epochs", 1, "--output-dir", run) == 0
-    base = ("--pretrained-encoder", run, "--classifier")
+    base = ("--pretrained-encoder", run)  # the sites are words, so classes
     capsys.readouterr()
     assert aam("memory", "train", *table, *labels, "site", *base) == 0
     whole = capsys.readouterr().out
