@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,9 @@ from aam.members.option_checks import resolve
 from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
 from aam.training.labelled_study import label_study
+
+if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
+    pass
 
 E = TypeVar("E", bound=type)
 

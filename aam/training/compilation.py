@@ -1,4 +1,4 @@
-"""torch.compile of the encoder in training.
+"""First steps of training: torch.compile of the encoder, report of the modules that output fp32.
 
 A compiled module is used only if it reproduces the eager one in a forward and a backward pass on
 this device, since the compiler of a stack (Triton or C++) may be absent, broken or wrong.
@@ -6,6 +6,7 @@ this device, since the compiler of a stack (Triton or C++) may be absent, broken
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,8 +19,66 @@ from aam.contract.options.groups import CompileModel
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.device import Precision, compile_fault, is_gpu, product_tolerance
-from aam.training.module import GradientStep
+from aam.training.checkpoints import TrainingProgress
+from aam.training.loggers import Status
+from aam.training.module import GradientStep, TrainingModule
+from aam.training.observers import Observer
 from aam.training.run_folder import RecordFact
+
+
+class Fp32Report(Observer):
+    """Report of the modules that output fp32 in the first steps under mixed precision."""
+
+    STEPS = 3
+
+    def __init__(self, precision: Precision, record_fact: RecordFact) -> None:
+        self.precision, self.record_fact = precision, record_fact
+        self.done = False
+        self._left = self.STEPS
+        self._class_names: dict[str, str] = {}
+        self._fp32: set[str] = set()
+        self._hooks: list[Any] = []
+
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        if self.precision == "none":
+            warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
+            self.done = True
+            return
+        names = {module: name for name, module in task.network.named_modules()}
+
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._class_names[names[module]] = type(module).__name__
+            if isinstance(output, Tensor) and output.dtype == torch.float32:
+                self._fp32.add(names[module])
+
+        for module in names:
+            if not list(module.children()):
+                self._hooks.append(module.register_forward_hook(record))
+
+    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
+        self._left -= 1
+        if self._left == 0 and not self.done:
+            self._finish()
+
+    def end(self, status: Status) -> None:
+        if not self.done:  # a run of fewer steps
+            self._finish()
+
+    def _finish(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.done = True
+        by_class = defaultdict(list)
+        for name in self._class_names:
+            if name in self._fp32:
+                by_class[self._class_names[name]].append(name)
+        info(
+            f"{len(self._fp32)} of {len(self._class_names)} modules ran in fp32 "
+            f"under {self.precision}:"
+        )
+        for class_name, names in sorted(by_class.items()):
+            info(f"  {class_name}: {', '.join(names)}")
+        self.record_fact("fp32_fallbacks", dict(sorted(by_class.items())))
 
 
 def compile_encoder(

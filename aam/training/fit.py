@@ -21,7 +21,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
-from aam.data.batches import BatchPlan, FixedBatches
+from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study
 from aam.distributed import strategies
 from aam.evaluation.splits import Split
@@ -31,7 +31,7 @@ from aam.model.network import Predictor
 from aam.numerics.device import device_name, is_gpu
 from aam.training import checkpoints, run_folder
 from aam.training.checkpoints import FIRST_COLUMNS, START
-from aam.training.compilation import compile_encoder, eager_again
+from aam.training.compilation import Fp32Report, compile_encoder, eager_again
 from aam.training.finite import FiniteCheck
 from aam.training.loader import RunSampler, TrainingBatches, loader
 from aam.training.loop import TrainingLoop
@@ -134,6 +134,9 @@ def fit(
 
     # Observers. Files and lines are those of the first rank.
     observers: list[Observer] = []
+    report = Fp32Report(runtime.precision, record_fact) if speed.report_fp32_fallbacks else None
+    if report is not None:
+        observers.append(report)
     if is_main:
         run, samples, name = options.run.output_dir, len(training.rows), device_name(device)
         progress, table = run / "progress.json", folder / "metrics.csv"
@@ -143,8 +146,15 @@ def fit(
     if os.environ.get("AAM_STEP_LOG"):
         observers.append(StepLog(os.environ, is_main))
 
+    def prepare(batch: Batch) -> bool:
+        # The compiler drops the hooks of the report, so it waits for its end.
+        if report is not None and not report.done:
+            return False
+        if speed.compile_model != "off":
+            compile_encoder(step, speed.compile_model, record_fact, batch)
+        return True
+
     # Loop.
-    mode = speed.compile_model
     load = partial(
         loader,
         workers=runtime.workers,
@@ -167,7 +177,7 @@ def fit(
         save=lambda name, *state: checkpoints.write(folder / name, config, *state),
         checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
         stop=runtime.stop,
-        prepare=None if mode == "off" else partial(compile_encoder, step, mode, record_fact),
+        prepare=prepare,
         observers=[*observers, *more],
         state=state,
     )

@@ -68,7 +68,7 @@ class TrainingLoop:
         checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
             at the end of an epoch alone.
         stop: stop requests of this rank; None for a run that cannot be stopped.
-        prepare: called with the first batch before its step.
+        prepare: called with each batch before its step, until it returns True.
         observers: writers of files, progress and logs; they do not steer.
         state: state of a run that goes on, whose weights and optimizer are loaded already.
 
@@ -91,7 +91,7 @@ class TrainingLoop:
         save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
         checkpoint_interval: int = 0,
         stop: StopRequests | None = None,
-        prepare: Callable[[Batch], None] | None = None,
+        prepare: Callable[[Batch], bool] | None = None,
         observers: Sequence[Observer] = (),
         state: ResumeState = START,
     ) -> None:
@@ -166,8 +166,7 @@ class TrainingLoop:
             # Batch.
             seed_dropout(self.options.seed, epoch, number, self.communicator.ranks.rank)
             batch = loaded.to(task.device)
-            if self.prepare is not None:
-                self.prepare(batch)
+            if self.prepare is not None and self.prepare(batch):
                 self.prepare = None
             for observer in self.observers:
                 observer.batch_begins(batch)

@@ -186,7 +186,7 @@ def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path) -> None:
     runs = {}
     for precision in ("none", "bf16", "auto"):
         folder = tmp_path / precision
-        more = (*args, "--mixed-precision", precision)
+        more = (*args, "--mixed-precision", precision, "--report-fp32-fallbacks")
         assert pretrain(study_dir, folder, *more) == 0
         losses = read(folder / "metrics.csv")["val_loss"]
         runs[precision] = (losses, json.loads((folder / "run.json").read_text()))
@@ -198,6 +198,12 @@ def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path) -> None:
     # On a CPU 'auto' is fp32.
     assert runs["auto"][0].equals(plain)
     assert [runs[name][1]["precision"] for name in runs] == ["none", "bf16", "none"]
+    fallbacks = runs["bf16"][1]["fp32_fallbacks"]
+    assert "fp32_fallbacks" not in runs["none"][1]
+    named = {name for names in fallbacks.values() for name in names}
+    # The distance is computed in fp32 on purpose; products are not.
+    assert any(name.endswith("distance") for name in named)
+    assert "Linear" not in fallbacks
 
 
 def test_weights_of_samples_and_classes_weigh_the_loss() -> None:

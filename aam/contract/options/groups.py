@@ -392,6 +392,9 @@ class SpeedOptions:
         "supports it, else none.",
         default="none",
     )
+    report_fp32_fallbacks: bool = resumable_option(
+        "List the modules that run in fp32 under mixed precision.", default=False
+    )
     compile_model: CompileModel = resumable_option(
         "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag alone): not "
         "with ROCm, whose Triton has a fault; 'force': also with ROCm.",
