@@ -57,6 +57,8 @@ def train(
     **options,
 ) -> AAMModelDirectoryFormat:
     """Train a predictor of a metadata column."""
+    if not options.get("classifier") and not options.get("ordinal"):
+        _require_numbers(metadata)
     with tempfile.TemporaryDirectory() as folder:
         run, file = Path(folder) / "run", Path(folder) / "metadata.tsv"
         columns = {metadata.name: metadata.to_series()}
@@ -69,6 +71,17 @@ def train(
             group_column=None if groups is None else GROUPS,
         )  # fmt: skip
         return _model(run)
+
+
+def _require_numbers(column: framework.MetadataColumn) -> None:
+    """Refuse words, which aam predicts as classes: the option decides the type of the artifact."""
+    values = column.to_series().dropna()
+    words = int(pd.to_numeric(values, errors="coerce").isna().sum())
+    if 2 * words > len(values):
+        raise ValueError(
+            f"The column '{column.name}' is not numeric: {words} of {len(values)} values are no "
+            "numbers; add --p-classifier True if they are classes."
+        )
 
 
 @takes_options("predict")
