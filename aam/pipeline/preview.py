@@ -65,9 +65,10 @@ def preview(
     sizes = sorted({len(split.held_out[1]) for split in folds.splits})
     number = len(folds.first.splits)
     held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    text = f"{number} folds with {held_out}" if number > 1 else f"one split with {held_out}"
+    parts = f"{number} folds" if number > 1 else "one split"
     if folds.repeats > 1:  # the score of one partition depends on the seed
-        text = f"{folds.repeats} times {text.replace(' with', ' (--repeats) with')}"
+        parts = f"{folds.repeats} times {parts} (--repeats)"
+    text = f"{parts} with {held_out}"
     groups = len(np.unique(folds.labels.groups))
     whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
     info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
