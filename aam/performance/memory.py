@@ -433,9 +433,10 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
     if labelled is None:
-        options = classes_of_words(options, read_metadata(options.target.metadata))
+        metadata = read_metadata(options.target.metadata)
+        options = classes_of_words(options, metadata)
         length = choose_length(base, options.sample)
-        labelled = load_labelled_study(options, length, options.split)
+        labelled = load_labelled_study(options, length, options.split, metadata)
     split = labelled.splits[0]
     target = fit_target(options, labelled, split)
     config = configure_model(options, labelled, base, split, target)

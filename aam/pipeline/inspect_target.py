@@ -37,7 +37,7 @@ def inspect_target(
         return None
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
         return None
-    classes = are_classes(metadata.values(column, study.table.sample_ids).tolist())
+    classes = are_classes(metadata.columns[column])
     classifier = options.classifier or (classes and not options.ordinal)
     if classifier and not options.classifier:
         inspection.fact("target", f"'{column}' has words: aam train predicts its classes")

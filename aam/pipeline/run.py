@@ -20,6 +20,7 @@ from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, networks
 from aam.contract.run_files import MODEL
 from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
+from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
@@ -74,6 +75,7 @@ def run(
     policy: BackendPolicy | None = None,
     report: bool = True,
     facts: Mapping[str, Any] = MappingProxyType({}),
+    metadata: Metadata | None = None,
 ) -> None:
     """Train the members, write the run folder, and print the scores.
 
@@ -83,6 +85,7 @@ def run(
         policy: attention backends to choose from; None for those of PyTorch.
         report: write report.html.
         facts: entries of run.json in place of those of the command line.
+        metadata: that of the options, if it is read already.
 
     Raises:
         AamError: see `start_session`, `load_labelled_study`, `plan` and `cross_validate`.
@@ -92,7 +95,7 @@ def run(
         prepared = run_folder.prepare("train", options, group, session.gpus)
         if labelled is None:
             splits = prepared.split_options(options.split)
-            labelled = load_labelled_study(options, session.length, splits)
+            labelled = load_labelled_study(options, session.length, splits, metadata)
         if options.equal_depth:
             require_reads(labelled.study.table.quantity, "--equal-depth")
         planned = plan(options, labelled)

@@ -51,7 +51,7 @@ from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
 from aam.contract.version import __version__
-from aam.data.metadata import as_numbers, read_metadata
+from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.targets import category_codes
 from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import COMPARED
@@ -72,7 +72,7 @@ from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.plan import plan, sequence_length, start_session
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads
-from aam.training.labelled_study import LabelledStudy, classes_of_words, label_study, read_inputs
+from aam.training.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
@@ -193,11 +193,12 @@ def search(options: Search) -> dict[str, Any] | None:
         NotFinite: no trial of a fold has a score.
     """
     import_optuna()
-    options = classes_of_words(options, read_metadata(options.target.metadata))
+    metadata = read_metadata(options.target.metadata)
+    options = classes_of_words(options, metadata)
     base, axes = read_axes(options)
     metric, function = COMPARED[base.target.type]
     folder = options.run.output_dir
-    trials = Trials.of(base, folder)
+    trials = Trials.of(base, folder, metadata)
     splits = trials.labelled.splits
     training = [np.sort(np.concatenate([split.train, split.validation])) for split in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
@@ -367,9 +368,9 @@ class Trials:
     samples: TrainingSamples
 
     @classmethod
-    def of(cls, base: Train, folder: Path) -> Trials:
+    def of(cls, base: Train, folder: Path, metadata: Metadata | None = None) -> Trials:
         """Read the study of a search, and split it."""
-        labelled = label_study(base, *read_inputs(base, sequence_length(base)), base.split)
+        labelled = load_labelled_study(base, sequence_length(base), base.split, metadata)
         return cls(base, folder, labelled, plan(base, labelled).samples())
 
     def train(self, values: Mapping[str, Any], split: Split) -> Result:

@@ -34,7 +34,7 @@ from aam.members.prediction_tables import join_targets
 from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.run import run
 from aam.training import run_folder
-from aam.training.labelled_study import classes_of_words, label_study, read_inputs
+from aam.training.labelled_study import classes_of_words, label_study, read_study
 
 _OF_TARGET = (
     "target_transform",
@@ -71,7 +71,7 @@ def train_targets(options: Train) -> None:
             if sentence not in known:
                 warn(f"'{column}': {sentence}")
     if len(columns) == 1:
-        run(named[columns[0]])
+        run(named[columns[0]], metadata=metadata)
         return
     check_targets(options, columns)
     folder, around = options.run.output_dir, options.run
@@ -91,7 +91,7 @@ def train_targets(options: Train) -> None:
             run=dataclasses.replace(around, output_dir=folders[column]),
         )
 
-    study, metadata = read_inputs(options, sequence_length(options))
+    study = read_study(options, sequence_length(options))
     # All targets are checked before the folder is changed: until then the splits of the samples
     # that have a value of any target are in a temporary file.
     with tempfile.TemporaryDirectory() as scratch:

@@ -118,20 +118,27 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
     return options
 
 
-def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
-    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples."""
-    return label_study(options, *read_inputs(options, max_bp), splits)
+def load_labelled_study(
+    options: Train, max_bp: int | None, splits: SplitOptions, metadata: Metadata | None = None
+) -> LabelledStudy:
+    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples.
+
+    `metadata` is that of the options, if it is read already.
+    """
+    study = read_study(options, max_bp)
+    metadata = metadata or read_metadata(options.target.metadata)
+    return label_study(options, study, metadata, splits)
 
 
-def read_inputs(options: Train, max_bp: int | None) -> tuple[Study, Metadata]:
-    """Read the study and the metadata; a phylogeny is read for the transformer alone."""
+def read_study(options: Train, max_bp: int | None) -> Study:
+    """Read the study; a phylogeny is read for the transformer alone."""
     # Read before the training, although it is used after it: a wrong file must not cost a run.
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
     study = load_study(options.input, phylogeny, max_bp)
     if taxa is not None:
         require_common(taxa, study.table.feature_ids)
-    return study, read_metadata(options.target.metadata)
+    return study
 
 
 def label_study(
