@@ -16,6 +16,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.sparse import csr_array
 
 from aam.console import info, warn
@@ -23,8 +24,9 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
+from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined
 from aam.data.phylogeny import TrimmedTips
-from aam.data.sequences import as_dna, hash_of, is_sequence, sequences_of
+from aam.data.sequences import as_dna, is_sequence, sequences_of
 
 PREFIX_LENGTH = 8
 """First nucleotides by which ASVs of one region are recognized."""
@@ -41,9 +43,6 @@ SHORTER = 0.01
 The shortest ASV of a study is often an artefact: of 4,919 ASVs of one study of V4 the shortest has
 198 nucleotides, the hundredth part 230, the median 231.
 """
-
-DISTINCT = 5
-"""ASVs from which on two samples with the same reads are one; poorer ones can agree by chance."""
 
 _COMPLEMENT = str.maketrans("ACGT", "TGCA")
 
@@ -121,7 +120,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
                 raise DataError(cause, evidence, "check how the tables were made")
             yield joined.astype(np.int32)
 
-    # The tables are read twice, here and when they are written: in memory they need not fit.
+    # The tables are read twice, here and when they are written.
     blocks_K = [blocks_of(number) for number in range(len(tables))]
     kept_KN = None
     if studies:
@@ -295,36 +294,44 @@ def _compare_reads(
     Returns:
         Of each study, which samples to keep: those whose reads no earlier study has, bool [N].
     """
-    reads_KF = np.zeros((len(studies), asvs), dtype=np.int64)
-    first_with: dict[int, tuple[int, str]] = {}
-    kept_KN, twice = [], []
-    for number, (ids, blocks) in enumerate(zip(ids_KN, blocks_K, strict=True)):
-        kept: list[bool] = []
-        for counts in blocks:
-            new = np.ones(counts.shape[0], dtype=np.bool_)
-            for row, (low, high) in enumerate(zip(counts.indptr, counts.indptr[1:], strict=False)):
-                sample = ids[len(kept) + row]
-                # A digest of ASVs and reads: the counts of all studies need not fit into memory.
-                content = counts.indices[low:high].tobytes() + counts.data[low:high].tobytes()
-                study, same = first_with.setdefault(hash_of(content), (number, sample))
-                if study != number and high - low >= DISTINCT:
-                    new[row] = False
-                    twice.append((sample, f"{same} of '{studies[study]}'"))
-            reads_KF[number] += np.asarray(counts.T @ new.astype(np.int64))
-            kept += new.tolist()
-        if not any(kept):
-            raise DataError(
-                f"Study '{studies[number]}' has no sample of its own",
-                f"all {len(kept)} have the reads of samples of other studies: {twice[-1][0]} has "
-                f"those of {twice[-1][1]}",
-                "leave out its table",
-            )
-        kept_KN.append(np.array(kept))
-    if twice:
+    counts_K = [
+        sparse.vstack([csr_array((0, asvs), dtype=np.int32), *blocks], format="csr")
+        for blocks in blocks_K
+    ]
+    ids = [name for names in ids_KN for name in names]
+    study_N = np.repeat(np.arange(len(studies)), [len(names) for names in ids_KN])
+    # The columns are the sequences.
+    abundances = Abundances.of(sparse.vstack(counts_K, format="csr"), np.arange(asvs))
+    sample_N = joined(len(ids), equal_pairs(abundances))
+    first_S = np.full(sample_N.max(initial=-1) + 1, len(studies))
+    np.minimum.at(first_S, sample_N, study_N)
+    kept_N = study_N == first_S[sample_N]
+    if not kept_N.all():
+        copies = np.flatnonzero(~kept_N)
+        first = ids[np.flatnonzero(kept_N & (sample_N == sample_N[copies[0]]))[0]]
         warn(
-            "Samples with the reads of a sample of an earlier study are left out: "
-            f"{first_few(sample for sample, _ in twice)}; {twice[0][0]} has those of {twice[0][1]}."
+            f"Samples with the reads of a sample of an earlier study are left out: "
+            f"{first_few(ids[row] for row in copies.tolist())}; {ids[copies[0]]} has those of "
+            f"{first} of '{studies[first_S[sample_N[copies[0]]]]}'."
         )
+    alike = alike_pairs(abundances)
+    alike = alike[study_N[alike[:, 0]] != study_N[alike[:, 1]]]
+    if len(alike := alike[kept_N[alike].all(axis=1)]):
+        shown = first_few(" and ".join(ids[row] for row in pair) for pair in alike.tolist())
+        warn(
+            f"Samples of two studies as alike as two draws of reads from one sample: {shown}. If "
+            "they are, leave one of each pair out."
+        )
+    kept_KN = [kept_N[study_N == number] for number in range(len(studies))]
+    if empty := [name for name, kept in zip(studies, kept_KN, strict=True) if not kept.any()]:
+        raise DataError(
+            f"Study '{empty[0]}' has no sample of its own",
+            "all have the reads of samples of other studies",
+            "leave out its table",
+        )
+    reads_KF = np.stack(
+        [counts.T @ kept.astype(np.int64) for counts, kept in zip(counts_K, kept_KN, strict=True)]
+    )
     # Of the samples that stay alone: those left out would be in common by definition.
     has_KF = reads_KF > 0
     studies_F = has_KF.sum(axis=0)

@@ -29,7 +29,8 @@ from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.joined_metadata import STUDY
-from aam.data.metadata import ID_HEADER, Metadata, groups
+from aam.data.metadata import ID_HEADER, Metadata
+from aam.evaluation.subjects import Subjects
 
 if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
@@ -464,12 +465,12 @@ def split_samples(
     folds: int | Literal["auto"],
     seed: int,
     sample_ids: Sequence[str],
-    metadata: Metadata | None,
+    subjects: Subjects,
     codes: npt.NDArray[np.int64] | None = None,
     repeats: int | Literal["auto"] = 1,
     studies: Sequence[str] | None = None,
-) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Make or read the splits; also return the group of each sample (None without groups).
+) -> tuple[tuple[Split, ...], Subjects]:
+    """Make or read the splits; also return the subjects, whose groups a file may name.
 
     Args:
         options: --test-size, --stratify, --group-column and --splits.
@@ -477,93 +478,103 @@ def split_samples(
             group if there are fewer.
         seed: seed of the shuffles.
         sample_ids: ids of the samples.
-        metadata: contains the group column.
+        subjects: subjects of the samples; no training sample is of a held-out subject.
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
         repeats: partitions into folds; "auto": `REPEATS` of a small study, else 1.
         studies: study of each sample, of which each is a fold; groups are parts of a study.
     """
-    labels, number = _groups_within_studies(options, metadata, sample_ids, studies), 0
+    number = 0
     classes = codes if options.stratify else None
     if options.splits is not None:
-        splits, labels = _splits_of_file(options, sample_ids, labels, studies, codes)
+        splits, subjects = _splits_of_file(options, sample_ids, subjects, studies, codes)
     elif studies is not None:
         splits = study_splits(
             studies,
             test_size=options.test_size,
             seed=seed,
             fitted=trainable_rows(studies, codes),
-            groups=labels,
+            groups=subjects.groups,
             classes=classes,
         )
     else:
-        number, repeats = _partitions(options, folds, repeats, labels, len(sample_ids))
+        number, repeats = _partitions(options, folds, repeats, subjects.groups, len(sample_ids))
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,
             folds=number,
             seed=seed,
-            groups=labels,
+            groups=subjects.groups,
             classes=classes,
             repeats=repeats,
         )
-        if classes is not None and labels is None and number == 1:
+        if classes is not None and subjects.groups is None and number == 1:
             held_out, several = len(splits[0].validation), len(np.unique(classes))
             if not can_stratify(classes, held_out):
                 warn(
                     f"The split is not stratified: {held_out} of {len(classes)} samples are held "
                     f"out, of {several} classes. Give another --test-size, or merge classes."
                 )
+    splits = without_held_out_subjects(splits, subjects.units_N)
     if codes is not None:
         _check_held_out_classes(splits, codes, refuse=number == 1)
-    return splits, labels
+    return splits, subjects
 
 
-def _groups_within_studies(
-    options: SplitOptions,
-    metadata: Metadata | None,
-    sample_ids: Sequence[str],
-    studies: Sequence[str] | None,
-) -> list[str] | None:
-    """Return the group of each sample, which is within a study; None without --group-column."""
-    if options.group_column is None:
-        return None
-    assert metadata is not None, "--group-column needs --metadata"
-    labels: list[str] = groups(metadata, options.group_column, sample_ids).tolist()
-    if studies is None:
-        return labels
-    # A subject's number begins anew in each study.
-    number_in = Counter(group for group, _ in set(zip(labels, studies, strict=True)))
-    several = sorted(group for group, times in number_in.items() if times > 1)
-    if not several:
-        return labels
-    info(
-        f"Values of '{options.group_column}' in several studies count as different "
-        f"groups: {first_few(several)}."
-    )
-    return [f"{group} ({study})" for group, study in zip(labels, studies, strict=True)]
+def without_held_out_subjects(splits: Sequence[Split], units_N: Rows) -> tuple[Split, ...]:
+    """Leave samples of held-out subjects out of the training of each split, and print how many.
+
+    Splits that keep groups together have none: they are subjects of several studies, and copies
+    of a sample that a file of splits divides.
+    """
+    apart, left_out = list[Split](), set[int]()
+    for split in splits:
+        trained = split
+        for part, parts in (("test", ("train", "validation")), ("validation", ("train",))):
+            held_out = np.unique(units_N[getattr(split, part)])
+            for name in parts:
+                rows = getattr(trained, name)
+                of_held_out = np.isin(units_N[rows], held_out)
+                left_out.update(rows[of_held_out].tolist())
+                trained = replace(trained, **{name: rows[~of_held_out]})
+        if len(split.train) and not len(trained.train):
+            raise DataError(
+                "All training samples of a fold are of subjects that it holds out",
+                f"fold {len(apart) + 1}, {len(split.train)} samples",
+                "divide the samples otherwise, or say --group-values distinct if equal values of "
+                "the groups are different subjects",
+            )
+        apart.append(trained)
+    if left_out:
+        info(
+            f"Samples of subjects that a fold holds out leave its training: {len(left_out)} "
+            f"samples, in {sum(a is not b for a, b in zip(apart, splits, strict=True))} of "
+            f"{len(splits)} folds."
+        )
+    return tuple(apart)
 
 
 def _splits_of_file(
     options: SplitOptions,
     sample_ids: Sequence[str],
-    labels: list[str] | None,
+    subjects: Subjects,
     studies: Sequence[str] | None,
     codes: npt.NDArray[np.int64] | None,
-) -> tuple[tuple[Split, ...], list[str] | None]:
+) -> tuple[tuple[Split, ...], Subjects]:
     """Read the file of --splits, which must divide no group and no study; return also the groups.
 
-    `labels` are those of --group-column, else the groups are those of the file.
+    The groups are those of --group-column, else those of the file.
     """
     assert options.splits is not None
     splits, of_file = read_splits(options.splits, sample_ids)
-    labels = of_file if labels is None else labels
-    if labels is not None:
+    if options.group_column is None and of_file is not None and of_file != subjects.groups:
+        subjects = replace(subjects, groups=of_file, column=FILE_GROUPS)
+    if subjects.column is not None and subjects.groups is not None:
         remedy = "choose another file, or "
         remedy += "leave out --group-column" if options.group_column else "correct its groups"
         for split in splits:
-            _check_undivided(labels, [getattr(split, part) for part in PARTS], remedy)
+            _check_undivided(subjects.groups, [getattr(split, part) for part in PARTS], remedy)
     if studies is None:
-        return splits, labels
+        return splits, subjects
     for split in splits:
         known = np.concatenate([split.train, split.validation])
         remedy = "choose another file, or leave out --study-column"
@@ -576,7 +587,7 @@ def _splits_of_file(
             validation=np.intersect1d(split.validation, fitted),
         )
         for split in splits
-    ), labels
+    ), subjects
 
 
 def _partitions(
@@ -589,7 +600,7 @@ def _partitions(
     """Return the numbers of folds and of partitions into them."""
     units = samples if labels is None else len(set(labels))
     number = min(FOLDS, max(2, units)) if folds == "auto" else folds
-    if folds == "auto" and labels is not None and number < FOLDS:
+    if folds == "auto" and options.group_column is not None and number < FOLDS:
         info(f"Folds: {number}, one for each group of '{options.group_column}'.")
     if repeats == "auto":
         small = samples < SMALL_SAMPLES or units < SMALL_GROUPS

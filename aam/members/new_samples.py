@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from scipy.stats import betabinom
 
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.options.groups import GroupValues
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.identity import Abundances, alike_pairs, equal_pairs, same_names
 from aam.data.metadata import read_metadata, rows_where
 from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
@@ -30,7 +33,7 @@ from aam.evaluation.splits import Split
 from aam.members.kernel import Kernel, KernelInputs, Landmarks
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.nucleotide_codes import PAD
+from aam.nucleotide_codes import FINEST, PAD
 
 MAX_SAMPLES = 1000
 """Training samples of which the richness and the log abundances are kept."""
@@ -57,7 +60,8 @@ CHANCE = 0.01
 
 _BLOCK = 512
 
-_LANDMARKS = "landmarks/"
+_LANDMARKS, _OTHERS = "landmarks/", "others/"
+_OF_SAMPLES = "subjects_N", "reads_N"
 _READER = Kernel(clades=False)
 
 Note = tuple[str, bool]
@@ -85,7 +89,10 @@ _ARRAYS = {
 
 @dataclass(frozen=True, eq=False)
 class TrainingSummary:
-    """Summary of the training samples of a model, and some of them with their log abundances."""
+    """Summary of the training samples of a model, with their log abundances.
+
+    Samples are in the order of `train_N` and `validation_N`.
+    """
 
     plain: SummaryNumbers  # its numbers
     # train_N, validation_N: hashes of the sample ids
@@ -95,6 +102,12 @@ class TrainingSummary:
     frequencies_L4: F32  # frequency of A, C, G and T at each of the first positions
     richness_R: Rows  # ASVs of each landmark at the rarefaction depth
     landmarks: Landmarks  # samples with which new ones are compared
+    # log abundances of the samples that are no landmarks, float32 [N - R, F]; None of a model that
+    # was stored without them
+    others: sparse.csr_array | None
+    # hash of the subject of each sample, int64 [N], empty without groups; None where not stored
+    subjects_N: Rows | None
+    reads_N: Rows | None  # reads of each sample; None where not stored
 
     @classmethod
     def of(
@@ -103,14 +116,20 @@ class TrainingSummary:
         relations: AsvRelations,
         splits: Sequence[Split],
         groups_N: Rows,
+        subjects: Sequence[str] | None,
         seed: int,
         rarefy_depth: int,
         refitted: bool,
     ) -> TrainingSummary:
         """Summarize the training samples of the final members.
 
-        `refitted`: a member is fitted to the samples of all splits; otherwise models of the splits
-        are averaged, and a sample that trained none of them may have chosen an epoch.
+        Args:
+            study, relations, splits, groups_N: samples of the training, their ASVs and groups.
+            subjects: value of --group-column of each sample; None without groups.
+            seed, rarefy_depth: see `SummaryNumbers`.
+            refitted: a member is fitted to the samples of all splits; otherwise models of the
+                splits are averaged, and a sample that trained none of them may have chosen an
+                epoch.
         """
         parts = [split.rows for split in splits]
         train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
@@ -127,14 +146,19 @@ class TrainingSummary:
         for block in _blocks(study, train):
             present[block.indices] = True
         tokens_FL, ids = study.tokens_FL[present], np.array(study.table.sample_ids, dtype=object)
+        rows = np.concatenate([np.setdiff1d(train, rows_R), checked])
+        kept = [] if subjects is None else [subjects[row] for row in [*train, *checked]]
         return cls(
             SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
-            _hash_ids(ids[train]),
-            _hash_ids(ids[checked]),
+            hash_ids(ids[train]),
+            hash_ids(ids[checked]),
             hash_sequences(tokens_FL),
             _nucleotide_frequencies(tokens_FL),
             _rarefied_richness(study, seed, rarefy_depth, rows_R),
             landmarks,
+            Samples.of(study.take_samples(rows)).log_abundances,
+            hash_ids(kept),
+            study.reads[np.concatenate([train, checked])].astype(np.int64),
         )
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
@@ -150,8 +174,14 @@ class TrainingSummary:
 
     def arrays(self) -> Arrays:
         """Return the arrays, by name."""
-        landmarks = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
-        return {name: vars(self)[name] for name in _ARRAYS} | landmarks
+        arrays = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
+        if self.others is not None:
+            others = Landmarks(self.others, np.zeros(self.others.shape[0])).arrays()
+            arrays |= {f"{_OTHERS}{name}": array for name, array in others.items()}
+        for name in _OF_SAMPLES:
+            if vars(self)[name] is not None:
+                arrays[name] = vars(self)[name]
+        return {name: vars(self)[name] for name in _ARRAYS} | arrays
 
     @classmethod
     def restore(cls, plain: SummaryNumbers, arrays: Arrays, asvs: int) -> TrainingSummary:
@@ -163,15 +193,41 @@ class TrainingSummary:
                 raise Mismatch(f"training.{name} is {array.dtype} {array.shape}")
             if not (array.size or name == "validation_N") or not np.isfinite(array).all():
                 raise Mismatch(f"training.{name} is empty or not finite")
-        of_landmarks = {
-            name.removeprefix(_LANDMARKS): array
-            for name, array in arrays.items()
-            if name.startswith(_LANDMARKS)
-        }
-        landmarks = Landmarks.restore(of_landmarks, asvs)
+
+        def restored(prefix: str) -> Landmarks:
+            named = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            return Landmarks.restore(named, asvs)
+
+        landmarks = restored(_LANDMARKS)
         if len(ranges["richness_R"]) != len(landmarks.norms_R):
             raise Mismatch("training.richness_R and the landmarks differ")
-        return cls(plain, landmarks=landmarks, **ranges)
+        samples = len(ranges["train_N"]) + len(ranges["validation_N"])
+        others = restored(_OTHERS).weights if f"{_OTHERS}starts" in arrays else None
+        if others is not None and len(landmarks.norms_R) + others.shape[0] != samples:
+            raise Mismatch("the numbers of training samples differ")
+        of_samples: dict[str, Any] = {name: arrays.get(name) for name in _OF_SAMPLES}
+        for name, values in of_samples.items():
+            if values is not None and (values.dtype != np.int64 or values.size not in (0, samples)):
+                raise Mismatch(f"training.{name} is {values.dtype} {values.shape}")
+        return cls(plain, landmarks=landmarks, others=others, **ranges, **of_samples)
+
+    def abundances(self, tokens_TL: Tokens, length: int | None) -> tuple[Abundances, Rows]:
+        """Return the abundances of the samples whose reads are stored, and their places.
+
+        `tokens_TL` are the sequences of the training study, which are cut to `length`.
+        """
+        trained = len(self.train_N)
+        drawn = _draw(np.arange(trained), self.plain.seed)
+        weights, places = self.landmarks.weights, drawn
+        if self.others is not None:
+            weights = sparse.vstack([weights, self.others], format="csr")
+            places = np.arange(trained + len(self.validation_N))
+            places = np.concatenate([drawn, np.delete(places, drawn)])
+        shares = (np.power(10, weights.data.astype(np.float64)) - 1) / FINEST
+        if self.reads_N is not None:
+            shares *= np.repeat(self.reads_N[places], np.diff(weights.indptr))
+        counts = sparse.csr_array((shares, weights.indices, weights.indptr), weights.shape)
+        return Abundances.of(counts, hash_sequences(tokens_TL[:, :length])), places
 
 
 def _rank(samples: int) -> int:
@@ -248,7 +304,8 @@ class KnownAsvs:
     """ASVs of a table that occur in training samples."""
 
     known_F: npt.NDArray[np.bool_]  # whether each ASV does
-    compared_by: str  # end of a sentence about ASVs of other lengths; else empty
+    length: int | None  # nucleotides by which ASVs of other lengths are compared; None for all
+    compared_by: str  # end of a sentence about them; else empty
     # warnings if the sequences begin elsewhere than those of training, or have other lengths
     region: tuple[Note, ...]
 
@@ -262,6 +319,7 @@ def find_known_asvs(
     """
     here, there = _median_length(study.tokens_FL), summary.plain.length
     notes: list[Note] = []
+    common = None
     if here == there:
         known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
     else:  # Reads that were cut to another length: their common length is compared.
@@ -299,7 +357,7 @@ def find_known_asvs(
         )
     if elsewhere:
         notes.append((region, True))
-    return KnownAsvs(known_F, by, tuple(notes))
+    return KnownAsvs(known_F, common, by, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -318,20 +376,30 @@ class Comparison:
 
 
 def compare(
-    summary: TrainingSummary, study: Study, known: KnownAsvs, distances_N: F64
+    summary: TrainingSummary, tokens_TL: Tokens, study: Study, known: KnownAsvs, distances_N: F64
 ) -> Comparison:
     """Compare the samples of a study with the training data of a model.
 
-    `distances_N` are those of `TrainingSummary.distances`: above 1 a sample is unlike training.
+    `tokens_TL` are the sequences of the training study, `distances_N` those of
+    `TrainingSummary.distances`: above 1 a sample is unlike training.
     """
     samples, notes = len(study.table.sample_ids), list[Note]()
     weights_F = known.known_F.astype(np.float64)
     known_N = np.concatenate([block @ weights_F for block in _blocks(study, np.arange(samples))])
     reads_N = known_N / np.maximum(study.reads, 1)
     # A sample of the same id whose reads are unknown is of another study.
-    ids_N, same_N = _hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
+    ids_N, same_N = hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
     trained_N = np.isin(ids_N, summary.train_N) & same_N
-    checked_N = np.isin(ids_N, summary.validation_N) & same_N & ~trained_N
+    checked_N = np.isin(ids_N, summary.validation_N) & same_N
+    # A sample of equal reads is a training sample, whatever its id.
+    stored, places = summary.abundances(tokens_TL, known.length)
+    here_N = _abundances(study, known.length)
+    pairs = equal_pairs(stored, here_N)
+    trains = places[pairs[:, 0]] < len(summary.train_N)
+    renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
+    trained_N[pairs[trains, 1]] = True
+    checked_N[pairs[~trains, 1]] = True
+    checked_N &= ~trained_N
     split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
     overlaps = [
         f"{int(rows_N.sum())} of {samples} samples {did}"
@@ -339,11 +407,26 @@ def compare(
         if rows_N.any()
     ]
     if overlaps:
+        by = f", {len(renamed)} under another id, by their reads" if len(renamed) else ""
         overlap = (
-            f"{', '.join(overlaps)} (by sample id; see column 'split'): their predictions do not "
-            "measure it. The run has those of held-out samples (predictions.tsv)."
+            f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about its "
+            "accuracy. predictions.tsv of the run has predictions of held-out samples."
         )
         notes.append((overlap, True))
+    alike = np.setdiff1d(alike_pairs(stored, here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
+    if len(alike):
+        ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
+        text = (
+            f"Samples as alike to a training sample as two draws of reads from one sample: {ids}. "
+            "If they are, these predictions say nothing about the accuracy of the model."
+        )
+        notes.append((text, True))
+    if (unknown := len(summary.train_N) + len(summary.validation_N) - len(places)) > 0:
+        text = (
+            f"An earlier version stored this model without the reads of {unknown} of its samples: "
+            "whether they are here under other ids is not known."
+        )
+        notes.append((text, False))
     share = known_N.sum() / study.reads.sum()
     prevalence = (
         f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
@@ -381,8 +464,48 @@ def compare(
     return Comparison(columns, tuple(notes))
 
 
-def _hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
+def trained_subjects(
+    training: TrainingSummary,
+    tokens_TL: Tokens,
+    study: Study,
+    names: Sequence[str],
+    values: GroupValues,
+) -> npt.NDArray[np.bool_]:
+    """Return which samples are of subjects that trained a model, bool [N].
+
+    Args:
+        training, tokens_TL: the training samples of the model, and the sequences of their ASVs.
+        study: N samples.
+        names: subject of each sample; "" where it is missing.
+        values: whether subjects of equal names are the same.
+    """
+    hashes_N = hash_ids(names)
+    if training.subjects_N is None:
+        warn(
+            "Whether subjects of these samples trained the model is not known: an earlier version "
+            "stored it without its subjects."
+        )
+        return np.zeros(len(names), dtype=np.bool_)
+    same_N: npt.NDArray[np.bool_] = np.isin(hashes_N, training.subjects_N)
+    same_N &= np.array(names, dtype=str) != ""
+    if values == "auto" and same_N.any():
+        length = min(_median_length(study.tokens_FL), training.plain.length)
+        stored, places = training.abundances(tokens_TL, length)
+        here = _abundances(study, length)
+        both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
+        values = "same" if same_names(stored, here, both) else "distinct"
+    return same_N & (values == "same")
+
+
+def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
+    """Return a hash of each name, int64 [N]."""
     return np.array([hash_of(name.encode()) for name in ids], dtype=np.int64)
+
+
+def _abundances(study: Study, length: int | None) -> Abundances:
+    """Return the abundances of a study, with sequences that are cut to `length`."""
+    counts = study.counts(np.arange(len(study.table.sample_ids)))
+    return Abundances.of(counts, hash_sequences(study.tokens_FL[:, :length]))
 
 
 def _draw(rows: Rows, seed: int) -> Rows:

@@ -246,7 +246,8 @@ def predict_study(
     # The samples of all ranks are compared with the training together.
     gathered = [block for of_rank in share.gather(parts) for block in of_rank]
     table, distances, explained = zip(*gathered, strict=True)
-    comparison = compare(loaded.training, study, known, np.concatenate(distances))
+    summary, tokens_TL = loaded.training, loaded.tokens_FL
+    comparison = compare(summary, tokens_TL, study, known, np.concatenate(distances))
     table = pd.concat(table, ignore_index=True).assign(**comparison.columns)
     explanations = None
     if options.explain is not None:

@@ -10,7 +10,6 @@ from aam.contract.options.groups import TargetOptions, networks
 from aam.data.targets import TargetScale, output_range
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.evaluation.splits import FILE_GROUPS
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
@@ -51,12 +50,12 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     check_labels(options, study)
     limits = output_range(options.target.levels, options.output_min, options.output_max)
     # Named by their ids, samples without groups have the units of `aam compare`.
-    names = study.labels or study.study.table.sample_ids
+    names = study.subjects.groups or study.study.table.sample_ids
     folds = Folds(
         Labels.of(study.values, study.classes, names, options.target.levels, study.studies),
         study.splits,
         options.loop.seed,
-        options.split.group_column or (None if study.labels is None else FILE_GROUPS),
+        study.subjects.column,
         options.study_column,
         tuple(sorted(set(study.studies or ()))),
         TargetScale("none" if study.classes else options.target_transform, limits),

@@ -114,7 +114,7 @@ def run(
                 # One rank prints and writes for all.
                 associated, repeated, divided_studies = preview(planned)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
-                write_splits(path, ids, labelled.splits, labelled.labels)
+                write_splits(path, ids, labelled.splits, labelled.subjects.groups)
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
             if result is None:
                 return
@@ -177,11 +177,13 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
 def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
     """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
+    ids, group = study.table.sample_ids, options.split.group_column
     training = TrainingSummary.of(
         study,
         samples.relations,
         folds.splits,
         folds.labels.groups,
+        None if group is None else labelled.metadata.values(group, ids).tolist(),
         folds.seed,
         labelled.depth or auto_depth(study.reads),  # for the richness of new samples
         refitted=any(member.fold_models for member in result.members.values()),

@@ -63,6 +63,7 @@ from aam.evaluation.splits import (
     check_covariates,
     make_splits,
     study_splits,
+    without_held_out_subjects,
 )
 from aam.inference.output_tables import write_table
 from aam.members.member import TrainingSamples
@@ -335,9 +336,10 @@ def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[S
     made = split(
         test_size=options.split.test_size,
         seed=options.loop.seed,
-        groups=None if labelled.labels is None else [labelled.labels[row] for row in rows],
+        groups=None if (names := labelled.subjects.groups) is None else [names[k] for k in rows],
         classes=codes if options.split.stratify else None,
     )
+    made = without_held_out_subjects(made, labelled.subjects.units_N[rows])
     return [Split(rows[split.train], rows[split.validation], rows[split.test]) for split in made]
 
 

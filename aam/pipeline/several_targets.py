@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from aam.console import info, warn
@@ -34,7 +35,12 @@ from aam.members.prediction_tables import join_targets
 from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.run import run
 from aam.training import run_folder
-from aam.training.labelled_study import classes_of_words, label_study, read_study
+from aam.training.labelled_study import (
+    classes_of_words,
+    label_study,
+    read_study,
+    study_subjects,
+)
 
 _OF_TARGET = (
     "target_transform",
@@ -149,11 +155,15 @@ def _write_common_splits(
                 "train them in separate runs",
             )
     ids = [name for name in ids if any(name in rows for rows in labelled.values())]
-    made = split_samples(
-        options.split, options.folds, options.loop.seed, ids, metadata,
-        repeats=options.repeats, studies=read_studies(options.study_column, metadata, ids),
+    row_of = {name: row for row, name in enumerate(study.table.sample_ids)}
+    study = study.take_samples(np.array([row_of[name] for name in ids]))
+    studies = read_studies(options.study_column, metadata, ids)
+    subjects = study_subjects(options, study, metadata, studies)
+    splits, subjects = split_samples(
+        options.split, options.folds, options.loop.seed, ids, subjects,
+        repeats=options.repeats, studies=studies,
     )  # fmt: skip
-    write_splits(path, ids, *made)
+    write_splits(path, ids, splits, subjects.groups)
 
 
 def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]]:

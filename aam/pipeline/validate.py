@@ -51,6 +51,7 @@ from aam.evaluation.splits import (
 )
 from aam.inference.output_tables import write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
+from aam.members.new_samples import trained_subjects
 from aam.members.prediction_tables import (
     held_out_table,
     predict_study,
@@ -100,7 +101,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
-    new = _new_samples(predicted)
+    new = _new_samples(options, loaded, study, metadata, predicted)
     study, values_M = study.take_samples(new), values_M[new]
     predicted = predicted.iloc[new].reset_index(drop=True)
     ids = study.table.sample_ids
@@ -138,19 +139,38 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     return scores, of_samples
 
 
-def _new_samples(predicted: pd.DataFrame) -> Rows:
-    """Return the rows of the samples that did not train the model."""
-    # Of equal id, with reads that the training knows: a score on them is no validation.
-    new = np.flatnonzero(predicted["split"] == "new")
+def _new_samples(
+    options: Evaluate,
+    loaded: TrainedModel,
+    study: Study,
+    metadata: Metadata,
+    predicted: pd.DataFrame,
+) -> Rows:
+    """Return the rows of the samples that did not train the model, nor their subjects."""
+    trained_N = (predicted["split"] != "new").to_numpy()
+    if trained := int(trained_N.sum()):
+        info(f"Samples left out of the scores, since they trained this model: {trained}.")
+    column = options.group_column or flat(loaded.facts.options).get("group_column", "")
+    subjects_N = np.zeros(len(trained_N), dtype=np.bool_)
+    if column in metadata.columns:
+        names = metadata.values(column, study.table.sample_ids).tolist()
+        training, values = loaded.training, options.group_values
+        subjects_N = trained_subjects(training, loaded.tokens_FL, study, names, values)
+        subjects_N &= ~trained_N
+        if number := int(subjects_N.sum()):
+            shown = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
+            by = "" if options.group_values == "same" else "; else add --group-values distinct"
+            info(
+                f"Samples left out of the scores, since their subjects trained this model: "
+                f"{number}, of the values of '{column}' {shown}{by}."
+            )
+    new = np.flatnonzero(~trained_N & ~subjects_N)
     if not len(new):
-        evidence = f"{len(predicted)} samples, by id and reads"
-        remedy = (
-            "give samples of another study, or their ids a prefix if only the names are the same; "
-            "the run folder has the scores of held-out samples"
-        )
-        raise DataError("All samples trained this model", evidence, remedy)
-    if trained := len(predicted) - len(new):
-        info(f"Samples left out of the scores, which trained this model: {trained}.")
+        evidence = f"{len(predicted)} samples: {trained} of them, by id or by equal reads"
+        if number := int(subjects_N.sum()):
+            evidence += f", and the subjects of {number}, by '{column}' (--group-values)"
+        remedy = "give samples of others; the run folder has the scores of held-out samples"
+        raise DataError("All samples, or their subjects, trained this model", evidence, remedy)
     return new
 
 

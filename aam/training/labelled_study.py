@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,7 +17,9 @@ from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
 from aam.data.formats.tables import require_reads
+from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, read_metadata
+from aam.data.sequences import hash_sequences
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
@@ -36,6 +39,7 @@ from aam.evaluation.splits import (
     read_studies,
     split_samples,
 )
+from aam.evaluation.subjects import Subjects, find_subjects
 
 AnyTrain = TypeVar("AnyTrain", bound=Train)
 
@@ -74,7 +78,7 @@ class LabelledStudy:
             with its phylogeny or distances for the transformer alone.
         values: [N], numbers, ranks of ordered categories, or class codes.
         classes: names of the classes; empty for numbers and ranks.
-        labels: group of each sample; None without groups.
+        subjects: subject and group of each sample.
         studies: name of the study of each sample; None of a single study.
         depth: rarefaction depth; 0 where no member reads one.
         metadata: all columns, of the samples.
@@ -85,7 +89,7 @@ class LabelledStudy:
     values: npt.NDArray[np.float64]
     classes: tuple[str, ...]
     splits: tuple[Split, ...]
-    labels: list[str] | None
+    subjects: Subjects
     studies: list[str] | None
     depth: int
     metadata: Metadata
@@ -173,12 +177,13 @@ def label_study(
     if not labelled.classes:
         limits.check(values, options.target.metadata_column)
     studies = read_studies(options.study_column, metadata, study.table.sample_ids)
-    parts, labels = split_samples(
+    ids = study.table.sample_ids
+    parts, subjects = split_samples(
         splits,
         options.folds,
         options.loop.seed,
-        study.table.sample_ids,
-        metadata,
+        ids,
+        study_subjects(options, study, metadata, studies),
         category_codes(options.target, values),
         options.repeats,
         studies,
@@ -187,7 +192,7 @@ def label_study(
     covariates = read_covariates(
         options.covariates,
         metadata,
-        study.table.sample_ids,
+        ids,
         {
             "--metadata-column": column,
             "--group-column": options.split.group_column,
@@ -198,8 +203,18 @@ def label_study(
         check_covariates(covariates, parts)
         check_target(covariates, values, column)
     return LabelledStudy(
-        study, values, labelled.classes, parts, labels, studies, depth, metadata, covariates
+        study, values, labelled.classes, parts, subjects, studies, depth, metadata, covariates
     )
+
+
+def study_subjects(
+    options: Train, study: Study, metadata: Metadata, studies: Sequence[str] | None
+) -> Subjects:
+    """Find the subjects of the samples of a study by --group-column and their reads."""
+    ids = study.table.sample_ids
+    abundances = Abundances.of(study.counts(np.arange(len(ids))), hash_sequences(study.tokens_FL))
+    column, values = options.split.group_column, options.group_values
+    return find_subjects(column, values, metadata, ids, abundances, studies)
 
 
 def class_weights(

@@ -35,6 +35,7 @@ from aam.distributed import strategies
 from aam.distributed.collectives import identity
 from aam.distributed.process_group import process_group
 from aam.evaluation.splits import Split, split_samples, write_splits
+from aam.evaluation.subjects import find_subjects
 from aam.inference.output_tables import require_finite
 from aam.inference.outputs import apply_network, encode_asvs, fit_profile, write_study_embeddings
 from aam.inference.stored_networks import (
@@ -92,7 +93,9 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         study, metric, plan = load_pretraining_study(options, base)
         metadata = None if options.metadata is None else read_metadata(options.metadata)
         splits, seed = prepared.split_options(options.split), options.loop.seed
-        (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
+        ids = study.table.sample_ids
+        subjects = find_subjects(splits.group_column, "same", metadata, ids)
+        (split, *_), subjects = split_samples(splits, 1, seed, ids, subjects)
         check_split(split, options.loop)
         shape, standard = choose_shape(base, study, options.model, plan, split.train)
         config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
@@ -100,7 +103,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
             if communicator.ranks.is_main:
                 path = prepared.folder / "splits.tsv"
-                write_splits(path, study.table.sample_ids, [split], labels)
+                write_splits(path, ids, [split], subjects.groups)
             _learn(options, config, study, split, base, record, runtime)
 
 

@@ -109,7 +109,15 @@ Metric = Literal[
 
 TargetType = Literal["regression", "classification", "ordinal"]
 
+GroupValues = Literal["auto", "same", "distinct"]
+
 # Options of several groups and commands.
+GROUP_VALUES: GroupValues = option(
+    "Whether equal values of --group-column in two studies are one subject. auto: if their samples "
+    "are more alike than chance allows. Samples of a held-out subject leave the training.",
+    default="auto",
+    only_with=("--group-column",),
+)
 TAXONOMY = basic_option(
     "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon), .qza, or folder of `aam prepare`."
 )

@@ -16,11 +16,13 @@ from aam.contract.options import (
     option,
 )
 from aam.contract.options.groups import (
+    GROUP_VALUES,
     MEMBERS,
     TRANSFORMER,
     AsvVectorOptions,
     CovariateOptions,
     DeviceOptions,
+    GroupValues,
     LoopOptions,
     LossType,
     MaskOptions,
@@ -127,6 +129,7 @@ class Train:
         "--group-column names subjects within the studies.",
         excludes=("--folds", "--repeats"),
     )
+    group_values: GroupValues = GROUP_VALUES
     repeats: int | Literal["auto"] = option(
         "Partitions of the samples into --folds; scores are their means. 'auto': 5 with fewer "
         "than 300 samples or 100 groups; else, and with the transformer, 1.",

@@ -7,10 +7,12 @@ from typing import Literal
 from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
+    GROUP_VALUES,
     MAX_MEMORY_GB,
     TAXONOMY,
     AsvVectorOptions,
     DeviceOptions,
+    GroupValues,
     RankOptions,
     TableOptions,
 )
@@ -196,6 +198,7 @@ class Evaluate:
         "summarised as in `aam train`.",
         needs=("--model",),
     )
+    group_values: GroupValues = GROUP_VALUES
     by: tuple[str, ...] = basic_option(
         "Metadata columns: also the scores of each value; many numbers are put into four bins.",
         default=(),

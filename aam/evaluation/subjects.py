@@ -1,0 +1,130 @@
+"""Subjects of samples: who is one subject decides which samples a split keeps together.
+
+Samples with equal reads are one sample, samples of one group are of one subject, and equal groups
+of two studies are one subject if their samples say so or the user does, see `aam.data.identity`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from aam.arrays import Rows
+from aam.console import info, warn
+from aam.contract.errors import first_few
+from aam.contract.options.groups import GroupValues
+from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined, same_names
+from aam.data.metadata import Metadata, groups
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Subjects of N samples.
+
+    Attributes:
+        units_N: number of the subject of each sample, in all studies.
+        groups: name of the group of each sample, which is within a study; None where each sample
+            is a group.
+        column: column of the metadata with the groups; None without.
+    """
+
+    units_N: Rows
+    groups: list[str] | None = None
+    column: str | None = None
+
+
+def find_subjects(
+    column: str | None,
+    values: GroupValues,
+    metadata: Metadata | None,
+    sample_ids: Sequence[str],
+    abundances: Abundances | None = None,
+    studies: Sequence[str] | None = None,
+) -> Subjects:
+    """Find the subjects of samples; print copies of samples, and groups of several studies.
+
+    Args:
+        column: --group-column; None without groups.
+        values: --group-values, whether equal groups of two studies are one subject.
+        metadata: contains the column.
+        sample_ids: ids of the samples.
+        abundances: reads of the samples; None to know them by their ids alone.
+        studies: study of each sample; None of a single study.
+    """
+    none = np.empty((0, 2), dtype=np.int64)
+    copies = none if abundances is None else equal_pairs(abundances)
+    if len(copies):
+        warn(
+            f"{len(np.unique(copies))} samples have the reads of another sample: "
+            f"{_named(copies, sample_ids)}. They are one sample, so no split divides them."
+        )
+    names, links = list(sample_ids), none
+    if column is not None:
+        assert metadata is not None, "--group-column needs --metadata"
+        names = groups(metadata, column, sample_ids).tolist()
+        if studies is not None:
+            links = _equal_groups(column, values, names, studies, abundances)
+            studies_of = Counter(name for name, _ in set(zip(names, studies, strict=True)))
+            names = [
+                f"{name} ({study})" if studies_of[name] > 1 else name
+                for name, study in zip(names, studies, strict=True)
+            ]
+    _, first, code_N = np.unique(names, return_index=True, return_inverse=True)
+    of_group = np.stack([first[code_N], np.arange(len(names))], axis=1)
+    units_N = joined(len(names), np.concatenate([of_group, copies, links]))
+    alike = none if abundances is None else alike_pairs(abundances)
+    alike = alike[units_N[alike[:, 0]] != units_N[alike[:, 1]]]
+    if len(alike):
+        warn(
+            "Samples as alike as two draws of reads from one sample: "
+            f"{_named(alike, sample_ids)}. If they are, give them one value of a --group-column."
+        )
+    if studies is not None:
+        copies = copies[np.array([studies[i] == studies[j] for i, j in copies], dtype=np.bool_)]
+    if len(copies):
+        group_N = joined(len(names), np.concatenate([of_group, copies]))
+        names = [names[row] for row in np.unique(group_N, return_index=True)[1][group_N].tolist()]
+    return Subjects(units_N, None if column is None and not len(copies) else names, column)
+
+
+def _named(pairs: Rows, sample_ids: Sequence[str]) -> str:
+    """Return the number of pairs of samples and the first of them."""
+    return first_few(" and ".join(sample_ids[row] for row in pair) for pair in pairs.tolist())
+
+
+def _equal_groups(
+    column: str,
+    values: GroupValues,
+    names: Sequence[str],
+    studies: Sequence[str],
+    abundances: Abundances | None,
+) -> Rows:
+    """Return pairs of samples [P, 2] of different studies whose equal groups are one subject."""
+    rows_of: dict[str, dict[str, list[int]]] = {}
+    for row, (name, study) in enumerate(zip(names, studies, strict=True)):
+        rows_of.setdefault(study, {}).setdefault(name, []).append(row)
+    links, same, several = [], set[str](), set[str]()
+    for pair in combinations(sorted(rows_of), 2):
+        common = rows_of[pair[0]].keys() & rows_of[pair[1]].keys()
+        several |= common
+        is_same = values == "same"
+        if values == "auto" and common and abundances is not None:
+            rows = [np.sort(np.concatenate([*rows_of[study].values()])) for study in pair]
+            one, two = (abundances.take(chosen) for chosen in rows)
+            is_same = same_names(one, two, [[names[row] for row in chosen] for chosen in rows])
+        if is_same:
+            same |= common
+            links += [[rows_of[study][name][0] for study in pair] for name in common]
+    for group_values, are, other in ((same, "one subject", "distinct"),
+                                     (several - same, "different subjects", "same")):  # fmt: skip
+        if group_values:
+            by = "" if values != "auto" else f" by their samples (else add --group-values {other})"
+            info(
+                f"Equal values of '{column}' in several studies are {are}{by}: "
+                f"{first_few(sorted(group_values))}."
+            )
+    return np.array(sorted(links), dtype=np.int64).reshape(-1, 2)
