@@ -37,6 +37,7 @@ _EXPECTED = 5  # reads in either sample that an ASV needs to be compared alone, 
 _COMPARED = 30  # degrees of freedom of alike samples, at least: few abundant ASVs make many alike
 _HOMOGENEITY = 1.2  # their chi-square for each degree of freedom, at most
 
+_BLOCK = 512  # samples that are compared at once
 _MAX_SAMPLES = 4000  # samples of a study that are compared; 4,000 take 2 CPU-seconds
 _SHUFFLINGS = 999
 _LEVEL = 0.01  # p value from which equal names are one subject
@@ -55,8 +56,9 @@ class Abundances:
     def of(cls, counts: sparse.csr_array, hashes_F: Rows) -> Abundances:
         """Take the counts of samples [N, F], and the hashes of the sequences of their ASVs."""
         sums_N = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
-        shares = sparse.csr_array(counts.multiply(1 / sums_N[:, None]), dtype=np.float32)
-        return cls(shares, hashes_F, sums_N)
+        data = counts.data[: counts.nnz] * np.repeat((1 / sums_N), np.diff(counts.indptr))
+        shares = data.astype(np.float32), counts.indices[: counts.nnz], counts.indptr
+        return cls(sparse.csr_array(shares, shape=counts.shape), hashes_F, sums_N)
 
     def take(self, rows: Rows) -> Abundances:
         """Return the samples at `rows`, with all ASVs."""
@@ -72,28 +74,25 @@ class Abundances:
 def equal_pairs(one: Abundances, two: Abundances | None = None) -> Rows:
     """Return the pairs of samples with equal reads, rows [P, 2]; within `one` without `two`."""
     first, second = _aligned(one, one if two is None else two)
-    keys_NK, other_NK = _ratio_keys(first), _ratio_keys(second)
+    keys_NK = _ratio_keys(first)
     order = np.argsort(keys_NK, axis=None, kind="stable")
-    sorted_keys = keys_NK.ravel()[order]
-    rows = np.repeat(np.arange(first.shape[0]), keys_NK.shape[1])[order]
-    other_rows = np.repeat(np.arange(second.shape[0]), other_NK.shape[1])
-    other_keys = other_NK.ravel()
-    start, end = (np.searchsorted(sorted_keys, other_keys, side) for side in ("left", "right"))
-    if two is None:
-        # A sample is compared with those after it among the samples of a ratio.
-        start[order] = np.arange(1, len(order) + 1)
-    pairs = []
-    for place in range(_CANDIDATES):
-        chosen = (start + place < end) & (other_keys != 0)
-        pairs.append(np.stack([rows[(start + place)[chosen]], other_rows[chosen]], axis=1))
-    candidates, times = np.unique(np.concatenate(pairs), axis=0, return_counts=True)
-    candidates = candidates[times >= _RATIOS]
-    if two is None:
-        candidates = np.unique(np.sort(candidates, axis=1), axis=0)
-        candidates = candidates[candidates[:, 0] < candidates[:, 1]]
-    equal = [_equal(_row(first, i), _row(second, j)) for i, j in candidates.tolist()]
-    pairs_P2: Rows = candidates[np.array(equal, dtype=np.bool_)]
-    return pairs_P2
+    keys, rows = keys_NK.ravel()[order], order // keys_NK.shape[1]
+    pairs = [np.empty((0, 2), dtype=np.int64)]
+    for start in range(0, second.shape[0], _BLOCK):
+        other_NK = _ratio_keys(second[start : start + _BLOCK])
+        low, high = (np.searchsorted(keys, other_NK, side) for side in ("left", "right"))
+        candidates = [pairs[0]]
+        for place in range(_CANDIDATES):
+            chosen = (low + place < high) & (other_NK != 0)
+            others = start + np.nonzero(chosen)[0]
+            candidates.append(np.stack([rows[(low + place)[chosen]], others], axis=1))
+        pair_P2, times_P = np.unique(np.concatenate(candidates), axis=0, return_counts=True)
+        pair_P2 = pair_P2[times_P >= _RATIOS]
+        if two is None:
+            pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
+        equal = [_equal(_row(first, i), _row(second, j)) for i, j in pair_P2.tolist()]
+        pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
+    return np.concatenate(pairs)
 
 
 def alike_pairs(one: Abundances, two: Abundances | None = None) -> Rows:
@@ -197,7 +196,7 @@ def _aligned(one: Abundances, two: Abundances) -> tuple[sparse.csr_array, sparse
     hashes = np.unique(np.concatenate([one.hashes_F, two.hashes_F]))
     aligned = []
     for each in (one, two):
-        columns = np.searchsorted(hashes, each.hashes_F)[each.shares.indices]
+        columns = np.searchsorted(hashes, each.hashes_F).astype(np.int32)[each.shares.indices]
         parts = (each.shares.data.copy(), columns, each.shares.indptr)  # which are sorted in place
         shares = sparse.csr_array(parts, shape=(each.shares.shape[0], len(hashes)))
         shares.sum_duplicates()

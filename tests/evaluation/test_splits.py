@@ -9,8 +9,9 @@ import pytest
 
 from aam.contract.errors import DataError
 from aam.contract.options.groups import SplitOptions
-from aam.data.metadata import Metadata, read_metadata
+from aam.data.metadata import read_metadata
 from aam.evaluation.splits import Split, make_splits, split_samples, write_splits
+from aam.evaluation.subjects import Subjects, find_subjects
 
 
 def stratified(groups: int, folds: int) -> tuple[Split, ...]:
@@ -21,10 +22,11 @@ def stratified(groups: int, folds: int) -> tuple[Split, ...]:
     return make_splits(len(rows), test_size=0.2, folds=folds, seed=1, groups=names, classes=classes)
 
 
-def _metadata(folder: Path, groups: int) -> Metadata:
+def _cages(folder: Path, groups: int) -> Subjects:
     lines = [f"S{row}\tcage {row % groups}" for row in range(24)]
     (folder / "m.tsv").write_text("sample-id\tcage\n" + "\n".join(lines) + "\n")
-    return read_metadata(folder / "m.tsv")
+    ids = [f"S{row}" for row in range(24)]
+    return find_subjects("cage", "auto", read_metadata(folder / "m.tsv"), ids)
 
 
 @pytest.mark.parametrize(("groups", "folds"), [(9, 5), (4, 4), (2, 2)])
@@ -32,7 +34,8 @@ def test_few_groups_have_a_fold_each(
     tmp_path: Path, groups: int, folds: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
-    splits, labels = split_samples(options, "auto", 0, ids, _metadata(tmp_path, groups))
+    splits, subjects = split_samples(options, "auto", 0, ids, _cages(tmp_path, groups))
+    labels = subjects.groups
     assert labels is not None
     cages = [{labels[row] for row in split.test} for split in splits]
     assert len(cages) == folds
@@ -44,7 +47,7 @@ def test_few_groups_have_a_fold_each(
 def test_one_group_cannot_be_divided(tmp_path: Path) -> None:
     ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
     with pytest.raises(DataError, match="1 for 2 parts; give another --group-column"):
-        split_samples(options, "auto", 0, ids, _metadata(tmp_path, 1))
+        split_samples(options, "auto", 0, ids, _cages(tmp_path, 1))
 
 
 def test_few_groups_are_stratified() -> None:
@@ -58,12 +61,12 @@ def test_few_groups_are_stratified() -> None:
 def test_classes_are_stratified_as_far_as_they_are_large_enough() -> None:
     """Class 2 has fewer samples than folds; with one group outside the test, none validates."""
     ids, codes = [f"S{row}" for row in range(20)], np.array([0] * 12 + [1] * 6 + [2] * 2)
-    splits, _ = split_samples(SplitOptions(), 3, 0, ids, None, codes)
+    splits, _ = split_samples(SplitOptions(), 3, 0, ids, Subjects(np.arange(20)), codes)
     for split in splits:
         counts = np.bincount(codes[split.test], minlength=3)
         assert (counts[:2] == (4, 2)).all() and counts[2] <= 1
     assert [len(split.validation) for split in stratified(groups=2, folds=2)] == [0, 0]
-    unique, _ = split_samples(SplitOptions(), 2, 0, ids, None, np.arange(20))
+    unique, _ = split_samples(SplitOptions(), 2, 0, ids, Subjects(np.arange(20)), np.arange(20))
     assert [len(split.test) for split in unique] == [10, 10]
 
 
@@ -133,20 +136,24 @@ def test_groups_are_stratified_in_a_single_split() -> None:
 def test_a_split_that_cannot_be_stratified_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """The only sample of a class stays in the training; each other class needs a sample."""
     ids, codes = [f"S{row}" for row in range(41)], np.array([*(np.arange(40) % 4), 4])
-    (split,), _ = split_samples(SplitOptions(test_size=0.2), 1, 0, ids, None, codes)
+    (split,), _ = split_samples(
+        SplitOptions(test_size=0.2), 1, 0, ids, Subjects(np.arange(41)), codes
+    )
     assert np.bincount(codes[split.validation]).tolist() == [2, 2, 2, 2]
     assert "not stratified" not in capsys.readouterr().err
-    split_samples(SplitOptions(test_size=0.07), 1, 0, ids, None, codes)
+    split_samples(SplitOptions(test_size=0.07), 1, 0, ids, Subjects(np.arange(41)), codes)
     assert "not stratified: 3 of 41" in capsys.readouterr().err
 
 
 def test_a_splits_file_keeps_its_groups(tmp_path: Path) -> None:
     ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
-    splits, labels = split_samples(options, 3, 0, ids, _metadata(tmp_path, 6))
+    each = Subjects(np.arange(24))
+    splits, subjects = split_samples(options, 3, 0, ids, _cages(tmp_path, 6))
     path = tmp_path / "splits.tsv"
-    write_splits(path, ids, splits, labels)
-    read, found = split_samples(SplitOptions(splits=path), 3, 0, ids[::-1], None)
-    assert found == labels[::-1] if labels else False
+    write_splits(path, ids, splits, subjects.groups)
+    read, found = split_samples(SplitOptions(splits=path), 3, 0, ids[::-1], each)
+    assert subjects.groups is not None
+    assert found.groups == subjects.groups[::-1]
     assert [len(split.test) for split in read] == [len(split.test) for split in splits]
     write_splits(path, ids, splits)
-    assert split_samples(SplitOptions(splits=path), 3, 0, ids, None)[1] is None
+    assert split_samples(SplitOptions(splits=path), 3, 0, ids, each)[1].groups is None

@@ -9,15 +9,17 @@ import pandas as pd
 import pytest
 
 from aam.contract.errors import DataError
-from aam.contract.options.groups import SplitOptions
+from aam.contract.options.groups import GroupValues, SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
+from aam.evaluation.subjects import Subjects, find_subjects
 from tests.support.commands import TINY, aam, read
 
 STUDIES = [f"study {row % 4}" for row in range(40)]
 IDS = [f"S{row}" for row in range(40)]
 CODES = np.arange(40) // 4 % 2
+EACH = Subjects(np.arange(40))
 
 
 def with_studies(study_dir: Path, path: Path) -> pd.DataFrame:
@@ -35,7 +37,7 @@ def with_studies(study_dir: Path, path: Path) -> pd.DataFrame:
 
 
 def test_each_study_is_a_fold_and_validation_is_a_whole_study() -> None:
-    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, None, CODES, studies=STUDIES)
+    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, EACH, CODES, studies=STUDIES)
     assert len(splits) == 4
     for split in splits:
         parts = [{STUDIES[row] for row in part} for part in (split.train, split.validation)]
@@ -44,29 +46,35 @@ def test_each_study_is_a_fold_and_validation_is_a_whole_study() -> None:
         assert len(split.rows) == 40
 
 
-def test_equal_names_of_subjects_in_two_studies_are_two_subjects(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize(("values", "subjects"), [("same", 5), ("distinct", 20)])
+def test_equal_names_of_subjects_in_two_studies(values: GroupValues, subjects: int) -> None:
+    """Five names in each of four studies: the groups are within a study, the subjects are not."""
     metadata = Metadata(IDS, {"subject": [str(row // 8) for row in range(40)]})
+    found = find_subjects("subject", values, metadata, IDS, studies=STUDIES)
+    assert found.groups is not None
+    assert len(set(found.groups)) == 20
+    assert len(np.unique(found.units_N)) == subjects
     options = SplitOptions(group_column="subject")
-    _, groups = split_samples(options, "auto", 0, IDS, metadata, CODES, studies=STUDIES)
-    assert groups is not None
-    assert len(set(groups)) == 20
-    assert "Values of 'subject' in several studies" in capsys.readouterr().err
+    if subjects == 5:  # each subject is in each study
+        with pytest.raises(DataError, match="--group-values distinct"):
+            split_samples(options, "auto", 0, IDS, found, CODES, studies=STUDIES)
+    else:
+        splits, _ = split_samples(options, "auto", 0, IDS, found, CODES, studies=STUDIES)
+        assert all(len(split.rows) == 40 for split in splits)
 
 
 def test_a_study_of_one_category_is_predicted_and_teaches_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     codes = np.where(np.array(STUDIES) == "study 3", 1, CODES)
-    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, None, codes, studies=STUDIES)
+    splits, _ = split_samples(SplitOptions(), "auto", 0, IDS, EACH, codes, studies=STUDIES)
     known = [set(np.concatenate([split.train, split.validation])) for split in splits]
     single = set(splits[3].test)
     assert len(single) == 10
     assert not any(single & rows for rows in known)
     assert "studies of one category" in capsys.readouterr().err
     with pytest.raises(DataError, match="several categories"):
-        split_samples(SplitOptions(), "auto", 0, IDS, None, np.arange(40) % 4, studies=STUDIES)
+        split_samples(SplitOptions(), "auto", 0, IDS, EACH, np.arange(40) % 4, studies=STUDIES)
 
 
 def test_weights_give_the_categories_the_same_proportions_in_every_study() -> None:
@@ -140,7 +148,9 @@ def test_scores_of_known_studies_are_none_of_a_new_one(
     printed = capsys.readouterr().out
     assert "in new samples of the same studies.\n" in printed
     assert "the same with: --study-column study" in printed
-    assert aam("train", *given, "--study-column", "study", "--output-dir", apart) == 0
+    # The studies are parts of one, with the same subjects.
+    studies = ("--study-column", "study", "--group-values", "distinct")
+    assert aam("train", *given, *studies, "--output-dir", apart) == 0
     assert "the same studies" not in capsys.readouterr().out
     assert aam("compare", apart, divided) == 0
     compared = " ".join(capsys.readouterr().out.split())

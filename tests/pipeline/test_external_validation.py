@@ -247,7 +247,7 @@ def test_samples_that_trained_the_model_are_not_scored(
     frames = [pd.read_csv(studies / f"{n}.tsv", sep="\t", dtype=str) for n in ("train", "other")]
     pd.concat(frames).to_csv(metadata, sep="\t", index=False)
     assert evaluate(model, studies, tmp_path / "both", table=both, metadata=metadata) == 0
-    assert f"which trained this model: {TRAINED}" in " ".join(capsys.readouterr().err.split())
+    assert f"trained this model: {TRAINED}" in " ".join(capsys.readouterr().err.split())
     assert evaluate(model, studies, tmp_path / "other") == 0
     found = [json.loads((tmp_path / n / "scores.json").read_text()) for n in ("both", "other")]
     assert found[0]["verdict"] == found[1]["verdict"]
