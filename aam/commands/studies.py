@@ -14,6 +14,7 @@ from aam.contract.files import refuse_existing
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
+from aam.data.identity import Abundances
 from aam.data.inspection import Inspection, StudyFinding, inspect
 from aam.data.prepare import prepare
 from aam.data.simulation import (
@@ -24,6 +25,7 @@ from aam.data.simulation import (
     write_study,
 )
 from aam.data.store import is_part, is_store, verify
+from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
 
 if TYPE_CHECKING:
@@ -118,6 +120,11 @@ def run_inspect(options: Inspect) -> int:
         from aam.pipeline.inspect_target import inspect_target
 
         target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)
+    elif (study := inspection.study) is not None:
+        ids = study.table.sample_ids
+        inspection.read(
+            "reads", lambda: find_subjects(None, "auto", None, ids, Abundances.of(study))
+        )
     if options.json:
         findings = [vars(finding) for finding in inspection.findings]
         print(json.dumps({"status": inspection.status, "findings": findings}, indent=2))

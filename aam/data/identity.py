@@ -23,6 +23,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.arrays import F64, Rows
+from aam.data.sequences import hash_sequences
+from aam.data.study import Study
 
 _LARGEST = 8  # ASVs of a sample whose ratios find candidates; a filter may remove five of them
 _BINS = 64  # steps of a ratio for each factor of two
@@ -53,7 +55,13 @@ class Abundances:
     reads_N: F64  # reads of each sample; 1 where they are not known
 
     @classmethod
-    def of(cls, counts: sparse.csr_array, hashes_F: Rows) -> Abundances:
+    def of(cls, study: Study, length: int | None = None) -> Abundances:
+        """Read the samples of a study, with sequences that are cut to `length`."""
+        counts = study.counts(np.arange(len(study.table.sample_ids)))
+        return cls.from_counts(counts, hash_sequences(study.tokens_FL[:, :length]))
+
+    @classmethod
+    def from_counts(cls, counts: sparse.csr_array, hashes_F: Rows) -> Abundances:
         """Take the counts of samples [N, F], and the hashes of the sequences of their ASVs."""
         sums_N = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
         data = counts.data[: counts.nnz] * np.repeat((1 / sums_N), np.diff(counts.indptr))

@@ -301,7 +301,7 @@ def _compare_reads(
     ids = [name for names in ids_KN for name in names]
     study_N = np.repeat(np.arange(len(studies)), [len(names) for names in ids_KN])
     # The columns are the sequences.
-    abundances = Abundances.of(sparse.vstack(counts_K, format="csr"), np.arange(asvs))
+    abundances = Abundances.from_counts(sparse.vstack(counts_K, format="csr"), np.arange(asvs))
     sample_N = joined(len(ids), equal_pairs(abundances))
     first_S = np.full(sample_N.max(initial=-1) + 1, len(studies))
     np.minimum.at(first_S, sample_N, study_N)

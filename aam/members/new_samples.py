@@ -227,7 +227,7 @@ class TrainingSummary:
         if self.reads_N is not None:
             shares *= np.repeat(self.reads_N[places], np.diff(weights.indptr))
         counts = sparse.csr_array((shares, weights.indices, weights.indptr), weights.shape)
-        return Abundances.of(counts, hash_sequences(tokens_TL[:, :length])), places
+        return Abundances.from_counts(counts, hash_sequences(tokens_TL[:, :length])), places
 
 
 def _rank(samples: int) -> int:
@@ -393,7 +393,7 @@ def compare(
     checked_N = np.isin(ids_N, summary.validation_N) & same_N
     # A sample of equal reads is a training sample, whatever its id.
     stored, places = summary.abundances(tokens_TL, known.length)
-    here_N = _abundances(study, known.length)
+    here_N = Abundances.of(study, known.length)
     pairs = equal_pairs(stored, here_N)
     trains = places[pairs[:, 0]] < len(summary.train_N)
     renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
@@ -491,7 +491,7 @@ def trained_subjects(
     if values == "auto" and same_N.any():
         length = min(_median_length(study.tokens_FL), training.plain.length)
         stored, places = training.abundances(tokens_TL, length)
-        here = _abundances(study, length)
+        here = Abundances.of(study, length)
         both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
         values = "same" if same_names(stored, here, both) else "distinct"
     return same_N & (values == "same")
@@ -500,12 +500,6 @@ def trained_subjects(
 def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
     """Return a hash of each name, int64 [N]."""
     return np.array([hash_of(name.encode()) for name in ids], dtype=np.int64)
-
-
-def _abundances(study: Study, length: int | None) -> Abundances:
-    """Return the abundances of a study, with sequences that are cut to `length`."""
-    counts = study.counts(np.arange(len(study.table.sample_ids)))
-    return Abundances.of(counts, hash_sequences(study.tokens_FL[:, :length]))
 
 
 def _draw(rows: Rows, seed: int) -> Rows:

@@ -19,7 +19,6 @@ from aam.data.covariates import Covariates, check_target, read_covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, read_metadata
-from aam.data.sequences import hash_sequences
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
@@ -211,10 +210,9 @@ def study_subjects(
     options: Train, study: Study, metadata: Metadata, studies: Sequence[str] | None
 ) -> Subjects:
     """Find the subjects of the samples of a study by --group-column and their reads."""
-    ids = study.table.sample_ids
-    abundances = Abundances.of(study.counts(np.arange(len(ids))), hash_sequences(study.tokens_FL))
     column, values = options.split.group_column, options.group_values
-    return find_subjects(column, values, metadata, ids, abundances, studies)
+    ids = study.table.sample_ids
+    return find_subjects(column, values, metadata, ids, Abundances.of(study), studies)
 
 
 def class_weights(

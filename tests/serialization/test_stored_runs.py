@@ -1,0 +1,52 @@
+"""Runs and stores of an earlier version (tests/stored): they load, and predict the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import aam, read
+
+STORED = Path(__file__).parents[1] / "stored"
+
+
+@pytest.mark.parametrize("name", ["numbers", "classes"])
+def test_a_stored_model_predicts_the_same(name: str, tmp_path: Path) -> None:
+    output = tmp_path / "p.tsv"
+    table = STORED / f"{name}.biom"
+    assert aam("predict", "--model", STORED / name, "--table", table, "--output", output) == 0
+    before = STORED.joinpath(f"{name}.predicted.tsv").read_text().splitlines()
+    # All cells but whether a sample trained the model, which ids alone decided before.
+    rows = [line.split("\t") for line in output.read_text().splitlines()]
+    split = rows[0].index("split")
+    assert [row[:split] + row[split + 1 :] for row in rows] == [
+        (cells := line.split("\t"))[:split] + cells[split + 1 :] for line in before
+    ]
+    assert set(read(output)["split"]) == {"train"}
+
+
+@pytest.mark.parametrize(("name", "column"), [("numbers", "ph"), ("classes", "disease")])
+def test_what_a_stored_model_does_not_hold_is_not_known(
+    name: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Subjects were not stored: the samples of other ids are scored, and it says so."""
+    study = ("--table", STORED / f"{name}.biom", "--metadata", STORED / f"{name}.metadata.tsv")
+    evaluate = ("evaluate", "--model", STORED / name, *study, "--metadata-column", column)
+    evaluate = (*evaluate, "--output", tmp_path / "e")
+    assert aam(*evaluate, "--group-column", "subject") != 0  # all trained it
+    assert "subjects of these samples trained the model is not known" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+@pytest.mark.parametrize("name", ["numbers", "classes"])
+def test_a_stored_run_is_reported_and_compared(name: str, tmp_path: Path) -> None:
+    assert aam("report", STORED / name, "--output", tmp_path / "r.html") == 0
+    assert aam("compare", STORED / name, STORED / name) == 0
+
+
+def test_a_stored_store_is_trained(tmp_path: Path) -> None:
+    store = STORED / "classes.aam"
+    train = ("train", store, store, "disease", "--study-column", "study", "--members", "kernel")
+    assert aam(*train, "--output-dir", tmp_path / "run") == 0
