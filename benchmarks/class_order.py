@@ -24,6 +24,7 @@ from aam.data.metadata import Metadata
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
+from aam.evaluation.subjects import find_subjects
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel_ridge import product
 from aam.members.member import TrainingSamples
@@ -103,8 +104,9 @@ def study(
     metadata = Metadata(ids, {"group": [f"g{k}" for k in group_N]})
     seed = int(rng.integers(1000))
     options = SplitOptions(test_size=0, group_column="group")
-    splits, names = split_samples(options, min(groups, 5), seed, ids, metadata, codes_N)
-    labels = Labels.of(codes_N.astype(np.float64), ("a", "b"), names)
+    subjects = find_subjects("group", "auto", metadata, ids)
+    splits, _ = split_samples(options, min(groups, 5), seed, ids, subjects, codes_N)
+    labels = Labels.of(codes_N.astype(np.float64), ("a", "b"), subjects.groups)
     samples = Samples(sparse.csr_array(counts_NF.astype(np.int32)), tokens_FL, None, ids)
     return TrainingSamples(samples, AsvRelations(tokens_FL)), Folds(labels, splits, seed, "group")
 

@@ -152,6 +152,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.study import load_study
     from aam.evaluation.splits import split_samples
+    from aam.evaluation.subjects import Subjects
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.fit import make_optimizer
@@ -169,7 +170,9 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         loop.seed, depth, sample.token_limit,
         mask_ratio=task.nuc_mask_ratio, metric="unweighted",
     )  # fmt: skip
-    (split, *_), _ = split_samples(SplitOptions(), 1, 42, loaded.table.sample_ids, None)
+    (split, *_), _ = split_samples(
+        SplitOptions(), 1, 42, loaded.table.sample_ids, Subjects(np.arange(len(loaded.reads)))
+    )
     diversity_scale(loaded, plan, split.train)
     shape = NetworkShape(
         max_bp=loaded.tokens_FL.shape[1],

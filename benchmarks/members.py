@@ -42,6 +42,7 @@ from aam.evaluation.intervals import COMPARED, Score, resample_metrics, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import numeric_column, read_predictions
 from aam.evaluation.splits import split_samples
+from aam.evaluation.subjects import find_subjects
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples, estimator
@@ -177,16 +178,17 @@ class Labelled:
         if task.studies and task.group is not None:
             studies = self.metadata.values(task.group, self.ids).tolist()
         group = None if studies else task.group
-        splits, groups = split_samples(
+        subjects = find_subjects(group, "distinct", self.metadata, self.ids, studies=studies)
+        splits, _ = split_samples(
             SplitOptions(test_size=0, group_column=group, stratify=False),
             task.folds,
             seed,
             self.ids,
-            self.metadata,
+            subjects,
             self.values.astype(np.int64) if self.classes else None,
             studies=studies,
         )
-        labels = Labels.of(self.values, self.classes, groups, studies=studies)
+        labels = Labels.of(self.values, self.classes, subjects.groups, studies=studies)
         names = tuple(sorted(set(studies or ())))
         column = task.group if studies else None
         return Folds(labels, splits, seed, group, column, studies=names)

@@ -24,6 +24,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.splits import split_samples
+from aam.evaluation.subjects import find_subjects
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
@@ -120,16 +121,18 @@ def study(
         values = score
     ids = [f"s{k}" for k in range(number)]
     metadata = Metadata(ids, {"subject": [f"g{k}" for k in subject]})
-    splits, groups = split_samples(
-        SplitOptions(test_size=0, group_column="subject" if grouped else None),
+    column = "subject" if grouped else None
+    people = find_subjects(column, "auto", metadata, ids)
+    splits, _ = split_samples(
+        SplitOptions(test_size=0, group_column=column),
         5,
         int(rng.integers(1000)),
         ids,
-        metadata,
+        people,
         values.astype(np.int64) if classes or levels else None,
     )
-    labels = Labels.of(values, classes, groups, levels)
-    folds = Folds(labels, splits, int(rng.integers(1000)), "subject" if grouped else None)
+    labels = Labels.of(values, classes, people.groups, levels)
+    folds = Folds(labels, splits, int(rng.integers(1000)), column)
     samples = Samples(sparse.csr_array(counts), tokens_FL, None, ids)
     return TrainingSamples(samples, AsvRelations(tokens_FL)), folds
 

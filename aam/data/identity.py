@@ -205,8 +205,9 @@ def _aligned(one: Abundances, two: Abundances) -> tuple[sparse.csr_array, sparse
     aligned = []
     for each in (one, two):
         columns = np.searchsorted(hashes, each.hashes_F).astype(np.int32)[each.shares.indices]
-        parts = (each.shares.data.copy(), columns, each.shares.indptr)  # which are sorted in place
-        shares = sparse.csr_array(parts, shape=(each.shares.shape[0], len(hashes)))
+        parts = (each.shares.data, columns, each.shares.indptr)
+        # A copy, since sums of duplicates are made in place.
+        shares = sparse.csr_array(parts, shape=(each.shares.shape[0], len(hashes)), copy=True)
         shares.sum_duplicates()
         shares.eliminate_zeros()
         aligned.append(shares)

@@ -15,6 +15,7 @@ from aam.data.metadata import Metadata
 from aam.evaluation.intervals import resample_metrics, units_of
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.splits import make_splits, read_splits, split_samples, write_splits
+from aam.evaluation.subjects import Subjects, find_subjects
 from tests.support.commands import aam, read
 from tests.support.run_folders import make_study
 
@@ -58,13 +59,15 @@ def test_partitions_differ_and_keep_groups_together() -> None:
 def test_small_studies_are_repeated(samples: int, groups: int | None, expected: int) -> None:
     ids = [f"s{row}" for row in range(samples)]
     options = SplitOptions()
-    splits, _ = split_samples(options, "auto", 0, ids, None, repeats="auto")
+    each = Subjects(np.arange(samples))
+    splits, _ = split_samples(options, "auto", 0, ids, each, repeats="auto")
     if groups is None:
         assert splits[-1].repeat == expected
         return
     metadata = Metadata(tuple(ids), {"g": tuple(f"g{row % groups}" for row in range(samples))})
     options = SplitOptions(group_column="g")
-    splits, _ = split_samples(options, "auto", 0, ids, metadata, repeats="auto")
+    subjects = find_subjects("g", "auto", metadata, ids)
+    splits, _ = split_samples(options, "auto", 0, ids, subjects, repeats="auto")
     assert splits[-1].repeat == expected
 
 

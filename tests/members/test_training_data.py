@@ -24,7 +24,7 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     rows, new, none = np.arange(24), np.arange(24, 36), np.empty(0, dtype=np.int64)
     relations = AsvRelations(study.tokens_FL)
     data = TrainingSummary.of(
-        study, relations, [Split(rows, none, none)], np.arange(36) // 4, 1, 400, refitted=True
+        study, relations, [Split(rows, none, none)], np.arange(36) // 4, None, 1, 400, refitted=True
     )
     samples = Samples.of(study)
     weights = np.log10(1 + FINEST * samples.relative.toarray())

@@ -128,7 +128,7 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
     base, _ = read_axes(options)
     labelled = load_labelled_study(base, None, base.split)
     assert len(labelled.splits) == 2
-    groups = np.array(labelled.labels)
+    groups = np.array(labelled.subjects.groups)
     for outer in labelled.splits:
         rows = np.sort(np.concatenate([outer.train, outer.validation]))
         inner = inner_splits(options, labelled, rows)
