@@ -238,7 +238,8 @@ class SplitOptions:
     )
     group_column: str | None = basic_option(
         "Metadata column of groups, such as subjects: samples of one group stay together, either "
-        "in training or in validation.",
+        "in training or in validation. The model stores hashes of its values, see "
+        "docs/new_samples.md.",
         needs=("--metadata",),
     )
     stratify: bool = option(
