@@ -6,14 +6,13 @@ errors appear at once.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
 
-from aam.commands import MODULES
+from aam import wings
 from aam.contract import completion, program
 from aam.contract.installation import not_installed
 from aam.contract.options import build, specs
@@ -89,14 +88,12 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
             os.environ[name] = str(device.cpu_threads)
     scale = getattr(options, "scale", None)
     if isinstance(scale, RankOptions) and uses_network(options):
-        from aam.distributed import local_ranks
-
         # Only in training do the ranks share each batch.
         trains = isinstance(scale, ScaleOptions)
         batch_size = options.loop.batch_samples if trains else None
-        number = local_ranks.ranks_to_start(scale, options.device, batch_size)
-        if number:
-            return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout)
+        status = wings.network().launched(options, scale, batch_size, arguments)
+        if status is not None:
+            return status
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -109,8 +106,7 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     try:
         with program.stopped_by_signals():
             first = parsed.command.partition(" ")[0]
-            module = importlib.import_module(f"aam.commands.{MODULES[first]}")
-            command = getattr(module, f"run_{first}")
+            command = wings.command(first)
             if parsed.command in WRAPPERS:
                 command(options, measured)
                 return 0

@@ -1,6 +1,6 @@
 """Run records: command, options, host, versions and input checksums, beside the output of a run.
 
-A run folder has `run.json` (`aam.training.run_folder`), kept from the start of a run to
+A run folder has `run.json` (`aam.pipeline.run_folder`), kept from the start of a run to
 its end. The other commands write one at their end: `FILE.run.json` beside an output file, or
 `COMMAND.run.json` in an output folder, since other commands may write there too.
 `--config` of a command reads them all.
@@ -118,7 +118,7 @@ class Record:
     def leave(self, facts: Mapping[str, Any]) -> None:
         """Write the run record with `facts`, if the command wrote an output."""
         if hasattr(self.options, "run"):
-            return  # a run folder, see aam.training.run_folder
+            return  # a run folder, see aam.pipeline.run_folder
         values = values_of(self.options)
         flags = [spec.flag for spec in specs(type(self.options)) if spec.role == "output"]
         flag = next((flag for flag in flags if values[flag]), None)

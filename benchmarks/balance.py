@@ -73,7 +73,7 @@ def _study(table: Path, tree: Path | None) -> Any:
     from aam.contract.options.groups import PhylogenyOptions, TableOptions
     from aam.data.study import load_study
     from aam.data.table import auto_depth
-    from aam.training.labelled_study import deep_enough
+    from aam.pipeline.labelled_study import deep_enough
 
     study = load_study(TableOptions(table=table), PhylogenyOptions(tree=tree))
     depth = auto_depth(study.reads)
@@ -82,8 +82,8 @@ def _study(table: Path, tree: Path | None) -> Any:
 
 def spread(path: Path) -> Table:
     """Count the distinct ASVs of the batches of two epochs."""
-    from aam.data.batches import BatchPlan
-    from aam.training.loader import TrainingBatches
+    from aam.network.batches import BatchPlan
+    from aam.network.training.loader import TrainingBatches
 
     study, depth = _study(path, None)
     plan = BatchPlan(42, depth, 1024)
@@ -107,13 +107,13 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     import torch
 
     from aam.contract.options.groups import LoopOptions
-    from aam.data.batches import BatchPlan, FixedBatches
     from aam.evaluation.splits import make_splits
-    from aam.model.network import Encoder
-    from aam.model.shape import NetworkShape
-    from aam.training.fit import make_optimizer, make_schedule
-    from aam.training.loader import TrainingBatches
-    from aam.training.module import LossWeights, TrainingModule
+    from aam.network.batches import BatchPlan, FixedBatches
+    from aam.network.model.network import Encoder
+    from aam.network.model.shape import NetworkShape
+    from aam.network.training.fit import make_optimizer, make_schedule
+    from aam.network.training.loader import TrainingBatches
+    from aam.network.training.module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)
     metric: Metric | None = "unweighted" if tree is not None else None

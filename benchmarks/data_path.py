@@ -87,8 +87,8 @@ def measure(store: Path, sizes: list[int]) -> dict[str, float]:
     import numpy as np
 
     from aam.contract.options.groups import PhylogenyOptions, TableOptions
-    from aam.data.batches import BatchPlan, make_batch
     from aam.data.study import load_study
+    from aam.network.batches import BatchPlan, make_batch
 
     study = load_study(TableOptions(table=store), PhylogenyOptions())
     depth = int(np.quantile(study.reads, 0.05))

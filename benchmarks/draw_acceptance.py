@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aam.acceptance.runner import AcceptanceFile, ImageRun, read
-from aam.numerics.device import has_bf16
-from aam.numerics.report import WRONG
+from aam.network.numerics.device import has_bf16
+from aam.network.numerics.report import WRONG
+from aam.stack.acceptance import AcceptanceFile, ImageRun, read
 from launcher.gpus import VENDORS
 from launcher.gpus.amd import PRODUCTS
 from launcher.plan.catalog import Catalog, shipped

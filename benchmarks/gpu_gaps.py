@@ -38,7 +38,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from aam.performance.workload import run_workload
+from aam.stack.workload import run_workload
 
 Interval = tuple[float, float]
 

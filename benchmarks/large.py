@@ -149,17 +149,17 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         SplitOptions,
         TableOptions,
     )
-    from aam.data.batches import BatchPlan, FixedBatches
     from aam.data.study import load_study
     from aam.evaluation.splits import split_samples
     from aam.evaluation.subjects import Subjects
-    from aam.model.network import Encoder
-    from aam.model.shape import NetworkShape
-    from aam.training.fit import make_optimizer
-    from aam.training.labelled_study import choose_depth, deep_enough
-    from aam.training.loader import TrainingBatches
-    from aam.training.module import LossWeights, TrainingModule
-    from aam.training.runs import diversity_scale
+    from aam.network.batches import BatchPlan, FixedBatches
+    from aam.network.model.network import Encoder
+    from aam.network.model.shape import NetworkShape
+    from aam.network.training.fit import make_optimizer
+    from aam.network.training.loader import TrainingBatches
+    from aam.network.training.module import LossWeights, TrainingModule
+    from aam.network.training.runs import diversity_scale
+    from aam.pipeline.labelled_study import choose_depth, deep_enough
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())

@@ -48,7 +48,7 @@ from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.training.labelled_study import choose_depth, deep_enough
+from aam.pipeline.labelled_study import choose_depth, deep_enough
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from aam.evaluation.intervals import COMPARED
 from aam.evaluation.metrics import value_of
 from aam.members.member import combine_results, estimator
 from aam.members.option_checks import resolve
+from aam.pipeline.labelled_study import load_labelled_study
 from aam.pipeline.plan import plan
-from aam.training.labelled_study import load_labelled_study
 
 
 def main() -> None:

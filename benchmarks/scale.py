@@ -130,7 +130,7 @@ def _one(
     import torch
 
     from aam.contract.options.groups import DeviceOptions, ScaleOptions
-    from aam.distributed.process_group import process_group
+    from aam.network.distributed.process_group import process_group
 
     torch.set_num_threads(threads)
     scale = ScaleOptions(distributed=how == "ddp", fsdp=how == "fsdp")
@@ -158,13 +158,13 @@ def _steps(
         SplitOptions,
         TableOptions,
     )
-    from aam.inference.stored_networks import DiversityScale, ModelConfig
-    from aam.model.shape import NetworkShape
-    from aam.training.fit import fit
-    from aam.training.loader import TrainingBatches
-    from aam.training.module import LossWeights, TrainingModule
-    from aam.training.observers import Observer
-    from aam.training.runtime import Runtime
+    from aam.network.inference.stored_networks import DiversityScale, ModelConfig
+    from aam.network.model.shape import NetworkShape
+    from aam.network.training.fit import fit
+    from aam.network.training.loader import TrainingBatches
+    from aam.network.training.module import LossWeights, TrainingModule
+    from aam.network.training.observers import Observer
+    from aam.network.training.runtime import Runtime
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
@@ -213,8 +213,8 @@ def _steps(
 
 def _load(folder: Path) -> tuple[Any, Any]:
     from aam.contract.options.groups import PhylogenyOptions, TableOptions
-    from aam.data.batches import BatchPlan
     from aam.data.study import load_study
+    from aam.network.batches import BatchPlan
 
     loaded = load_study(
         TableOptions(table=folder / "table.biom"), PhylogenyOptions(tree=folder / "tree.nwk")
@@ -287,7 +287,7 @@ def batches(study: Path) -> dict[int, tuple[float, float]]:
     """Return the seconds to make a batch and its distinct ASVs, by number of samples."""
     import numpy as np
 
-    from aam.data.batches import make_batch
+    from aam.network.batches import make_batch
 
     loaded, plan = _load(study)
     deep = np.flatnonzero(loaded.reads >= plan.rarefy_depth)
@@ -338,8 +338,8 @@ def one_gpu(study: Path) -> Table | None:
 
     if not torch.cuda.is_available():
         return None
-    from aam.model.network import Encoder
-    from aam.model.shape import NetworkShape
+    from aam.network.model.network import Encoder
+    from aam.network.model.shape import NetworkShape
 
     name = torch.cuda.get_device_name(0)
     peak = next((value for chip, value in PEAK.items() if chip in name), None)

@@ -120,9 +120,9 @@ def frozen(study: Path) -> Measured:
     import torch
 
     from aam.data.targets import TargetTransform
-    from aam.inference.outputs import encode_asvs
-    from aam.inference.stored_networks import Target
-    from aam.model.network import Predictor
+    from aam.network.inference.outputs import encode_asvs
+    from aam.network.inference.stored_networks import Target
+    from aam.network.model.network import Predictor
 
     loaded, plan = _load(study, masks=False)
     torch.manual_seed(SEED)
@@ -141,8 +141,8 @@ def predict(study: Path) -> Measured:
     import numpy as np
     import torch
 
-    from aam.inference.outputs import apply_network, encode_asvs
-    from aam.model.network import Predictor
+    from aam.network.inference.outputs import apply_network, encode_asvs
+    from aam.network.model.network import Predictor
 
     loaded, plan = _load(study, masks=False)
     network = Predictor(_shape(None, outputs=1), "unweighted").eval()
@@ -169,7 +169,7 @@ def growth(study: Path) -> Measured:
 def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) -> Measured:
     import torch
 
-    from aam.model.network import Encoder
+    from aam.network.model.network import Encoder
 
     loaded, plan = _load(study, masks=True)
     torch.manual_seed(SEED)
@@ -179,8 +179,8 @@ def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) 
 
 def _load(study: Path, masks: bool) -> Any:
     from aam.contract.options.groups import PhylogenyOptions, TableOptions
-    from aam.data.batches import BatchPlan
     from aam.data.study import load_study
+    from aam.network.batches import BatchPlan
 
     phylogeny = PhylogenyOptions(tree=study / "tree.nwk") if masks else None
     loaded = load_study(TableOptions(table=study / "table.biom"), phylogeny)
@@ -198,7 +198,7 @@ def _shape(patch: int | None, outputs: int = 0) -> Any:
     from aam.contract.options import specs
     from aam.contract.options.commands.train import Train
     from aam.contract.options.groups import ModelOptions
-    from aam.model.shape import NetworkShape
+    from aam.network.model.shape import NetworkShape
 
     profile = next(spec.default for spec in specs(Train) if spec.field == "profile_features")
 
@@ -221,9 +221,9 @@ def _steps(
     import torch
 
     from aam.contract.options.groups import LoopOptions
-    from aam.training.fit import make_optimizer
-    from aam.training.loader import TrainingBatches
-    from aam.training.module import LossWeights, TrainingModule
+    from aam.network.training.fit import make_optimizer
+    from aam.network.training.loader import TrainingBatches
+    from aam.network.training.module import LossWeights, TrainingModule
 
     loop = LoopOptions(batch_size=BATCH)
     task = TrainingModule(network, LossWeights(), loop, steps + 1, **task_options).train()

@@ -25,16 +25,16 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from aam import wings
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
 from aam.contract.options.commands import names, options_of
 from aam.contract.options.commands.studies import Unifrac
-from aam.contract.options.groups import Device, DeviceOptions, Metric, TableOptions
+from aam.contract.options.groups import Device, Metric, TableOptions
 from aam.contract.version import __version__
 from aam.data.formats.tables import PARTS, check_ids
 from aam.data.metadata import ID_HEADER, is_id_header
-from aam.data.study import read_with_tree
 from aam.data.table import read_table
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
@@ -465,10 +465,6 @@ def unifrac(
     """
     from skbio import DistanceMatrix
 
-    # These import PyTorch.
-    from aam.data.unifrac import unifrac_matrix
-    from aam.numerics.device import choose_device, print_device
-
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
     with table_files("unifrac", table) as (input, folder):
@@ -485,10 +481,5 @@ def unifrac(
         )
         tree = tree_file(tree, folder)
         options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given)
-        chosen = choose_device(DeviceOptions(device=options.device))
-        print_device(chosen)
-        counts, phylogeny = read_with_tree(options)
-        distances = unifrac_matrix(
-            counts, phylogeny, options.unifrac_metric, options.unifrac_alpha, device=str(chosen)
-        )
+        distances = wings.network().unifrac_matrix(options)
     return DistanceMatrix(distances.values, distances.ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
@@ -24,6 +24,7 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
+from aam import wings
 from aam.api.arguments import (
     MetadataTable,
     Table,
@@ -53,9 +54,9 @@ from aam.data.study import make_study
 from aam.data.table import table_of
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.members.option_checks import resolve
+from aam.pipeline.labelled_study import label_study
 from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
-from aam.training.labelled_study import label_study
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
     pass
@@ -214,7 +215,8 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 require_common(read_taxonomy(options.taxonomy), study.table.feature_ids)
             labelled = label_study(options, study, Metadata(ids, columns), options.split)
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
-            with torch.random.fork_rng():
+            network = options.uses_network
+            with wings.network().own_generators() if network else nullcontext():
                 if not self.evaluate and self.output_dir is None:
                     trained, verbose = fit(options, labelled), bool(self.verbose)
                     self.model_ = Model(IN_MEMORY, options.device, trained, verbose=verbose)

@@ -42,11 +42,11 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.taxonomy import read_taxonomy
-from aam.inference.output_tables import InferenceSettings
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
+from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.validate import validate
 from aam.report.asvs import importance_drawing, read_abundances

@@ -1,39 +1,25 @@
-"""`aam train`, `aam pretrain` and `aam search`: the commands that train models.
+"""`aam train` and `aam search`: the commands that train models that predict.
 
-PyTorch and scikit-learn take 4 CPU-seconds to import, which a refusal does without.
+scikit-learn takes 2 CPU-seconds to import, which a refusal does without.
 """
 
 from __future__ import annotations
 
 from aam.console import info
-from aam.contract.options.commands.train import Pretrain, Search, Train
-from aam.contract.options.groups import RunOptions
+from aam.contract.options.commands.train import Search, Train
 from aam.contract.preflight import check_run_folder
 
 
 def run_train(options: Train) -> None:
     """Train the members, and print their scores."""
-    _check(options.run)
+    run = options.run
+    check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
     from aam.members.option_checks import resolve
 
     options = resolve(options)
     from aam.pipeline.several_targets import train_targets
 
     train_targets(options)
-
-
-def run_pretrain(options: Pretrain) -> None:
-    """Pretrain an encoder."""
-    _check(options.run)
-    from aam.performance.fit import automatic
-    from aam.performance.memory import pretraining_run
-    from aam.training.runs import pretrain
-
-    pretrain(automatic(options, pretraining_run))
-
-
-def _check(run: RunOptions) -> None:
-    check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
 
 
 def run_search(options: Search) -> None:

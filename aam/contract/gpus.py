@@ -1,7 +1,7 @@
 """GPU vendors without PyTorch: device type, PCI address and driver version.
 
-PyTorch's side of the same facts is `aam.numerics.device`; no other module of `aam` names a vendor
-or branches on one.
+PyTorch's side of the same facts is `network.numerics.device`; no other module of `aam` names a
+vendor or branches on one.
 """
 
 from __future__ import annotations

@@ -35,11 +35,11 @@ from aam.evaluation.association import (
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import standard_outputs
-from aam.inference.output_tables import InferenceSettings
 from aam.members.kernel import MEMBER as KERNEL
 from aam.members.kernel import label_free_kernel
 from aam.members.member import Importance, TrainingSamples, reader
 from aam.members.model_file import TrainedModel
+from aam.members.output_tables import InferenceSettings
 from aam.members.samples import Samples
 
 FOLD_RANK = "rank_fold_"

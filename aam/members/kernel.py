@@ -3,10 +3,10 @@
 The first is the exact kernel of the sequences. Two ASVs are as similar as exp(-mismatches / WIDTH),
 two samples as the sum of these similarities over their ASVs, weighted by log10(1 + 1e4 relative
 abundance): the kernel whose random features are the community profile
-(`aam.model.community_profile`). The second is that of the clades: the sum, over the branches of a
-dendrogram of the ASVs, of the product of the two samples' log abundances below the branch, times
-its length (`aam.members.relations`). Metadata columns add a third. All are sums of inner products
-of features.
+(`network.model.community_profile`). The second is that of the clades: the sum, over the branches
+of a dendrogram of the ASVs, of the product of the two samples' log abundances below the branch,
+times its length (`aam.members.relations`). Metadata columns add a third. All are sums of inner
+products of features.
 
 The estimator compares several weights of the kernels and many penalties, by leaving out one group
 at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the

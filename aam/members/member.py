@@ -12,12 +12,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from aam import wings
 from aam.arrays import F64, Rows, Tokens
 from aam.console import track
 from aam.contract.options.groups import MEMBERS, DeviceOptions
@@ -27,14 +28,10 @@ from aam.data.targets import TRANSFORMS, TargetScale
 from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.inference.output_tables import InferenceSettings
+from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Inputs, Samples, T
 from aam.serialization.model_folder import State
-
-if TYPE_CHECKING:
-    from aam.inference.attributions import SampleAttention
-    from aam.model.nucleotides import NucleotideEncoder
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
@@ -50,6 +47,18 @@ class Importance:
     size_U: F64  # measure by which the ASVs are ranked; the larger, the more important
     # the same of the model of each fold; empty where the member has one model
     folds: tuple[F64, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampleAttention:
+    """Attention to the S ASVs of a sample."""
+
+    asvs_S: npt.NDArray[np.int64]  # int64, columns of the study
+    abundance_S: F64  # relative abundances of the reads that the network reads, of sum 1
+    pooling_S: F64  # weight of each ASV in the mean that predicts the target; the sum is 1
+    # weight of each ASV (column) for each ASV (row) in the layer before, the mean of its heads; the
+    # sum of a row is 1
+    mixing_SS: F64
 
 
 @dataclass(frozen=True)
@@ -224,8 +233,8 @@ class FittedModel(Protocol[Reads]):
         """Return the embedding of every sample, [N, D]; None of a model without embedding."""
         return None
 
-    def asv_encoders(self) -> Sequence[NucleotideEncoder]:
-        """Return the encoder of ASVs of each network; none without networks."""
+    def asv_encoders(self) -> Sequence[Any]:
+        """Return the encoder of ASVs of each network, a module of PyTorch; none without."""
         return ()
 
 
@@ -427,8 +436,10 @@ class Estimator(Reader[T]):
 
 def reader(name: str) -> Reader[Any]:
     """Return the reader of the member that `MEMBERS` lists under a name."""
-    member: Reader[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
-    return member
+    if MEMBERS[name].network:
+        network: Reader[Any] = wings.network().member()
+        return network
+    return estimator(name)
 
 
 def estimator(name: str) -> Estimator[Any]:

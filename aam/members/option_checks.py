@@ -16,7 +16,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TRANSFORMER
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import Metadata, listed_columns
-from aam.distributed.environment import read_environment
+from aam.environment import read_environment
 from aam.evaluation.splits import check_groups
 
 

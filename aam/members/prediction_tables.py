@@ -26,13 +26,6 @@ from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
 from aam.evaluation.prediction_files import KEYS
-from aam.inference.output_tables import (
-    ALONE,
-    NO_VECTORS,
-    InferenceSettings,
-    RankShare,
-    require_finite,
-)
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
 from aam.members.model_file import ModelFacts, TrainedModel
@@ -42,6 +35,13 @@ from aam.members.new_samples import (
     find_known_asvs,
     read_covariates,
     select_as_trained,
+)
+from aam.members.output_tables import (
+    ALONE,
+    NO_VECTORS,
+    InferenceSettings,
+    RankShare,
+    require_finite,
 )
 from aam.members.samples import Samples
 from aam.memory import memory_budget

@@ -22,8 +22,8 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.pipeline.plan import TrainingPlan
+from aam.pipeline.run_folder import RecordFact, no_record
 from aam.pipeline.session import Session
-from aam.training.run_folder import RecordFact, no_record
 
 METADATA, COUNTS = "metadata alone", "counts alone"
 

@@ -21,7 +21,7 @@ from aam.members.member import CrossValidated, TrainingSamples, combine_results,
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.pipeline.cross_validation import Result
-from aam.training.labelled_study import LabelledStudy
+from aam.pipeline.labelled_study import LabelledStudy
 
 
 def score_at_equal_depth(

@@ -17,9 +17,9 @@ from aam.data.targets import are_classes
 from aam.evaluation.confounding import Association, leading
 from aam.evaluation.intervals import TITLES
 from aam.members.option_checks import resolve
+from aam.pipeline.labelled_study import label_study
 from aam.pipeline.plan import plan
 from aam.pipeline.preview import preview
-from aam.training.labelled_study import label_study
 
 
 def inspect_target(

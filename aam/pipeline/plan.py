@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+from aam import wings
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, networks
 from aam.data.targets import TargetScale, output_range
@@ -13,11 +14,8 @@ from aam.evaluation.labels import Labels
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.pipeline.labelled_study import LabelledStudy, check_labels
 from aam.pipeline.session import Session
-from aam.training.labelled_study import LabelledStudy, check_labels
-
-if TYPE_CHECKING:
-    from aam.numerics.backends import BackendPolicy
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
 
 
 def start_session(
-    options: Train, labelled: LabelledStudy | None = None, policy: BackendPolicy | None = None
+    options: Train, labelled: LabelledStudy | None = None, policy: Any = None
 ) -> Session:
     """Start the session of a run, which the end of a `with` block ends.
 
@@ -85,17 +83,11 @@ def start_session(
     """
     if not options.uses_network:
         return Session(options, sequence_length(options))
-    # PyTorch and its distributed packages take 2 CPU-seconds to import.
-    from aam.pipeline.network_session import NetworkSession
-
-    return NetworkSession.start(options, labelled, policy)
+    return wings.network().start_session(options, labelled, policy)
 
 
 def sequence_length(options: Train) -> int | None:
     """Return the nucleotides to read of each sequence, as of a pretrained encoder; None for all."""
     if options.pretrained_encoder is not None:
-        # PyTorch takes a CPU-second to import.
-        from aam.training.runs import choose_length, read_pretrained_encoder
-
-        return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
+        return wings.network().sequence_length(options)
     return None if options.sample.max_bp == "auto" else options.sample.max_bp

@@ -35,8 +35,8 @@ from aam.evaluation.metrics import value_of
 from aam.evaluation.scores import RepeatedScore
 from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
+from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import TrainingPlan
-from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample

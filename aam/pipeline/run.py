@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,29 +42,26 @@ from aam.evaluation.scores import (
 from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
-from aam.inference.output_tables import write_table
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
+from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
+from aam.pipeline import run_folder
 from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.equal_depth import score_at_equal_depth
+from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
+from aam.pipeline.loggers import log_scores
 from aam.pipeline.plan import TrainingPlan, plan, start_session
 from aam.pipeline.preview import preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
 from aam.report.terminal import models_table, print_table, studies_table
 from aam.threads import blas_threads
-from aam.training import run_folder
-from aam.training.labelled_study import LabelledStudy, load_labelled_study
-from aam.training.loggers import log_scores
-
-if TYPE_CHECKING:
-    from aam.numerics.backends import BackendPolicy
 
 _BOTH = "metadata and counts"
 
@@ -72,7 +69,7 @@ _BOTH = "metadata and counts"
 def run(
     options: Train,
     labelled: LabelledStudy | None = None,
-    policy: BackendPolicy | None = None,
+    policy: Any = None,
     report: bool = True,
     facts: Mapping[str, Any] = MappingProxyType({}),
     metadata: Metadata | None = None,

@@ -53,7 +53,6 @@ from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
 from aam.contract.version import __version__
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.targets import category_codes
-from aam.distributed.stop import StopRequests
 from aam.evaluation.intervals import COMPARED
 from aam.evaluation.metrics import ResampledMetric, ScoredPredictions, pooled, value_of
 from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
@@ -65,15 +64,16 @@ from aam.evaluation.splits import (
     study_splits,
     without_held_out_subjects,
 )
-from aam.inference.output_tables import write_table
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
+from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate
+from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.stop_requests import StopRequests
 from aam.serialization.folders import temporary_folder
 from aam.threads import blas_threads
-from aam.training.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"

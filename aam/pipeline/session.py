@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from aam.contract.options.commands.train import Train
-from aam.distributed.environment import ONE_PROCESS, RankGroup
+from aam.environment import ONE_PROCESS, RankGroup
 from aam.members.member import Member
-from aam.training.labelled_study import LabelledStudy
-from aam.training.run_folder import RecordFact, no_record
+from aam.pipeline.labelled_study import LabelledStudy
+from aam.pipeline.run_folder import RecordFact, no_record
 
 
 @dataclass(frozen=True)

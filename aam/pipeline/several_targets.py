@@ -29,18 +29,18 @@ from aam.contract.run_files import target_folder
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.study import Study
 from aam.evaluation.splits import read_studies, split_samples, write_splits
-from aam.inference.output_tables import write_table
 from aam.members.option_checks import check_targets
+from aam.members.output_tables import write_table
 from aam.members.prediction_tables import join_targets
-from aam.pipeline.plan import plan, sequence_length
-from aam.pipeline.run import run
-from aam.training import run_folder
-from aam.training.labelled_study import (
+from aam.pipeline import run_folder
+from aam.pipeline.labelled_study import (
     classes_of_words,
     label_study,
     read_study,
     study_subjects,
 )
+from aam.pipeline.plan import plan, sequence_length
+from aam.pipeline.run import run
 
 _OF_TARGET = (
     "target_transform",

@@ -49,18 +49,18 @@ from aam.evaluation.splits import (
     several_studies,
     write_splits,
 )
-from aam.inference.output_tables import write_table
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.new_samples import trained_subjects
+from aam.members.output_tables import write_table
 from aam.members.prediction_tables import (
     held_out_table,
     predict_study,
     stored_predictions,
     unwritten,
 )
+from aam.pipeline import run_folder
 from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
-from aam.training import run_folder
 
 _FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
 

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from aam.acceptance import runner
-from aam.acceptance.parts import AcceptancePart
-from aam.acceptance.runner import (
+from aam.contract.errors import CannotCreate, DataError, Interrupted
+from aam.contract.options.commands.measure import Acceptance
+from aam.network.numerics.device import processor
+from aam.stack import acceptance as runner
+from aam.stack.acceptance import (
     PAGE,
     SETTINGS,
     AcceptanceFile,
@@ -26,9 +28,7 @@ from aam.acceptance.runner import (
     recommended,
     write_page,
 )
-from aam.contract.errors import CannotCreate, DataError, Interrupted
-from aam.contract.options.commands.measure import Acceptance
-from aam.numerics.device import processor
+from aam.stack.acceptance_parts import AcceptancePart
 from launcher.plan.settings import TunedOptions
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from aam.acceptance.measurement import Context
-from aam.acceptance.parts import PARTS, gpu_settings, measure_launch
-from aam.acceptance.runner import PartResult, run_part
 from aam.contract.records import convert
+from aam.stack.acceptance import PartResult, run_part
+from aam.stack.acceptance_measurement import Context
+from aam.stack.acceptance_parts import PARTS, gpu_settings, measure_launch
 from tests.support import acceptance_parts as made_up
 
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from aam.contract.options.command_line import parse
-from aam.inference.stored_networks import FORMAT
-from aam.serialization import tensor_file
+from aam.network import tensor_file
+from aam.network.inference.stored_networks import FORMAT
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from aam.inference.stored_networks import FORMAT
-from aam.serialization import tensor_file
+from aam.network import tensor_file
+from aam.network.inference.stored_networks import FORMAT
 from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Refused
 from tests.support.commands import TINY, aam
 

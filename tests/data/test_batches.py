@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.data.batches import BatchPlan, FixedBatches, choose_masked, make_batch, unmasked
 from aam.data.study import Study
 from aam.data.table import auto_depth, rarefy
-from aam.data.unifrac import pairwise
-from aam.distributed.environment import SINGLE_RANK, Ranks
-from aam.training.loader import RunSampler, TrainingBatches, loader, share_of
+from aam.environment import SINGLE_RANK, Ranks
+from aam.network.batches import BatchPlan, FixedBatches, choose_masked, make_batch, unmasked
+from aam.network.training.loader import RunSampler, TrainingBatches, loader, share_of
+from aam.network.unifrac import pairwise
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")

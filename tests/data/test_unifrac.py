@@ -19,7 +19,7 @@ from skbio.diversity import alpha_diversity, beta_diversity
 from aam.contract.options.groups import Metric
 from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.table import read_table
-from aam.data.unifrac import faith_pd, pairwise
+from aam.network.unifrac import faith_pd, pairwise
 from tests.support.trees import Case, cases, random_case
 
 DISTANCES: tuple[Metric, ...] = ("unweighted", "weighted", "weighted_normalized", "generalized")

@@ -12,8 +12,9 @@ import torch
 
 from aam.contract.errors import Interrupted
 from aam.contract.options.groups import LoopOptions, ScaleOptions
-from aam.distributed.collectives import Communicator
-from aam.training import checkpoints, run_folder
+from aam.network.distributed.collectives import Communicator
+from aam.network.training import checkpoints
+from aam.pipeline import run_folder
 from tests.support.local_ranks import NEEDS_FSDP, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
 

@@ -17,10 +17,10 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options import values_of
 from aam.contract.options.commands.train import Pretrain
 from aam.contract.options.groups import ScaleOptions
-from aam.distributed import process_group
-from aam.distributed.collectives import Communicator
-from aam.distributed.environment import Ranks, check_options, read_environment
-from aam.training import run_folder
+from aam.environment import Ranks, check_options, read_environment
+from aam.network.distributed import process_group
+from aam.network.distributed.collectives import Communicator
+from aam.pipeline import run_folder
 from tests.support.commands import TINY
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 

@@ -17,11 +17,11 @@ from aam.contract.options.groups import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.simulation import simulate, write_study
 from aam.evaluation.labels import Labels
-from aam.inference.stored_networks import read_networks
 from aam.members.member import estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.training import checkpoints
+from aam.network.inference.stored_networks import read_networks
+from aam.network.training import checkpoints
 from tests.support.commands import TINY, merged, read
 from tests.support.commands import aam as run_aam
 from tests.support.models import Editable, rewrite

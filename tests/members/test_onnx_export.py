@@ -13,7 +13,7 @@ import torch
 from aam.contract.errors import CannotCreate
 from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
-from aam.inference.stored_networks import read_networks
+from aam.network.inference.stored_networks import read_networks
 from tests.support.commands import aam, pretrain
 
 onnxruntime = pytest.importorskip("onnxruntime")

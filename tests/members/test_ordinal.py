@@ -17,10 +17,10 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import class_predictions
 from aam.evaluation.splits import make_splits
-from aam.inference.stored_networks import read_networks
 from aam.members.member import TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.network.inference.stored_networks import read_networks
 from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, merged, read
 from tests.support.run_folders import make_study

@@ -12,11 +12,11 @@ from matplotlib.image import imread
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.groups import TableOptions
-from aam.data.batches import FixedBatches, reading_plan
 from aam.data.study import load_study
-from aam.inference.stored_networks import read_networks
 from aam.members.importance import clade_table
-from aam.model.network import Predictor
+from aam.network.batches import FixedBatches, reading_plan
+from aam.network.inference.stored_networks import read_networks
+from aam.network.model.network import Predictor
 from tests.support.commands import aam, read, train
 
 LEARNT = ("--epochs", 3, "--lr", 0.02, "--rarefy-depth", 0)

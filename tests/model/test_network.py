@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aam.contract.options.groups import AttnImplementation
-from aam.model.attention import (
+from aam.network.model.attention import (
     AUTO,
     AttentionMask,
     Backend,
@@ -22,10 +22,10 @@ from aam.model.attention import (
     named,
     runs,
 )
-from aam.model.community_profile import CommunityProfile
-from aam.model.covariates import CovariateInputs
-from aam.model.network import PairwiseDistance, Predictor
-from aam.model.shape import CovariateShape, NetworkShape
+from aam.network.model.community_profile import CommunityProfile
+from aam.network.model.covariates import CovariateInputs
+from aam.network.model.network import PairwiseDistance, Predictor
+from aam.network.model.shape import CovariateShape, NetworkShape
 from aam.nucleotide_codes import WIDTH
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)

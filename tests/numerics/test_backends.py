@@ -14,8 +14,8 @@ import torch
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
-from aam.model.attention import BACKENDS, TORCH, Backend
-from aam.numerics.backends import (
+from aam.network.model.attention import BACKENDS, TORCH, Backend
+from aam.network.numerics.backends import (
     BackendPolicy,
     SelectedBackends,
     Status,
@@ -23,8 +23,8 @@ from aam.numerics.backends import (
     choose_attention,
     select_backends,
 )
-from aam.numerics.device import Precision
-from aam.numerics.report import (
+from aam.network.numerics.device import Precision
+from aam.network.numerics.report import (
     CheckReport,
     from_json,
     latest_reports,

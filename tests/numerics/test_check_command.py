@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from aam.commands.stack import conclusion, run_check
 from rich.console import Console
 
-from aam.commands.stack import conclusion, run_check
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.measure import Check
-from aam.model.attention import TORCH, Backend
-from aam.numerics.check import CheckPlan, conclude, measure
-from aam.numerics.device import aotriton_version, driver
-from aam.numerics.report import CheckReport, Cost, from_json
-from aam.numerics.report import page as page_of
+from aam.network.model.attention import TORCH, Backend
+from aam.network.numerics.check import CheckPlan, conclude, measure
+from aam.network.numerics.device import aotriton_version, driver
+from aam.network.numerics.report import CheckReport, Cost, from_json
+from aam.network.numerics.report import page as page_of
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
 from tests.support.faulty_backends import RIGHT, faulty

@@ -11,13 +11,13 @@ import torch
 
 from aam.contract.errors import Unavailable
 from aam.contract.options.groups import DeviceOptions
-from aam.inference.outputs import build_networks
-from aam.inference.stored_networks import read_networks
-from aam.model.attention import TORCH, Backend
-from aam.numerics import faults
-from aam.numerics.backends import BackendPolicy
+from aam.network.inference.outputs import build_networks
+from aam.network.inference.stored_networks import read_networks
+from aam.network.model.attention import TORCH, Backend
+from aam.network.numerics import faults
+from aam.network.numerics.backends import BackendPolicy
+from aam.network.training.runs import pretrain
 from aam.pipeline.run import run as train
-from aam.training.runs import pretrain
 from tests.support import faulty_backends as emulated
 from tests.support.commands import TINY, aam, read
 from tests.support.faulty_backends import faulty

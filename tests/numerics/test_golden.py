@@ -14,7 +14,9 @@ from torch import Tensor
 
 from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.files import dump_json
-from aam.golden import (
+from aam.network.model.attention import AUTO, Backend, Backends, named
+from aam.network.numerics.device import Precision
+from aam.stack.golden import (
     FILE,
     SAMPLES,
     SHAPE,
@@ -31,8 +33,6 @@ from aam.golden import (
     read,
     weights,
 )
-from aam.model.attention import AUTO, Backend, Backends, named
-from aam.numerics.device import Precision
 from tests.support.commands import aam
 from tests.support.golden import KEPT
 

@@ -15,7 +15,7 @@ import torch
 from aam.cli import main
 from aam.contract.options.commands.studies import Example
 from aam.data.simulation import simulate, write_study
-from aam.inference.stored_networks import read_networks
+from aam.network.inference.stored_networks import read_networks
 
 pytestmark = pytest.mark.rocm
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError, Unavailable
-from aam.model.attention import TORCH, Backend
-from aam.numerics import faults
-from aam.numerics.check import CheckPlan, case_of, conclude, measure, measure_in_child
-from aam.numerics.probes import DTYPES, MASKS, Probe, shapes
-from aam.numerics.report import FORMAT, CheckReport, from_json, to_json, worst
+from aam.network.model.attention import TORCH, Backend
+from aam.network.numerics import faults
+from aam.network.numerics.check import CheckPlan, case_of, conclude, measure, measure_in_child
+from aam.network.numerics.probes import DTYPES, MASKS, Probe, shapes
+from aam.network.numerics.report import FORMAT, CheckReport, from_json, to_json, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
 

@@ -17,18 +17,18 @@ from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import LoopOptions, ScaleOptions, SpeedOptions
-from aam.data.batches import make_batch
 from aam.data.study import Study
-from aam.distributed.collectives import Communicator
-from aam.distributed.environment import Ranks
-from aam.distributed.strategies import shard
-from aam.model.attention import AUTO, Backends, named
-from aam.model.network import Encoder
-from aam.model.shape import NetworkShape
-from aam.numerics.device import Precision
-from aam.performance.memory import TrainingSteps, predict_step, training_run
-from aam.training.loader import share_of
-from aam.training.module import LossWeights, TrainingModule
+from aam.environment import Ranks
+from aam.network.batches import make_batch
+from aam.network.distributed.collectives import Communicator
+from aam.network.distributed.strategies import shard
+from aam.network.memory_prediction import TrainingSteps, predict_step, training_run
+from aam.network.model.attention import AUTO, Backends, named
+from aam.network.model.network import Encoder
+from aam.network.model.shape import NetworkShape
+from aam.network.numerics.device import Precision
+from aam.network.training.loader import share_of
+from aam.network.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
 from tests.support.rank_steps import PLAN, read

@@ -23,11 +23,9 @@ from aam.contract.options.groups import (
     PhylogenyOptions,
     SpeedOptions,
 )
-from aam.data.batches import Batch, BatchShard, make_batch
 from aam.data.study import Study
-from aam.distributed.environment import Ranks
-from aam.numerics.report import from_json, store_report, to_json
-from aam.performance.fit import (
+from aam.environment import Ranks
+from aam.network.batch_size import (
     MemoryLimit,
     automatic,
     choose,
@@ -36,14 +34,16 @@ from aam.performance.fit import (
     show_step,
     with_chunk,
 )
-from aam.performance.memory import (
+from aam.network.batches import Batch, BatchShard, make_batch
+from aam.network.memory_prediction import (
     LargestBatches,
     StepMemory,
     StepSettings,
     TrainingRun,
     pretraining_run,
 )
-from aam.training.loader import share_of
+from aam.network.numerics.report import from_json, store_report, to_json
+from aam.network.training.loader import share_of
 from tests.support import local_ranks
 from tests.support.check_reports import KEY
 from tests.support.commands import aam, pretrain

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from aam.performance.tune import EARLY, SUBJECTS, DeviceFacts, compare_losses, gain
-from aam.performance.workload import (
+from aam.stack.tune import EARLY, SUBJECTS, DeviceFacts, compare_losses, gain
+from aam.stack.workload import (
     BLOCK,
     RunResult,
     Step,

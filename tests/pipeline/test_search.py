@@ -23,8 +23,8 @@ from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.contract.options import build, replaced
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.distributed.stop import StopRequests
 from aam.evaluation.splits import write_splits
+from aam.pipeline.labelled_study import load_labelled_study
 from aam.pipeline.run import run
 from aam.pipeline.search import (
     Trials,
@@ -37,7 +37,7 @@ from aam.pipeline.search import (
     run_trials,
     search,
 )
-from aam.training.labelled_study import load_labelled_study
+from aam.pipeline.stop_requests import StopRequests
 from tests.support.commands import aam, read
 
 pytest.importorskip("optuna")

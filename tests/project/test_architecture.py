@@ -78,7 +78,7 @@ def test_the_programs_share_the_contract_alone(program: str, of_the_other: set[s
             assert names <= of_the_other, module
 
 
-DEVICE_MODULES = {"aam/contract/gpus.py", "aam/numerics/device.py"}
+DEVICE_MODULES = {"aam/contract/gpus.py", "aam/network/numerics/device.py"}
 VENDOR_BRANCH = re.compile(
     r"torch\.version\.(?:hip|cuda)|cuda\.is_available|\bin \(?[\"'](?:cuda|xpu)[\"']"
     r"|(?:==|!=|\[|device\()\s*[\"'](?:cuda|hip|xpu|nccl|xccl|amd|nvidia|intel)[\"']"
@@ -88,7 +88,7 @@ VENDOR_BRANCH = re.compile(
 
 def test_only_the_device_modules_of_aam_branch_on_a_gpu_vendor() -> None:
     # Both versions are data of the record of a golden run.
-    data = {"aam/golden.py": ["torch.version.hip", "torch.version.cuda"]}
+    data = {"aam/stack/golden.py": ["torch.version.hip", "torch.version.cuda"]}
     assert VENDOR_BRANCH.search('if device.type == "cuda":')
     for file in (ROOT / "aam").rglob("*.py"):
         name = str(file.relative_to(ROOT))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aam.acceptance.runner import AcceptanceFile, ImageRun, PartResult, recommended, write
 from aam.contract.errors import DataError
-from aam.performance.fit import ASSUMED
+from aam.network.batch_size import ASSUMED
+from aam.stack.acceptance import AcceptanceFile, ImageRun, PartResult, recommended, write
 from launcher import config
 from launcher.plan.catalog import Catalog
 from launcher.plan.hardware import preference

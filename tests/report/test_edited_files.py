@@ -21,11 +21,11 @@ from aam.contract.options.commands import find
 from aam.data.ordination import read_embeddings, write_ordination
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.splits import read_splits
-from aam.performance.kernel_profiles import as_plain, read_profile
 from aam.report import methods, page
 from aam.report.comparison import comparison
 from aam.report.run import ReportInput, choose_colours, read_run
 from aam.report.sections import tabulate
+from aam.stack.kernel_profiles import as_plain, read_profile
 from tests.performance.test_profile import FORMATS
 from tests.support.commands import aam
 from tests.support.run_folders import make_run, make_study

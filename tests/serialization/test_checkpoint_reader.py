@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from aam.contract.errors import DataError
-from aam.serialization import tensor_file
-from aam.training import checkpoints
+from aam.network import tensor_file
+from aam.network.training import checkpoints
 from tests.support.commands import train
 from tests.support.hostile_checkpoints import Content, contents, files, states, write
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aam.acceptance.measurement import Context, Measured, NotPossible, Verdict
-from aam.acceptance.parts import AcceptancePart
+from aam.stack.acceptance_measurement import Context, Measured, NotPossible, Verdict
+from aam.stack.acceptance_parts import AcceptancePart
 
 
 @dataclass(frozen=True)

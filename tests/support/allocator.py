@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from aam.data.batches import Batch
-from aam.performance.memory import TrainingSteps
+from aam.network.batches import Batch
+from aam.network.memory_prediction import TrainingSteps
 
 STEP = "measured step"
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from aam.contract.version import __version__
-from aam.model.attention import TORCH, Backend
-from aam.numerics.check import CheckPlan as Check
-from aam.numerics.check import conclude, measure
-from aam.numerics.report import CheckReport, StackKey
+from aam.network.model.attention import TORCH, Backend
+from aam.network.numerics.check import CheckPlan as Check
+from aam.network.numerics.check import conclude, measure
+from aam.network.numerics.report import CheckReport, StackKey
 
 CPU = torch.device("cpu")
 KEY = StackKey("sha256:1", "gfx942", "6.10.5", __version__, "4 x 32")

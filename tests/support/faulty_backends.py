@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aam.model.attention import Backend
+from aam.network.model.attention import Backend
 
 
 def right(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

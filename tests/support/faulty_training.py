@@ -19,20 +19,20 @@ import numpy as np
 import torch
 
 from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
-from aam.data.batches import BatchPlan
 from aam.data.study import load_study
-from aam.model.attention import AUTO, Backend, Backends, named
-from aam.model.network import Encoder
-from aam.model.shape import NetworkShape
-from aam.training.fit import make_optimizer
-from aam.training.loader import TrainingBatches
-from aam.training.module import (
+from aam.network.batches import BatchPlan
+from aam.network.model.attention import AUTO, Backend, Backends, named
+from aam.network.model.network import Encoder
+from aam.network.model.shape import NetworkShape
+from aam.network.training.fit import make_optimizer
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.module import (
     LossWeights,
     TrainingModule,
     clip_grads_with_norm_,
     gradient_norm,
 )
-from aam.training.observers import add_noise
+from aam.network.training.observers import add_noise
 from tests.support.faulty_backends import first_mask, right
 
 

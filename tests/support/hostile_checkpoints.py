@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from aam.serialization import tensor_file
+from aam.network import tensor_file
 
 Content = dict[str, Any]
 

@@ -22,9 +22,9 @@ import pytest
 import torch
 
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
-from aam.distributed.collectives import Communicator
-from aam.distributed.process_group import process_group
-from aam.distributed.strategies import FSDP_ON_CPU
+from aam.network.distributed.collectives import Communicator
+from aam.network.distributed.process_group import process_group
+from aam.network.distributed.strategies import FSDP_ON_CPU
 
 NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
@@ -61,8 +61,7 @@ class RankProcesses:
         """Wait for all ranks; return the result of each, or (status, message) of its error.
 
         A rank that has not joined yet waits ten minutes for the others. Launchers (srun, torchrun,
-        `aam.distributed.local_ranks`) kill the ranks some time after one was killed, and so does
-        this.
+        `local_ranks`) kill the ranks some time after one was killed, and so does this.
         """
         received: dict[int, Any] = {}
         until, killed = time.monotonic() + timeout, False

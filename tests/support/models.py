@@ -10,9 +10,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from aam.inference.outputs import LoadedNetwork
-from aam.inference.stored_networks import ModelConfig, StoredNetwork
-from aam.model.network import Encoder, Predictor
+from aam.network.inference.outputs import LoadedNetwork
+from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
+from aam.network.model.network import Encoder, Predictor
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
 

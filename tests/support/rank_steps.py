@@ -22,22 +22,28 @@ from aam.contract.options.groups import (
     ScaleOptions,
     TableOptions,
 )
-from aam.data.batches import Batch, BatchPlan, FixedBatches
 from aam.data.study import Study, load_study
-from aam.distributed.collectives import SINGLE_PROCESS, Communicator
-from aam.distributed.strategies import full_tensor, local_tensor, parallelize
-from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
-from aam.model.network import Predictor
-from aam.model.shape import NetworkShape
-from aam.training import checkpoints
-from aam.training.checkpoints import TrainingProgress
-from aam.training.finite import FiniteCheck, replay
-from aam.training.fit import fit, freeze_unused, make_optimizer, make_schedule, optimizer_steps
-from aam.training.loader import RunSampler, TrainingBatches, loader
-from aam.training.loop import TrainingLoop
-from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.observers import Observer
-from aam.training.runtime import Runtime
+from aam.network.batches import Batch, BatchPlan, FixedBatches
+from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
+from aam.network.distributed.strategies import full_tensor, local_tensor, parallelize
+from aam.network.inference.stored_networks import DiversityScale, ModelConfig, Target
+from aam.network.model.network import Predictor
+from aam.network.model.shape import NetworkShape
+from aam.network.training import checkpoints
+from aam.network.training.checkpoints import TrainingProgress
+from aam.network.training.finite import FiniteCheck, replay
+from aam.network.training.fit import (
+    fit,
+    freeze_unused,
+    make_optimizer,
+    make_schedule,
+    optimizer_steps,
+)
+from aam.network.training.loader import RunSampler, TrainingBatches, loader
+from aam.network.training.loop import TrainingLoop
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.observers import Observer
+from aam.network.training.runtime import Runtime
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")

@@ -10,12 +10,12 @@ import pandas as pd
 import torch
 
 from aam.contract.options.groups import LoopOptions
-from aam.data.batches import FixedBatches
 from aam.data.study import Study
-from aam.inference.stored_networks import ModelConfig, read_networks
-from aam.model.network import Encoder, Predictor
-from aam.training.loader import loader
-from aam.training.module import LossWeights, TrainingModule
+from aam.network.batches import FixedBatches
+from aam.network.inference.stored_networks import ModelConfig, read_networks
+from aam.network.model.network import Encoder, Predictor
+from aam.network.training.loader import loader
+from aam.network.training.module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 
 FILES = {

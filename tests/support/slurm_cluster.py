@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam.serialization import tensor_file
+from aam.network import tensor_file
 from tests.support.engines import LAUNCH, USER, Engines
 from tests.support.images import cpu_sif, workshop
 

@@ -15,10 +15,10 @@ import torch
 
 from aam.contract.errors import DataError
 from aam.contract.options.groups import AsvVectorOptions
-from aam.inference.asv_vectors import open_vectors
-from aam.model.attention import AUTO
-from aam.model.nucleotides import NucleotideEncoder
-from aam.model.shape import NetworkShape
+from aam.network.inference.asv_vectors import open_vectors
+from aam.network.model.attention import AUTO
+from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.shape import NetworkShape
 from tests.support.commands import aam, pretrain, train
 
 Capture = pytest.CaptureFixture[str]

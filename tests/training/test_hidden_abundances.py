@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from aam.contract.errors import UsageError
-from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
-from aam.inference.stored_networks import read_networks
-from aam.model.network import Encoder
-from aam.model.shape import NetworkShape
-from aam.training.losses import count_loss
+from aam.network.batches import BatchPlan, make_batch
+from aam.network.inference.stored_networks import read_networks
+from aam.network.model.network import Encoder
+from aam.network.model.shape import NetworkShape
+from aam.network.training.losses import count_loss
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from aam.data.batches import BatchPlan, make_batch, reading_plan
 from aam.data.study import Study
 from aam.data.targets import TargetTransform
-from aam.inference.attributions import integrated_gradients
-from aam.inference.outputs import (
+from aam.network.batches import BatchPlan, make_batch, reading_plan
+from aam.network.inference.attributions import integrated_gradients
+from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
     apply_to_batch,
@@ -21,9 +21,9 @@ from aam.inference.outputs import (
     fit_profile,
     profile_terms,
 )
-from aam.inference.stored_networks import DiversityScale, ModelConfig, Target
-from aam.model.network import Predictor
-from aam.model.shape import NetworkShape
+from aam.network.inference.stored_networks import DiversityScale, ModelConfig, Target
+from aam.network.model.network import Predictor
+from aam.network.model.shape import NetworkShape
 from tests.support.models import loaded
 
 CPU = torch.device("cpu")

@@ -26,19 +26,19 @@ from aam.contract.options.groups import (
     SplitOptions,
     TableOptions,
 )
-from aam.data.batches import Batch, BatchPlan, balanced_order
 from aam.data.study import Study, load_study
-from aam.distributed.environment import even_slice
+from aam.environment import even_slice
 from aam.evaluation.splits import split_samples, write_splits
-from aam.inference.outputs import encode_asvs, write_study_embeddings
-from aam.model.network import Encoder
-from aam.model.shape import NetworkShape
-from aam.training.checkpoints import Row
-from aam.training.finite import FiniteCheck
-from aam.training.labelled_study import choose_depth, deep_enough
-from aam.training.loader import TrainingBatches
-from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.observers import Observer
+from aam.network.batches import Batch, BatchPlan, balanced_order
+from aam.network.inference.outputs import encode_asvs, write_study_embeddings
+from aam.network.model.network import Encoder
+from aam.network.model.shape import NetworkShape
+from aam.network.training.checkpoints import Row
+from aam.network.training.finite import FiniteCheck
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.observers import Observer
+from aam.pipeline.labelled_study import choose_depth, deep_enough
 from tests.support.commands import aam
 from tests.support.rank_steps import train as train_loop
 
@@ -142,10 +142,10 @@ UNCAUGHT = """
 import sys
 from pathlib import Path
 import numpy as np
-from aam.data.batches import BatchPlan, FixedBatches
+from aam.network.batches import BatchPlan, FixedBatches
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.study import load_study
-from aam.training.loader import loader
+from aam.network.training.loader import loader
 study = load_study(TableOptions(table=Path(sys.argv[1])), PhylogenyOptions())
 batches = iter(loader(FixedBatches(study, BatchPlan(1, 100, 64), np.arange(8), 2), None, 2, False))
 next(batches)

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from aam.contract.errors import Unavailable
-from aam.training.loggers import LOGGERS, Logger, Status
+from aam.pipeline.loggers import LOGGERS, Logger, Status
 from tests.support.commands import TINY, aam, pretrain, read, train
 
 ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.module) is None]

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from aam.contract.errors import NotFinite
 from aam.contract.options.groups import LoopOptions, ScaleOptions
-from aam.data.batches import BatchPlan, FixedBatches
 from aam.data.study import Study
-from aam.distributed.collectives import SINGLE_PROCESS
-from aam.inference.stored_networks import DiversityScale, ModelConfig
-from aam.model.attention import AUTO, Backend, Backends, named
-from aam.model.shape import NetworkShape
-from aam.training import checkpoints
-from aam.training.finite import OVERFLOWS, FiniteCheck
-from aam.training.fit import fit, optimizer_steps
-from aam.training.loader import TrainingBatches
-from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.runtime import Runtime
+from aam.network.batches import BatchPlan, FixedBatches
+from aam.network.distributed.collectives import SINGLE_PROCESS
+from aam.network.inference.stored_networks import DiversityScale, ModelConfig
+from aam.network.model.attention import AUTO, Backend, Backends, named
+from aam.network.model.shape import NetworkShape
+from aam.network.training import checkpoints
+from aam.network.training.finite import OVERFLOWS, FiniteCheck
+from aam.network.training.fit import fit, optimizer_steps
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.runtime import Runtime
 from tests.support.commands import pretrain, read
 from tests.support.rank_steps import Spoiled, fit_options, repeat_steps, spoiled_step
 from tests.support.rank_steps import train as train_loop

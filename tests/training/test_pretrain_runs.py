@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from aam.contract.options.groups import LoopOptions
-from aam.data.batches import FixedBatches
 from aam.data.study import Study
-from aam.inference.outputs import encode_asvs
-from aam.inference.stored_networks import ModelConfig, read_networks
-from aam.model.network import Predictor
-from aam.training import checkpoints
-from aam.training.module import LossWeights, TrainingModule
+from aam.network.batches import FixedBatches
+from aam.network.inference.outputs import encode_asvs
+from aam.network.inference.stored_networks import ModelConfig, read_networks
+from aam.network.model.network import Predictor
+from aam.network.training import checkpoints
+from aam.network.training.module import LossWeights, TrainingModule
 from tests.support.commands import aam, pretrain, read, train
 from tests.support.runs import (
     FILES,

@@ -13,15 +13,15 @@ import torch
 
 from aam.console import duration, track
 from aam.contract.options.groups import LoopOptions
-from aam.data.batches import BatchPlan
 from aam.data.study import Study
-from aam.inference.stored_networks import DiversityScale, ModelConfig
-from aam.model.shape import NetworkShape
-from aam.serialization import tensor_file
-from aam.training.finite import FiniteCheck
-from aam.training.loader import TrainingBatches
-from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.observers import Progress
+from aam.network import tensor_file
+from aam.network.batches import BatchPlan
+from aam.network.inference.stored_networks import DiversityScale, ModelConfig
+from aam.network.model.shape import NetworkShape
+from aam.network.training.finite import FiniteCheck
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.observers import Progress
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import train as train_loop
 

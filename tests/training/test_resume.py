@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from aam.distributed.stop import StopRequests
-from aam.serialization import tensor_file
+from aam.network import tensor_file
+from aam.pipeline.stop_requests import StopRequests
 from tests.support.commands import aam
 from tests.support.resumed_runs import (
     HUP,
@@ -222,7 +222,7 @@ def test_a_handler_in_c_stays(tmp_path: Path) -> None:
     subprocess.run([str(word) for word in compiled], check=True)
     code = (
         "import os, signal\n"
-        "from aam.distributed.stop import StopRequests\n"
+        "from aam.pipeline.stop_requests import StopRequests\n"
         "with StopRequests().handled(): pass\n"
         "os.kill(os.getpid(), signal.SIGUSR1)\n"
     )

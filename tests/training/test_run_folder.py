@@ -14,7 +14,7 @@ import pytest
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options.commands.studies import Example
 from aam.data.simulation import simulate, write_study
-from aam.training import run_folder
+from aam.pipeline import run_folder
 from tests.support.commands import aam
 from tests.support.resumed_runs import KILL, STOPPED, USR1, arguments_of, part
 

@@ -15,8 +15,8 @@ import torch
 
 from aam.contract.errors import UsageError
 from aam.contract.version import __version__
-from aam.inference.stored_networks import read_networks
-from aam.training.labelled_study import class_weights
+from aam.network.inference.stored_networks import read_networks
+from aam.pipeline.labelled_study import class_weights
 from tests.support.commands import aam, read, train
 from tests.support.models import Editable, rewrite
 from tests.support.runs import (

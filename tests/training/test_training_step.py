@@ -12,18 +12,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from aam.contract.options.groups import LoopOptions, Metric
-from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
-from aam.inference.stored_networks import Target
-from aam.model.network import Encoder
-from aam.model.shape import NetworkShape
-from aam.training.checkpoints import TrainingProgress
-from aam.training.finite import FiniteCheck
-from aam.training.fit import freeze_unused
-from aam.training.loader import TrainingBatches
-from aam.training.losses import target_loss
-from aam.training.module import GradientStep, LossWeights, TrainingModule
-from aam.training.observers import Observer
+from aam.network.batches import Batch, BatchPlan, make_batch
+from aam.network.inference.stored_networks import Target
+from aam.network.model.network import Encoder
+from aam.network.model.shape import NetworkShape
+from aam.network.training.checkpoints import TrainingProgress
+from aam.network.training.finite import FiniteCheck
+from aam.network.training.fit import freeze_unused
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.losses import target_loss
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.observers import Observer
 from tests.support.rank_steps import train as train_loop
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")

@@ -41,7 +41,7 @@ class MemberEntry:
     Attributes:
         title: noun for messages and reports.
         help: description of the model for help pages.
-        module: module whose `MEMBER` is the member; it is imported where the member is used.
+        module: module whose `MEMBER` is the member, imported where it is used; "" of a network.
         default: whether it is trained without --members.
         network: whether it computes with the network: on a GPU, or in several processes.
         method: what it is in the methods paragraph of a report; "" for its title.
@@ -50,7 +50,7 @@ class MemberEntry:
 
     title: str
     help: str
-    module: str
+    module: str = ""
     default: bool = False
     network: bool = False
     method: str = ""
@@ -80,7 +80,6 @@ MEMBERS = {
     TRANSFORMER: MemberEntry(
         "transformer",
         "the network",
-        "aam.members.transformer",
         network=True,
         method="a transformer on the nucleotides and abundances of the ASVs",
         references=("vaswani2017", "paszke2019"),

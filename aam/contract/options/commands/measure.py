@@ -31,7 +31,7 @@ PartName = Literal[
     "launch",
     "nodes",
 ]
-"""Names of `aam.acceptance.parts.PARTS`."""
+"""Names of `aam.stack.acceptance_parts.PARTS`."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,132 @@
+"""Settings of inference, shares of ranks and output tables; imports no PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from aam import wings
+from aam.contract.errors import NotFinite, UsageError, first_few
+from aam.contract.files import atomic_write
+from aam.contract.options.groups import AsvVectorOptions, DeviceOptions, RankOptions
+from aam.data.formats.text import quoting
+from aam.data.metadata import ID_HEADER
+from aam.data.study import Study
+from aam.environment import SINGLE_RANK, Ranks, read_environment
+
+NO_VECTORS = AsvVectorOptions()
+"""No folder: every ASV is encoded."""
+
+
+@dataclass(frozen=True)
+class InferenceSettings:
+    """How a model is applied to samples; only networks read these settings."""
+
+    batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
+    passes: int = 1  # number of rarefactions
+    vectors: AsvVectorOptions = (
+        NO_VECTORS  # folder of ASV vectors, see `network.inference.asv_vectors`
+    )
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """Share of this rank in a prediction."""
+
+    ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
+    # returns the values of all ranks, in their order
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+
+    def take(self, study: Study, batch_size: int) -> Study:
+        """Return the samples of this rank: whole batches, so that all products have one shape."""
+        if self.ranks.world_size == 1:
+            return study
+        samples = len(study.table.sample_ids)
+        batches = -(-samples // batch_size)
+        if batches < self.ranks.world_size:
+            raise UsageError(
+                "More processes than batches",
+                f"{self.ranks.world_size} processes, {samples} samples, --batch-size {batch_size}",
+                f"start {batches} processes, or give a smaller --batch-size",
+            )
+        part = self.ranks.shard(batches)
+        return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
+
+
+ALONE = RankShare()
+"""Share of a single process: all samples."""
+
+
+@contextmanager
+def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]:
+    """Join the other ranks, if a launcher has started any, until the block ends.
+
+    Raises:
+        UsageError: variables of the environment contradict each other.
+        RankFailure: another rank has failed.
+    """
+    if read_environment(os.environ).world_size == 1:
+        yield ALONE
+        return
+    with wings.network().process_group(scale, device) as communicator:
+        yield RankShare(communicator.ranks, communicator.all_gather)
+
+
+def require_finite(
+    what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
+) -> None:
+    """Refuse NaN and infinite values, which a table would show as empty cells.
+
+    Args:
+        what: name of the values in the message, such as "predictions".
+        sample_ids: B names.
+        values_BC: values of the samples.
+    """
+    invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
+    if len(invalid):
+        ids = (sample_ids[row] for row in invalid.tolist())
+        raise NotFinite(
+            f"The model's {what} are not finite numbers",
+            f"samples {first_few(ids)} of {len(sample_ids)}",
+            "run `aam check` on this device, or use another checkpoint",
+        )
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a tab-separated file with numbers in full precision."""
+    with atomic_write(path) as temporary:
+        texts = table.select_dtypes(exclude="number").to_numpy().ravel()
+        table.to_csv(temporary, sep="\t", index=False, quoting=quoting(texts))
+
+
+def write_embeddings(
+    path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
+) -> None:
+    """Write the table sample-id, e0, e1, ... of the samples, in their order.
+
+    Args:
+        path: file, written atomically.
+        sample_ids: N names.
+        blocks: float32 [n, D] of consecutive samples, N rows together.
+    """
+    ids = iter(sample_ids)
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        for number, block_ND in enumerate(blocks):
+            names = list(itertools.islice(ids, len(block_ND)))
+            require_finite("embeddings", names, block_ND)
+            table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
+            table.insert(0, ID_HEADER, names)
+            quoted = quoting(names)
+            table.to_csv(stream, sep="\t", index=False, header=number == 0, quoting=quoted)

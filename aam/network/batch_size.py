@@ -1,0 +1,316 @@
+"""Settings that fit into memory: the largest batch and chunk by predicted peaks, and their report.
+
+`--batch-size auto` and `--asv-chunk auto` are replaced here, before a run begins, so that its
+record, its checkpoints and a resumed run have numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from typing import Any, Literal, TypeVar
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options import from_plain
+from aam.contract.options.commands.measure import Memory
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import DeviceOptions
+from aam.data.formats.text import read_text
+from aam.environment import Ranks, read_environment
+from aam.memory import GIB, memory_available, shown_size
+from aam.network.memory_prediction import (
+    InferenceMemory,
+    StepMemory,
+    StepSettings,
+    TrainingRun,
+)
+from aam.network.numerics.device import choose_device, is_gpu
+from aam.network.numerics.report import from_json, latest_reports, reports_folder
+from aam.network.training import checkpoints
+from aam.network.training.runtime import numbers_of_host
+from aam.pipeline import run_folder
+
+FRAGMENTATION = 0.2
+"""Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
+rules gave 1.19, with the largest batch first."""
+
+ASSUMED = GIB
+"""Bytes of a GPU that driver, kernels and BLAS workspace take, where they are not measured."""
+
+MIN_CHUNK = 64
+"""Smallest chunk that is considered: smaller ones take time and save little."""
+
+DEVICES = (16, 24, 32, 64, 80, 128, 192)
+"""Memory of common GPUs in GiB."""
+
+NO_FACTS: Mapping[str, int] = {}
+
+Learn = TypeVar("Learn", Pretrain, Train)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Bytes that a process can use of a device, and those that driver and libraries take."""
+
+    total: int
+    overhead: int = ASSUMED
+    place: str = "of the GPU"
+
+    def holds(self, peak: int) -> bool:
+        """Return whether a step with a predicted peak, in bytes, fits."""
+        return needed(peak, self.overhead) <= self.total
+
+    def __str__(self) -> str:
+        return f"{shown_size(self.total)} {self.place}"
+
+
+def needed(peak: int, overhead: int) -> int:
+    """Return the memory of the device that a predicted peak needs, in bytes.
+
+    >>> needed(10 * GIB, GIB) // GIB
+    13
+    """
+    return round(peak * (1 + FRAGMENTATION)) + overhead
+
+
+def measured_overhead(report: Path | None) -> int | None:
+    """Return the memory of a GPU besides tensors, from a check report; None if it is unknown."""
+    if report is None:
+        folder = reports_folder(os.environ)
+        kept = latest_reports(folder) if folder else []
+        return next((report.overhead for report in kept if report.overhead is not None), None)
+    overhead = from_json(read_text(report, "check report")).overhead
+    if overhead is None:
+        raise DataError(
+            "The check report has no memory of a GPU",
+            f"'{report}'",
+            "run `aam check --json` on the GPU, with this version",
+        )
+    return overhead
+
+
+def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
+    """Replace --batch-size auto and --asv-chunk auto by the largest values that fit.
+
+    The batch of a resumed run stays that of the run that it resumes. `read` reads the study of the
+    run, whose memory is predicted.
+    """
+    if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
+        return options
+    loop, speed = options.loop, options.speed
+    groups: dict[str, Any] = {"loop": loop, "speed": speed}
+    resumed = run_folder.resumed_checkpoint(options.run) if loop.batch_size == "auto" else None
+    if resumed is not None:
+        before = from_plain(type(options), checkpoints.read(resumed).config.options).loop
+        batch, steps = before.batch_size, before.gradient_accumulation_steps
+        loop = dataclasses.replace(loop, batch_size=batch, gradient_accumulation_steps=steps)
+        groups["loop"] = loop
+        options = dataclasses.replace(options, **groups)
+    divide = loop.batch_size == "auto"
+    if not divide and speed.asv_chunk != "auto":
+        return options
+    ranks = read_environment(os.environ)
+    limit = limit_of(options.device, ranks)
+    settings = StepSettings(
+        loop.batch_samples,
+        # With the precision of this host: the prediction takes `auto` for bf16.
+        numbers_of_host(options).speed,
+        ranks.world_size,
+        options.scale.fsdp,
+    )
+    run = read(options)
+    chosen, steps = choose(run, settings, limit, divide)
+    size, chunk = chosen.batch_size, chosen.speed.chunk_size
+    text = f"--batch-size {size} --asv-chunk {chunk}"
+    if divide:
+        text += f" --gradient-accumulation-steps {steps}"
+    if ranks.is_main:
+        info(f"Largest settings that fit into {limit}: {text}.")
+        if divide and steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
+            warn(f"The UniFrac loss compares the samples of a batch, {size} instead of "
+                 f"{size * steps}: --gradient-checkpointing allows larger batches.")  # fmt: skip
+    groups["loop"] = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
+    groups["speed"] = dataclasses.replace(speed, asv_chunk=chunk)
+    return dataclasses.replace(options, **groups)
+
+
+def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
+    """Return the memory of the device of a run; of a GPU all of it."""
+    chosen = choose_device(device)
+    if is_gpu(chosen):
+        # Not the free memory, which other processes change: the same run would get another batch
+        # size.
+        total = torch.cuda.get_device_properties(chosen).total_memory
+        return MemoryLimit(total, measured_overhead(None) or ASSUMED)
+    if ranks.world_size > 1:
+        raise UsageError(
+            "Settings cannot be fitted to the memory that several ranks share",
+            f"{ranks.world_size} ranks on a CPU",
+            "give numbers instead of auto; `aam memory` predicts what they need",
+        )
+    return MemoryLimit(memory_available(), 0, "available")
+
+
+def choose(
+    run: TrainingRun, settings: StepSettings, limit: MemoryLimit, divide: bool
+) -> tuple[StepSettings, int]:
+    """Return the largest settings that fit, and the number of batches of an optimizer step."""
+    # Parts of equal size, so that accumulated gradients are those of the whole batch; every rank
+    # has at least one sample.
+    samples, least = settings.batch_size, settings.ranks
+    sizes = [size for size in range(samples, least - 1, -1) if samples % size == 0]
+    if not sizes:
+        raise UsageError(
+            "A batch has fewer samples than there are ranks",
+            f"{samples} samples, {least} ranks",
+            "give a larger --global-batch-size, or fewer ranks",
+        )
+    for size in sizes if divide else sizes[:1]:
+        batch = dataclasses.replace(settings, batch_size=min(size, run.batches.samples))
+        steps = max(samples // size, run.loop.gradient_accumulation_steps)
+        loop = dataclasses.replace(run.loop, gradient_accumulation_steps=steps)
+        chunk = largest_chunk(dataclasses.replace(run, loop=loop), batch, limit)
+        if chunk is not None:
+            return dataclasses.replace(with_chunk(settings, chunk), batch_size=size), steps
+    raise UsageError(
+        "No settings fit into memory",
+        f"--batch-size {sizes[-1] if divide else samples}, {limit}",
+        "give --gradient-checkpointing, --asv-chunk auto or a smaller --embedding-dim",
+    )
+
+
+def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> int | None:
+    """Return the largest --asv-chunk with which a step fits, a power of two; None if none does.
+
+    0, all ASVs at once, is the largest. One that is given is the only one considered.
+    """
+
+    def fits(chunk: int) -> bool:
+        return limit.holds(run.memory(with_chunk(settings, chunk)).peak)
+
+    chosen = settings.speed.asv_chunk
+    if chosen != "auto":
+        return chosen if fits(chosen) else None
+    if fits(0):
+        return 0
+    if run.frozen:
+        return None
+    asvs = run.batches.asvs(settings.batch_size)
+    # Each trial predicts a complete step, so powers of two are bisected.
+    return largest([2**k for k in range(MIN_CHUNK.bit_length() - 1, (asvs - 1).bit_length())], fits)
+
+
+def with_chunk(settings: StepSettings, chunk: int | Literal["auto"]) -> StepSettings:
+    """Return settings with another --asv-chunk."""
+    return dataclasses.replace(settings, speed=dataclasses.replace(settings.speed, asv_chunk=chunk))
+
+
+def largest(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Return the largest of ascending numbers that fits, by bisection after the last one.
+
+    >>> largest(range(1, 100), lambda n: n <= 37)
+    37
+    """
+    if not candidates or fits(candidates[-1]):
+        return candidates[-1] if candidates else None
+    end = len(candidates) - 1
+    fitting = bisect_left(candidates, True, hi=end, key=lambda number: not fits(number))
+    return candidates[fitting - 1] if fitting else None
+
+
+def show_training(run: TrainingRun, options: Pretrain | Train, gpu: Memory) -> None:
+    """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
+    settings = StepSettings(
+        min(options.loop.batch_samples, run.batches.samples),
+        options.speed,
+        max(1, options.scale.processes),
+        options.scale.fsdp,
+    )
+    # Before the step is predicted: the process then has the study, as in the training.
+    host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    memory, size = run.memory(settings), settings.batch_size
+    facts = {"host": host, "batch_size": size}
+    title = "memory of a step" + (" on each GPU" if settings.ranks > 1 else "")
+    overhead = show_step(memory, f"A batch of {size} samples", gpu, title, facts)
+    if gpu.json:
+        return
+    console, study, phylogeny = Console(highlight=False), options.input, options.phylogeny
+    # The page cache has the files, or all files of a folder of `aam prepare`.
+    paths = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
+    cache = sum(
+        file.stat().st_size
+        for path in paths if path is not None
+        for file in (path, *path.rglob("*")) if file.is_file()
+    )  # fmt: skip
+    console.print(
+        "An APU (MI300A), whose GPU shares the memory of the host, needs "
+        f"{shown_size(needed(memory.peak, overhead) + host + cache)}, with {shown_size(host)} of "
+        f"the process and {shown_size(cache)} of page cache."
+    )
+    if gpu.device_memory is None:
+        return
+    limit, gib = MemoryLimit(round(gpu.device_memory * GIB), overhead), f"{gpu.device_memory:g} GiB"
+
+    def holds(size: int) -> bool:
+        return limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak)
+
+    text = f"No --batch-size fits on {gib}: try --gradient-checkpointing or --asv-chunk."
+    if most := largest(range(settings.ranks, run.batches.samples + 1), holds):
+        text = f"Largest --batch-size on {gib}: {most} of {run.batches.samples}."
+    console.print(text)
+    if run.frozen:
+        return
+    chunk = largest_chunk(run, with_chunk(settings, "auto"), limit)
+    if chunk is None:
+        text = f"No --asv-chunk makes a batch of {size} fit on {gib}."
+    elif chunk:
+        text = f"Largest --asv-chunk on {gib}, of powers of two: {chunk}."
+    else:
+        asvs = run.batches.asvs(size)
+        text = f"All {asvs} ASVs of a batch fit at once on {gib}: no --asv-chunk is needed."
+    console.print(text)
+
+
+def show_step(
+    memory: StepMemory | InferenceMemory,
+    subject: str,
+    gpu: Memory,
+    title: str = "memory",
+    facts: Mapping[str, int] = NO_FACTS,
+) -> int:
+    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
+
+    `subject` begins the sentence about the GPUs; `facts` are further entries of the JSON.
+    """
+    measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
+    overhead, origin = (ASSUMED, "assumed") if measured is None else (measured, "measured")
+    total = needed(memory.peak, overhead)
+    if gpu.json:
+        print(json.dumps(vars(memory) | {"overhead": overhead, "needed": total} | dict(facts)))
+        return overhead
+    table = Table(title, "", box=None, pad_edge=False)
+    rows = vars(memory) | {
+        f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
+        f"driver and libraries, {origin}": overhead,
+        "memory of the GPU": total,
+    }
+    for name, value in rows.items():
+        table.add_row(name, shown_size(value))
+    console.print(table)
+    fitting = [f"{gib}" for gib in DEVICES if total <= gib * GIB]
+    where = f"no GPU of up to {DEVICES[-1]}"
+    if fitting:
+        where = f"GPUs of {', '.join(fitting)}"
+    console.print(f"{subject} fits on {where} GiB.")
+    return overhead

@@ -1,0 +1,1 @@
+"""Commands of the network: a module for each, with a function `run_COMMAND(options)`."""

@@ -1,0 +1,256 @@
+"""Collectives of training: all-gather of rows with their gradient, and all-reduce of sums.
+
+With one rank each function returns its argument. All ranks call the same functions in the same
+order, also those without rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from aam.contract.errors import AamError, DataError, UsageError
+from aam.contract.version import __version__
+from aam.data.study import Study
+from aam.environment import SINGLE_RANK, RankGroup, Ranks, T
+from aam.network.numerics.device import CONTROL_BACKEND
+from aam.run_record import launched_by
+
+
+def world_size() -> int:
+    """Return the number of ranks in the process group, 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather of rows in the order of ranks; backward is a reduce-scatter of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, local_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        ctx.sizes, longest = sizes, max(sizes)
+        # All-gather of PyTorch needs parts of one shape on every rank, also on one without rows.
+        padded = F.pad(local_ND.contiguous(), (0, 0, 0, longest - len(local_ND)))
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        sizes, rank = ctx.sizes, dist.get_rank()
+        parts, longest = torch.split(grads[0].contiguous(), sizes), max(sizes)
+        if dist.get_backend() != CONTROL_BACKEND:
+            padded = [F.pad(p, (0, 0, 0, longest - len(p))) for p in parts]
+            shard = torch.empty_like(padded[rank])
+            dist.reduce_scatter_tensor(shard, torch.cat(padded))
+            return shard[: sizes[rank]], None
+        # Gloo of the older PyTorch has no reduce-scatter and adds no half precision.
+        total = grads[0].contiguous()
+        total = total.float() if total.dtype in (torch.bfloat16, torch.float16) else total.clone()
+        dist.all_reduce(total)
+        return torch.split(total, sizes)[rank].to(grads[0].dtype), None
+
+
+def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+    """All-gather rows, with a gradient that flows back to the rank of each row.
+
+    The backward pass adds the gradients of all ranks. If the loss of each rank is its share of one
+    sum, a row has the gradient of that sum. `sizes` are the numbers of rows of the ranks.
+
+    >>> all_gather_rows(torch.ones(2, 3), [2]).shape
+    torch.Size([2, 3])
+    """
+    if len(sizes) == 1:
+        return local_ND
+    gathered: Tensor = _Gather.apply(local_ND, tuple(sizes))  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def all_reduce_sum(value: Tensor) -> Tensor:
+    """Return the sum of a tensor over the ranks, without gradient.
+
+    >>> all_reduce_sum(torch.tensor([1.0, 2.0]))
+    tensor([1., 2.])
+    """
+    if world_size() == 1:
+        return value.detach()
+    # A copy, since the all-reduce writes its result into the argument.
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def all_gather_arrays(
+    local: npt.NDArray[np.float64], device: torch.device
+) -> npt.NDArray[np.float64]:
+    """All-gather arrays along the first axis, whose length may differ between ranks."""
+    if world_size() == 1:
+        return local
+    rows = torch.as_tensor(local, dtype=torch.float64, device=device)
+    number = torch.zeros(world_size(), dtype=torch.int64, device=device)
+    number[dist.get_rank()] = len(rows)
+    sizes = all_reduce_sum(number).tolist()
+    joined: npt.NDArray[np.float64] = all_gather_rows(rows, sizes).cpu().numpy()
+    return joined
+
+
+@dataclass(frozen=True)
+class Communicator(RankGroup):
+    """The ranks of a run. All ranks call its methods, in the same order.
+
+    Attributes:
+        ranks: rank of this process, and the number of all.
+        publish_step: publishes the current step with the heartbeat of this rank.
+        control: gloo process group for small messages; None for one process.
+
+    >>> SINGLE_PROCESS.all_gather("gpu-1"), SINGLE_PROCESS.any_rank(False)
+    (['gpu-1'], False)
+    """
+
+    ranks: Ranks = SINGLE_RANK
+    publish_step: Callable[[int], None] = lambda step: None
+    control: dist.ProcessGroup | None = None
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is set on any rank."""
+        if self.control is None:
+            return flag
+        flags = torch.tensor([flag], dtype=torch.int32)
+        # On the CPU by gloo: a collective of NCCL would make every step wait for the GPU.
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.control)
+        return bool(flags.item())
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order."""
+        if self.control is None:
+            return [value]
+        values: list[Any] = [None] * self.ranks.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0."""
+        if self.control is None:
+            return value
+        values: list[Any] = [value]
+        dist.broadcast_object_list(values, group=self.control)
+        first: T = values[0]
+        return first
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order, on rank 0; nothing on the others."""
+        if self.control is None:
+            return [value]
+        values: list[Any] | None = [None] * self.ranks.world_size if self.ranks.is_main else None
+        dist.gather_object(value, values, group=self.control)
+        return values or []
+
+    def require_equal(self, values: Mapping[str, object], error: type[AamError]) -> None:
+        """Raise an error if values differ between the ranks."""
+        if self.control is None:
+            return
+        of_ranks = self.all_gather({name: str(value) for name, value in values.items()})
+        main = of_ranks[0]
+        for rank, theirs in enumerate(of_ranks):
+            differences = [
+                f"{name} {theirs.get(name, 'nothing')} instead of {main.get(name, 'nothing')}"
+                for name in sorted(theirs.keys() | main.keys())
+                if theirs.get(name) != main.get(name)
+            ]
+            if differences:
+                raise error(
+                    f"Rank {rank} differs from rank 0",
+                    ", ".join(differences),
+                    "start all ranks with the same command, program and files",
+                )
+
+    def require_equal_options(self, values: Mapping[str, Any]) -> None:
+        """Refuse ranks whose programs, libraries or options (values by flag) differ."""
+        programs = {
+            "aam": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "Python": ".".join(map(str, sys.version_info[:2])),
+        }
+        # The launcher plans on each node of a job, whose images and GPUs may differ.
+        launch = launched_by(os.environ) or {}
+        programs["image"] = str(launch.get("digest") or launch.get("place"))
+        gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
+        programs["GPUs"] = ", ".join(sorted(gpus))
+        self.require_equal(programs | dict(values), UsageError)
+
+    def require_equal_data(self, **parts: Any) -> None:
+        """Refuse ranks whose input or decisions differ, by digest: no rank sends its arrays."""
+        if self.control is not None:
+            self.require_equal({name: digest(part) for name, part in parts.items()}, DataError)
+
+
+def digest(value: Any) -> str:
+    """Return a short digest of arrays, tensors, texts, numbers and containers of them.
+
+    >>> digest([1, 2]) == digest((1, 2)), digest([1, 2]) == digest([2, 1])
+    (True, False)
+    """
+    sum_ = hashlib.blake2b(digest_size=6)
+    _add(sum_, value)
+    return sum_.hexdigest()
+
+
+def _add(sum_: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        # With the shape, since arrays of other shapes may have the same bytes.
+        sum_.update(f"{value.dtype} {value.shape} ".encode())
+        sum_.update(np.ascontiguousarray(value).data)
+    elif isinstance(value, csr_array):
+        for part in (value.indptr, value.indices, value.data):
+            _add(sum_, part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            _add(sum_, getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            _add(sum_, key)
+            _add(sum_, part)
+    elif isinstance(value, (list, tuple)):
+        sum_.update(f"{len(value)} ".encode())
+        for part in value:
+            _add(sum_, part)
+    elif value is None or isinstance(value, (str, int, float, bool, Path, np.generic)):
+        sum_.update(f"{value!r} ".encode())
+    else:
+        raise TypeError(f"no digest of {type(value).__name__}")
+
+
+def identity(study: Study) -> Any:
+    """Return the identity of a study for `digest`: itself, or the header of a memory-mapped one."""
+    origin = study.origin
+    if origin is None:
+        return study
+    # The header has the checksums of the store's files, so no rank reads them all. The path is
+    # left out: it may differ between nodes.
+    header = (origin.path / "store.json").read_text()
+    return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
+
+
+SINGLE_PROCESS = Communicator()
+"""Communicator of a run of one process."""

@@ -1,0 +1,85 @@
+"""Door of the network: the functions of `aam.wings.Network`, documented there.
+
+Each imports PyTorch when it is called, which takes 2 CPU-seconds.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aam.contract.options.commands.studies import Unifrac
+    from aam.contract.options.commands.train import Train
+    from aam.contract.options.groups import DeviceOptions, RankOptions
+    from aam.data.distances import DistanceMatrix
+    from aam.network.distributed.collectives import Communicator
+    from aam.network.inference.stored_networks import ModelConfig
+    from aam.network.member import TransformerReader
+    from aam.network.numerics.backends import BackendPolicy
+    from aam.pipeline.labelled_study import LabelledStudy
+    from aam.pipeline.session import Session
+
+
+def member() -> TransformerReader:
+    from aam.network.member import MEMBER
+
+    return MEMBER
+
+
+def start_session(
+    options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
+) -> Session:
+    from aam.network.session import NetworkSession
+
+    return NetworkSession.start(options, labelled, policy)
+
+
+def sequence_length(options: Train) -> int | None:
+    from aam.network.training.runs import choose_length, read_pretrained_encoder
+
+    return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
+
+
+def checkpoint_config(path: Path) -> ModelConfig:
+    from aam.network.training import checkpoints
+
+    return checkpoints.read(path).config
+
+
+def process_group(
+    scale: RankOptions, device: DeviceOptions
+) -> AbstractContextManager[Communicator]:
+    from aam.network.distributed.process_group import process_group
+
+    return process_group(scale, device)
+
+
+def launched(
+    options: Any, scale: RankOptions, batch_size: int | None, arguments: list[str]
+) -> int | None:
+    # The parent counts GPUs at most, and does without the rest of PyTorch.
+    from aam.network.distributed import local_ranks
+
+    number = local_ranks.ranks_to_start(scale, options.device, batch_size)
+    return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout) if number else None
+
+
+def own_generators() -> AbstractContextManager[None]:
+    import torch
+
+    return torch.random.fork_rng()
+
+
+def tensorboard_writer() -> tuple[Any, Any]:
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
+
+    return SummaryWriter, hparams
+
+
+def unifrac_matrix(options: Unifrac) -> DistanceMatrix:
+    from aam.network.commands.unifrac import distances
+
+    return distances(options)

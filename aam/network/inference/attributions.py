@@ -1,0 +1,241 @@
+"""Attributions of a trained network: integrated gradients, and attention to the ASVs of a sample.
+
+The target is predicted from a weighted mean of the ASVs of a sample, after a layer in which each
+ASV attends to all. Both sets of weights are computed explicitly, since the backends of attention
+return none. Shape suffixes: see `aam.network.batches`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from aam.arrays import F64
+from aam.console import track
+from aam.data.covariates import Covariates
+from aam.data.study import Study
+from aam.data.targets import contrasts
+from aam.members.member import SampleAttention
+from aam.network.batches import Batch, FixedBatches, reading_plan
+from aam.network.inference.outputs import LoadedNetwork, encode_asvs, profile_terms
+from aam.network.inference.stored_networks import StoredNetwork
+from aam.network.model.attention import Backend, Backends
+from aam.network.model.community_profile import log_abundance
+from aam.network.model.covariates import CovariateInputs
+from aam.network.model.network import Predictor
+
+MAX_REFERENCE = 512
+"""Sequences of a reference that are encoded for their mean."""
+
+STEPS = 16
+"""Gauss-Legendre nodes on the line."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Contributions of the ASVs of samples to C scores."""
+
+    # C arrays float64 [N, F]; an ASV without reads has no entry
+    values: tuple[sparse.csr_array, ...]
+    # scores_NC, baselines_NC: float64, scores of the samples and of their baselines
+    scores_NC: F64
+    baselines_NC: F64
+
+
+def integrated_gradients(
+    model: LoadedNetwork,
+    study: Study,
+    batch_size: int,
+    steps: int = STEPS,
+    covariates: Covariates | None = None,
+    reference_FL: npt.NDArray[np.uint8] | None = None,
+) -> Contributions:
+    """Compute the contribution of every ASV to the scores of every sample of a study.
+
+    Args:
+        model: network with a target.
+        study: the samples; each is read with the rarefaction of predictions.
+        batch_size: samples at a time; the contributions do not depend on it.
+        steps: Gauss-Legendre nodes on the line, at least 1; more lower the error of the sum.
+        covariates: metadata of a model that reads them; they stay constant on the line.
+        reference_FL: sequences whose mean is the ASV of the baselines; None for the ASVs of all
+            samples.
+
+    Returns:
+        Contributions to the scores: the number, or the `contrasts` of the classes; those of a
+        sample sum to its score minus that of its baseline.
+    """
+    network, target, device = model.network, model.config.target, model.device
+    assert isinstance(network, Predictor) and target is not None
+    vectors_FD = encode_asvs(network.encoder, study, device)
+    network.to(device).eval()
+    terms_FW = profile_terms(network, study.tokens_FL, device)
+    if terms_FW is None:
+        terms_FW = vectors_FD.new_empty(len(vectors_FD), 0)
+    samples, features = len(study.table.sample_ids), len(study.table.feature_ids)
+    # The baseline: each ASV is replaced by the mean over all ASVs of all samples.
+    counts = study.counts(np.arange(samples))
+    prevalence = np.bincount(counts.indices, minlength=features) / counts.nnz
+    share_F = torch.from_numpy(prevalence).to(vectors_FD)
+    mean_D, mean_W = share_F @ vectors_FD, share_F @ terms_FW
+    if reference_FL is not None:
+        # Some hundred sequences have the mean of thousands, which take as long to encode.
+        number = min(len(reference_FL), MAX_REFERENCE)
+        chosen_FL = reference_FL[np.linspace(0, len(reference_FL) - 1, number).astype(np.int64)]
+        reference = replace(study, tokens_FL=chosen_FL)
+        mean_D = encode_asvs(network.encoder, reference, device).mean(dim=0)
+        if (reference_FW := profile_terms(network, chosen_FL, device)) is not None:
+            mean_W = reference_FW.mean(dim=0)
+    inputs = vectors_FD, mean_D, terms_FW, mean_W
+
+    covariate_inputs = model.config.inputs(covariates)
+    # From outputs to scores: those of `contrasts`, or a number in the units of the target, of its
+    # logarithm with a logarithmic transform.
+    if target.classes:
+        matrix_OC = contrasts(len(target.classes))
+    else:
+        assert target.transform is not None
+        matrix_OC = np.eye(target.outputs)[:, [target.middle]] * target.transform.scale
+    scores_OC = torch.from_numpy(matrix_OC).to(vectors_FD)
+    batches = FixedBatches(study, reading_plan(model.config.plan), np.arange(samples), batch_size)
+    rows, columns, entries, ends = [], [], [], []
+    for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
+        batch = batches[k].to(device)
+        known = None if covariate_inputs is None else covariate_inputs.take(batch.rows_B)
+        contributions_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, known)
+        present_BS = batch.counts_BS > 0
+        rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
+        columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())
+        entries.append(contributions_CBS[:, present_BS].cpu().numpy())
+        ends.append(ends_2BC.cpu().numpy())
+    places = (np.concatenate(rows), np.concatenate(columns))
+    baselines_NC, scores_NC = np.concatenate(ends, axis=1).astype(np.float64)
+    values = tuple(
+        sparse.csr_array((data.astype(np.float64), places), shape=(samples, features))
+        for data in np.concatenate(entries, axis=1)
+    )
+    return Contributions(values, scores_NC, baselines_NC)
+
+
+def _integrate(
+    network: Predictor,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    batch: Batch,
+    scores_OC: Tensor,
+    steps: int,
+    covariates: CovariateInputs | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples.
+
+    The inputs are the vector of each ASV and their mean, and the terms of the profile head (empty
+    without one) and their mean.
+    """
+    vectors_FD, mean_D, terms_FW, mean_W = inputs
+    counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
+    # Each slot gets a vector of its own: an ASV has another contribution in each sample.
+    own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
+    away_BSD = vectors_FD[batch.asvs_U][slots_BS] - mean_D
+    away_UW = terms_FW[batch.asvs_U] - mean_W
+    weight_BS = log_abundance(counts_BS)
+    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UW)).scatter_add_(
+        1, slots_BS, weight_BS
+    )
+    start_BW = weight_BS.sum(dim=1, keepdim=True) * mean_W
+    if network.profile is not None:
+        start_BW = start_BW + network.profile_offset()
+
+    def scores(members_BSD: Tensor, profile_BW: Tensor) -> Tensor:
+        embedding_BD, hidden_BSD = network.encoder.samples(
+            members_BSD.flatten(0, 1), own_BS, counts_BS, attend_BS
+        )
+        profile = None if network.profile is None else profile_BW
+        heads_XBO = network.heads(embedding_BD, hidden_BSD, attend_BS, profile, covariates)
+        return heads_XBO.mean(dim=0) @ scores_OC
+
+    def point(place: float) -> tuple[Tensor, Tensor]:
+        members_BSD = mean_D + place * away_BSD
+        profile_BW = start_BW + place * (weight_BU @ away_UW)
+        return members_BSD.requires_grad_(), profile_BW.requires_grad_()
+
+    outputs = scores_OC.shape[1]
+    contributions_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        # The nodes lie in [-1, 1], the line in [0, 1]: hence also half of each weight.
+        members_BSD, profile_BW = point((node + 1) / 2)
+        scores_BC = scores(members_BSD, profile_BW)
+        for output in range(outputs):
+            to_members_BSD, to_profile_BW = torch.autograd.grad(
+                # Samples do not depend on each other, so the gradient of the sum is that of each
+                # sample.
+                scores_BC[:, output].sum(),
+                (members_BSD, profile_BW),
+                retain_graph=output + 1 < outputs,
+                # Without a profile head the profile has no gradient; zeros keep one path of code.
+                materialize_grads=True,
+            )
+            # PyTorch 2.7 returns zeros that require a gradient for an input that has no effect.
+            to_profile_BW = to_profile_BW.detach()
+            own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
+            through_profile_BS = weight_BS * (to_profile_BW @ away_UW.T).gather(1, slots_BS)
+            contributions_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
+    with torch.no_grad():
+        return contributions_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])
+
+
+class _Recorder:
+    """Backend of attention that keeps the weights of its latest call."""
+
+    def __init__(self) -> None:
+        self.weights_NHKK = torch.empty(0)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        self.weights_NHKK = scores.softmax(dim=-1)
+        return self.weights_NHKK @ v
+
+
+def sample_attention(
+    stored: StoredNetwork,
+    sample: Study,
+    device: torch.device,
+    covariates: Covariates | None = None,
+) -> SampleAttention:
+    """Return the attention to the ASVs that a network reads of a study's only sample."""
+    recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
+    # The backends of PyTorch return no weights, so a backend in plain operations replaces them.
+    backend = Backend("recorded", recorder)
+    config, network = stored.config, stored.build(Backends(backend, backend))
+    assert isinstance(network, Predictor)
+    network.to(device).eval()
+    # The weights of the pooling depend on its inputs, which only the forward pass of the heads has.
+    network.pooling.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs))
+    vectors_FD = encode_asvs(network.encoder, sample, device)
+    batch = FixedBatches(sample, reading_plan(config.plan), np.arange(1), 1)[0].to(device)
+    inputs = config.inputs(covariates)
+    with torch.no_grad():
+        embedding_BD, hidden_BSD = network.encoder.samples(
+            vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+        )
+        known = None if inputs is None else inputs.take(batch.rows_B)
+        network.heads(embedding_BD, hidden_BSD, batch.attend_BS, None, known)
+        (weights_S,) = network.pooling.weights(*pooled[0])
+    # The slots that pad the sample have no reads.
+    present_S = (batch.counts_BS[0] > 0).cpu().numpy()
+    counts_S = batch.counts_BS[0].double().cpu().numpy()[present_S]
+    mixing_SS = recorder.weights_NHKK[0].mean(dim=0).double().cpu().numpy()
+    asvs_S = batch.asvs_U[batch.slots_BS[0]].cpu().numpy()[present_S]
+    return SampleAttention(
+        asvs_S,
+        counts_S / counts_S.sum(),
+        weights_S.double().cpu().numpy()[present_S],
+        mixing_SS[np.ix_(present_S, present_S)],
+    )

@@ -1,0 +1,323 @@
+"""Application of the networks of a model to samples: one network, or one for each fold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import track, warn
+from aam.contract.errors import DataError, first_few
+from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
+from aam.data.sequences import hash_sequences
+from aam.data.study import Study
+from aam.members.output_tables import (
+    NO_VECTORS,
+    InferenceSettings,
+    require_finite,
+    write_embeddings,
+)
+from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
+from aam.network.inference.asv_vectors import digest, open_vectors
+from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
+from aam.network.model.community_profile import weighted_sum
+from aam.network.model.covariates import CovariateInputs
+from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
+from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
+from aam.network.numerics.device import choose_device
+from aam.nucleotide_codes import PAD
+
+CHUNK = 512
+"""Sequences encoded at a time."""
+
+
+def encode_asvs(
+    encoder: Encoder,
+    study: Study,
+    device: torch.device,
+    vectors: AsvVectorOptions = NO_VECTORS,
+) -> Tensor:
+    """Encode every distinct sequence of the study once.
+
+    On the CPU the vector of a sequence does not depend on the other sequences.
+
+    Args:
+        encoder: network in any mode; it is left in evaluation mode on `device`.
+        study: F sequences.
+        device: device that encodes.
+        vectors: folder from which known vectors are read, and to which new ones are added
+            (`network.inference.asv_vectors`).
+
+    Returns:
+        float32 [F, D] on `device`.
+    """
+    encoder.to(device).eval()
+    tokens_FL = study.tokens_FL
+    vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
+    new_F = np.ones(len(tokens_FL), dtype=np.bool_)
+    stored = open_vectors(vectors, encoder.nucleotides)
+    if stored is not None:
+        hashes_F = hash_sequences(tokens_FL)
+        new_F = ~stored.fill(hashes_F, vectors_FD)
+        stored.show(int((~new_F).sum()), len(new_F))
+    # Sequences that need an attention mask are in chunks of their own, and all chunks have one
+    # shape: masks and shapes choose the kernels, whose sums differ by rounding.
+    short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
+    chunks = [
+        group[start : start + CHUNK]
+        for group in (np.flatnonzero(new_F & ~short_F), np.flatnonzero(new_F & short_F))
+        for start in range(0, len(group), CHUNK)
+    ]
+    # The last chunk of a group is filled up with its own sequences.
+    encoded = encoder.encode_all(torch.from_numpy(tokens_FL[np.resize(c, CHUNK)]) for c in chunks)
+    steps = track(encoded, "Encoding ASVs", len(chunks), "chunks")
+    for chunk, vectors_KD in zip(chunks, steps, strict=True):
+        vectors_FD[torch.from_numpy(chunk).to(device)] = vectors_KD[: len(chunk)]
+    if stored is not None and new_F.any():
+        rows = np.flatnonzero(new_F)
+        on_device = torch.from_numpy(rows).to(device)
+        vectors_FD[on_device] = stored.add(hashes_F[rows], vectors_FD[on_device])
+    return vectors_FD
+
+
+def apply_network(
+    network: Encoder | Predictor,
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    batch_size: int,
+    device: torch.device,
+    asv_vectors_FD: Tensor,
+    reads_pass: int = 0,
+    covariates: CovariateInputs | None = None,
+    terms_FW: Tensor | None = None,
+    title: str = "Reading samples",
+) -> tuple[npt.NDArray[np.float32], Tensor | None]:
+    """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32.
+
+    Args:
+        network: network in any mode; it is left in evaluation mode on `device`.
+        study: the study that contains the samples.
+        plan: rarefaction and largest number of ASVs of a sample.
+        rows: int64 [N], rows of the samples in the study.
+        batch_size: samples at a time; the outputs depend on it by rounding alone.
+        device: device that computes.
+        asv_vectors_FD: vectors of the ASVs of the study.
+        reads_pass: number of the rarefaction; validation uses 0.
+        covariates: metadata of every sample of the study; None where they are unknown, or where
+            the network reads none.
+        terms_FW: `profile_terms` of the ASVs, if they are computed already.
+        title: name of the progress bar; empty for none.
+
+    Raises:
+        NotFinite: an embedding or an output is NaN or infinite.
+    """
+    batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
+    shape = network.encoder.shape
+    # Small tensors that stay between the large ones of each batch would fragment the heap.
+    embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
+    outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
+    arguments = device, asv_vectors_FD, covariates, terms_FW, title
+    applied = _applied(network, study, batches, *arguments)
+    for k, (embedding_BD, outputs_BC) in enumerate(applied):
+        part = slice(k * batch_size, k * batch_size + len(embedding_BD))
+        embeddings_ND[part] = embedding_BD
+        if outputs_NC is not None and outputs_BC is not None:
+            outputs_NC[part] = outputs_BC
+    ids = [study.table.sample_ids[row] for row in rows.tolist()]
+    require_finite("embeddings", ids, embeddings_ND.numpy())
+    if outputs_NC is not None:
+        require_finite("predictions", ids, outputs_NC.numpy())
+    return embeddings_ND.numpy(), outputs_NC
+
+
+@torch.no_grad()
+def _applied(
+    network: Encoder | Predictor,
+    study: Study,
+    batches: FixedBatches,
+    device: torch.device,
+    asv_vectors_FD: Tensor,
+    covariates: CovariateInputs | None = None,
+    terms_FW: Tensor | None = None,
+    title: str = "Reading samples",
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the embeddings [B, D] and outputs [B, C] of each batch, in float32 on the CPU."""
+    network.to(device).eval()
+    if terms_FW is None:
+        terms_FW = profile_terms(network, study.tokens_FL, device)
+    steps = range(len(batches))
+    for k in track(steps, title, len(batches), "batches") if title else steps:
+        batch = batches[k].to(device)
+        embedding_BD, outputs_BC = apply_to_batch(
+            network, batch, asv_vectors_FD, terms_FW, covariates
+        )
+        yield embedding_BD.float().cpu(), None if outputs_BC is None else outputs_BC.float().cpu()
+
+
+def apply_to_batch(
+    network: Encoder | Predictor,
+    batch: Batch,
+    asv_vectors_FD: Tensor,
+    terms_FW: Tensor | None,
+    covariates: CovariateInputs | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return embeddings [B, D], and outputs [B, C], None for an encoder.
+
+    `terms_FW` are those of `profile_terms`, `covariates` those of every sample of the study,
+    see `apply_network`.
+    """
+    embedding_BD, members_BSD = network.encoder.samples(
+        asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+    )
+    if isinstance(network, Encoder):
+        return embedding_BD, None
+    profile_BW = None
+    if terms_FW is not None:
+        sums_BW = weighted_sum(terms_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
+        profile_BW = sums_BW + network.profile_offset()
+    known = None if covariates is None else covariates.take(batch.rows_B)
+    outputs_XBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BW, known)
+    return embedding_BD, outputs_XBC.mean(dim=0)
+
+
+def profile_terms(
+    network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
+) -> Tensor | None:
+    """Return `Predictor.profile_terms` [F, W] of every sequence; None without a profile.
+
+    Every sequence occurs in many samples, so this takes less time than its features in each batch.
+    """
+    if isinstance(network, Encoder) or network.profile is None:
+        return None
+    network.to(device).eval()
+    terms_FW = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
+    for start in range(0, len(tokens_FL), CHUNK):
+        # The last chunk is filled up, so that all matrix products have one shape.
+        part_KW = terms_FW[start : start + CHUNK]
+        tokens_KL = np.resize(tokens_FL[start : start + CHUNK], (CHUNK, tokens_FL.shape[1]))
+        part_KW[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(part_KW)]
+    return terms_FW
+
+
+def write_study_embeddings(
+    folder: Path,
+    network: Encoder | Predictor,
+    study: Study,
+    plan: BatchPlan,
+    batch_size: int,
+    asv_vectors_FD: Tensor,
+) -> None:
+    """Write embeddings.tsv of every sample of the study, batch by batch."""
+    ids = study.table.sample_ids
+    batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
+    applied = _applied(network.encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
+    write_embeddings(
+        folder / "embeddings.tsv", ids, (embeddings.numpy() for embeddings, _ in applied)
+    )
+
+
+def fit_profile(
+    network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
+) -> None:
+    """Standardise a predictor's community profile on the training samples `rows`."""
+    profile = network.profile
+    if profile is None:
+        return
+    batches = FixedBatches(study, plan, rows, CHUNK // 8)
+    steps = track(range(len(batches)), "Profiles", len(batches), "batches")
+    fixed = (batches[k] for k in steps)
+    profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
+
+
+@dataclass(frozen=True)
+class LoadedNetwork:
+    """A network with its weights and configuration."""
+
+    stored: StoredNetwork  # its configuration and weights
+    network: Encoder | Predictor  # network with its weights, in any mode
+    device: torch.device  # device that computes
+    attention: dict[
+        str, Any
+    ]  # entry of the run record about attention (`network.numerics.backends`)
+
+    @property
+    def config(self) -> ModelConfig:
+        """Configuration of the network."""
+        return self.stored.config
+
+
+def build_networks(
+    stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
+) -> list[LoadedNetwork]:
+    """Build the networks of a model.
+
+    Raises:
+        DataError: the networks have different shapes or targets.
+        Unavailable: no attention backend computes correctly, or the GPU does not work.
+    """
+    first = _output_signature(stored[0].config)
+    if any(_output_signature(network.config) != first for network in stored):
+        evidence = f"{len(stored)} networks have different shapes or targets"
+        raise DataError("The networks are of different runs", evidence, "train again")
+    chosen_device = choose_device(device)
+    chosen = choose_attention(device, chosen_device, stored[0].config.shape, policy)
+    return [
+        LoadedNetwork(network, network.build(chosen.backends), chosen_device, chosen.record)
+        for network in stored
+    ]
+
+
+def _output_signature(config: ModelConfig) -> tuple[object, ...]:
+    """Return the facts that networks must have in common for a mean of their predictions."""
+    target = config.target
+    # Categories differ: one that too few training samples of a fold have is unknown in that fold.
+    columns = config.covariates and config.covariates.columns
+    shape = dataclasses.replace(config.shape, covariates=None)
+    outputs = target and (target.column, target.classes, target.quantiles, target.levels)
+    return shape, columns, outputs
+
+
+def warn_of_shallow(study: Study, config: ModelConfig) -> None:
+    """Name the samples that have fewer reads than a network draws."""
+    if below := study.shallow(config.plan.rarefy_depth):
+        warn(
+            f"Samples with fewer than the model's {config.plan.rarefy_depth} reads are read whole: "
+            f"{first_few(below)}."
+        )
+
+
+def encode_for_networks(
+    networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
+) -> Iterator[Tensor]:
+    """Yield the vectors [F, D] of all ASVs of a study for each network, see `encode_asvs`.
+
+    Networks that follow each other share them where their weights are equal, as those of the folds
+    of a run with a frozen encoder are.
+    """
+    last, vectors_FD = None, torch.empty(0)
+    for loaded in networks:
+        encoder = loaded.network.encoder
+        if (weights := digest(encoder.nucleotides)) != last:
+            last, vectors_FD = weights, encode_asvs(encoder, study, loaded.device, vectors)
+        yield vectors_FD
+
+
+def embed(
+    loaded: LoadedNetwork, study: Study, settings: InferenceSettings
+) -> npt.NDArray[np.float32]:
+    """Return the embedding of every sample, float32 [N, D].
+
+    The encoder alone is applied: no target is computed, and no covariate is read.
+    """
+    encoder, device = loaded.network.encoder, loaded.device
+    asv_vectors_FD = encode_asvs(encoder, study, device, settings.vectors)
+    rows, plan = np.arange(len(study.table.sample_ids)), reading_plan(loaded.config.plan)
+    return apply_network(encoder, study, plan, rows, settings.batch_size, device, asv_vectors_FD)[0]

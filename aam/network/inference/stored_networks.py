@@ -1,0 +1,331 @@
+"""Stored networks: weights with the configuration of their network, validated against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from aam.contract.errors import DataError
+from aam.contract.options.groups import TRANSFORMER, CovariateOptions, LossType, Metric
+from aam.contract.records import (
+    AboveZero,
+    InsideOne,
+    Mismatch,
+    NonNegative,
+    PlainOptions,
+    Positive,
+    check_format,
+    convert,
+)
+from aam.contract.version import __version__
+from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
+from aam.network.batches import BatchPlan
+from aam.network.model.attention import AUTO, Backends
+from aam.network.model.covariates import CovariateInputs
+from aam.network.model.network import Encoder, Predictor
+from aam.network.model.shape import CovariateShape, NetworkShape
+from aam.nucleotide_codes import VOCABULARY as LETTERS
+from aam.serialization import model_folder
+from aam.serialization.model_folder import State
+
+
+@dataclass(frozen=True)
+class Target:
+    """Metadata column to predict."""
+
+    column: str  # name of the metadata column
+    classes: tuple[str, ...] = ()  # names of the categories; empty for a number
+    # weight of each category in the loss; empty for equal weights
+    class_weights: tuple[NonNegative, ...] = ()
+    transform: TargetTransform | None = None  # transform of a number; None for a category
+    loss_type: LossType = "huber"  # loss of a number, on the transformed scale
+    # levels predicted by the quantile loss, rising; empty otherwise
+    quantiles: tuple[InsideOne, ...] = ()
+    # over_penalty, under_penalty: weights of errors above and below in the asymmetric loss
+    over_penalty: NonNegative = 1.0
+    under_penalty: NonNegative = 1.0
+    range: OutputRange = UNLIMITED  # range of the predictions of a number, in its units
+    # ordered categories, the lowest first, whose ranks are the number; else empty
+    levels: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Number of network outputs per sample."""
+        return len(self.classes) or len(self.quantiles) or 1
+
+    @property
+    def middle(self) -> int:
+        """Index of the output that predicts a number: of several quantiles the nearest to 0.5."""
+        levels = self.quantiles
+        return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
+
+    def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Encode labels for the loss.
+
+        Args:
+            values: float64 [B], numbers in the units of the target, or class codes.
+
+        Returns:
+            float32 [B], transformed numbers, or int64 [B], codes.
+        """
+        if self.classes:
+            return torch.from_numpy(values.astype(np.int64))
+        assert self.transform is not None
+        return torch.from_numpy(self.transform.apply(values).astype(np.float32))
+
+    def initial_outputs(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Return the best constant outputs [C]: mean, quantiles or log class frequencies."""
+        encoded = self.encode(values)
+        if self.classes:
+            frequencies = torch.bincount(encoded, minlength=len(self.classes)) / len(encoded)
+            return frequencies.log()
+        if self.quantiles:
+            return encoded.quantile(torch.tensor(self.quantiles))
+        return encoded.mean()[None]
+
+    def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
+        """Return predictions: class probabilities, or numbers in the units of the target.
+
+        Args:
+            outputs_BC: outputs of the network, of any type and device.
+
+        Returns:
+            float64 [B, C]; rows of classes have the sum 1, those of quantiles ascend.
+
+        >>> target = Target("diet", ("carnivore", "herbivore"))
+        >>> target.decode(torch.zeros(1, 2)).tolist()
+        [[0.5, 0.5]]
+        """
+        outputs_BC = outputs_BC.detach().cpu().double()
+        if self.classes:
+            probabilities_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
+            return probabilities_BC
+        assert self.transform is not None
+        if self.quantiles:
+            # Quantiles do not cross: sorting never increases the pinball loss (Chernozhukov,
+            # Fernández-Val and Galichon 2010).
+            outputs_BC = outputs_BC.sort(dim=-1).values
+        numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
+        return self.range.clip(self.transform.undo(numbers_BC))
+
+    def point_predictions(self, predictions_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return one value per sample: most probable class code, number, or middle quantile."""
+        if self.classes:
+            codes_B: npt.NDArray[np.float64] = predictions_BC.argmax(axis=-1).astype(np.float64)
+            return codes_B
+        return predictions_BC[:, self.middle]
+
+    def quantile_columns(
+        self, predictions_BC: npt.NDArray[np.float64]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the columns q_<quantile>; nothing without the quantile loss."""
+        return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}
+
+
+FORMAT = 3
+"""Version of the checkpoint format; another one is refused."""
+
+
+@dataclass(frozen=True)
+class DiversityScale:
+    """Mean and standard deviation of Faith PD in the training samples."""
+
+    mean: float = 0.0
+    spread: AboveZero = 1.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Configuration from which a network and its batches are built."""
+
+    command: model_folder.Command  # "pretrain" or "train"
+    shape: NetworkShape
+    metric: Metric  # phylogenetic metric of the embeddings
+    plan: BatchPlan
+    standard: DiversityScale
+    target: Target | None  # target of the predictor; None after pretraining
+    options: PlainOptions
+    # encoder of the metadata columns that the target reads; None without any
+    covariates: CovariateEncoder | None = None
+
+    def inputs(self, covariates: Covariates | None) -> CovariateInputs | None:
+        """Encode the covariates of samples; None without any."""
+        if self.covariates is None or covariates is None:
+            return None
+        numbers_NJ = self.covariates.numbers_NJ(covariates).astype(np.float32)
+        codes_NK = self.covariates.codes_NK(covariates)
+        return CovariateInputs(torch.from_numpy(codes_NK.copy()), torch.from_numpy(numbers_NJ))
+
+    def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
+        """Build the network with fresh weights."""
+        network_class = Encoder if self.target is None else Predictor
+        return network_class(self.shape, self.metric, backends, recompute)
+
+
+def to_plain(config: ModelConfig) -> dict[str, Any]:
+    """Convert a configuration to dictionaries, lists, strings and numbers."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "torch": str(torch.__version__),
+        "vocabulary": "".join(LETTERS),
+        **asdict(config),
+    }
+
+
+class _StoredVersion(msgspec.Struct):
+    """Entries of a configuration of any version."""
+
+    format: Positive
+    version: str
+    vocabulary: str
+
+
+def from_plain(stored: Any, source: str) -> ModelConfig:
+    """Build a configuration from the output of `to_plain`; `source` is named in errors."""
+    version = convert(stored, _StoredVersion, "aam")
+    check_format("checkpoint", version.format, FORMAT, f"{source}, aam {version.version}")
+    if version.vocabulary != "".join(LETTERS):
+        raise DataError(
+            "The checkpoint has a different vocabulary",
+            f"{source}, '{version.vocabulary}' instead of '{''.join(LETTERS)}'",
+            "train it again",
+        )
+    return convert(stored, ModelConfig, "aam")
+
+
+def covariate_shape(
+    encoder: CovariateEncoder | None, options: CovariateOptions
+) -> CovariateShape | None:
+    """Return the sizes of the covariates of an encoder; None without one."""
+    if encoder is None:
+        return None
+    return CovariateShape(
+        tuple(len(names) + 1 for names in encoder.categories.values()),
+        2 * len(encoder.numbers),
+        options.categorical_embed_dim,
+        options.categorical_fusion,
+    )
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """Torch function mode that skips random numbers and arithmetic on the meta device.
+
+    The meta kernels for them are written in Python and import 800 modules, which takes a second.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in ("normal_", "div", "__truediv__", "mul", "__mul__"):
+            return args[0] if args else keywords["tensor"]
+        return (torch.empty if name in ("rand", "randn") else func)(*args, **keywords)
+
+
+def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
+    """Compare names, shapes and types of weights with the network of a configuration."""
+    if config.shape.embedding_dim % config.shape.attention_heads:
+        raise Mismatch(f"the heads ({config.shape.attention_heads}) do not divide the width")
+    if config.shape.attention_layers > len(weights):  # a million layers take hours to build
+        raise Mismatch(f"{config.shape.attention_layers} layers have {len(weights)} weights")
+    try:
+        # Shapes alone: a damaged configuration must not allocate memory.
+        with torch.device("meta"), _ShapesOnly():
+            expected = config.network().state_dict()
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise Mismatch("no network has the sizes of the config") from error
+
+    def kind(weight: Tensor | None) -> tuple[torch.Size, bool] | None:
+        return None if weight is None else (weight.shape, weight.is_floating_point())
+
+    names = sorted(expected.keys() | weights.keys())
+    unlike = [name for name in names if kind(expected.get(name)) != kind(weights.get(name))]
+    if unlike:
+        more = f" and {len(unlike) - 1} more are" if len(unlike) > 1 else " is"
+        raise Mismatch(f"'{unlike[0]}'{more} of another network")
+    if broken := [name for name in names if not torch.isfinite(weights[name]).all()]:
+        raise Mismatch(f"'{broken[0]}' has values that are not finite")
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """Configuration and weights of a network."""
+
+    config: ModelConfig  # configuration from which the network is built
+    weights: Mapping[str, Tensor]  # arrays by parameter name, on the CPU
+
+    def build(self, backends: Backends = AUTO) -> Encoder | Predictor:
+        """Build the network."""
+        network = self.config.network(backends)
+        network.load_state_dict(self.weights)
+        return network
+
+    @property
+    def encoder_weights(self) -> dict[str, Tensor]:
+        """Weights of its encoder."""
+        prefix = "" if self.config.target is None else "encoder."
+        names = self.weights.items()
+        return {name.removeprefix(prefix): w for name, w in names if name.startswith(prefix)}
+
+
+def network_state(networks: Sequence[StoredNetwork]) -> State:
+    """Return the state of networks, one for each fold."""
+    arrays = {
+        f"{fold}/{name}": weight.detach().cpu().numpy()
+        for fold, network in enumerate(networks, start=1)
+        for name, weight in network.weights.items()
+    }
+    return State({"networks": [to_plain(network.config) for network in networks]}, arrays)
+
+
+def restore_networks(state: State) -> list[StoredNetwork]:
+    """Build networks from their state, and validate their weights."""
+    entries = convert(state.settings, dict[str, list[Any]], TRANSFORMER).get("networks", [])
+    networks = []
+    for fold, entry in enumerate(entries, start=1):
+        config, prefix = from_plain(entry, f"network {fold} of the model"), f"{fold}/"
+        weights = {
+            name.removeprefix(prefix): torch.from_numpy(array)
+            for name, array in state.arrays.items()
+            if name.startswith(prefix)
+        }
+        check_weights(config, weights)
+        networks.append(StoredNetwork(config, weights))
+    if not networks:
+        raise Mismatch("the transformer has no network")
+    return networks
+
+
+def read_networks(path: Path) -> list[StoredNetwork]:
+    """Read the networks of a model, and no other member.
+
+    Args:
+        path: path of a run folder or a model folder.
+
+    Raises:
+        MissingInput, DataError: see `model_folder.read`; DataError: the model has no network.
+    """
+    folder = model_folder.read(path)
+    if TRANSFORMER not in folder.members:
+        raise DataError(
+            "The model has no network",
+            f"'{path}' has {', '.join(folder.members)}",
+            "train with the member transformer, or use an encoder of `aam pretrain`",
+        )
+    state = folder.state(TRANSFORMER)
+    try:
+        return restore_networks(state)
+    except Mismatch as error:
+        raise model_folder.damaged(f"'{folder.path}', {error}") from error

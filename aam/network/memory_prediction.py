@@ -1,0 +1,480 @@
+"""Peak memory of training and inference, predicted without a GPU and without the memory.
+
+A step runs on fake tensors, which have shapes and no values, while `LiveStorages` counts the bytes
+of all tensors. Gradients and the states of the optimizer exist before it, as in any later step. Of
+several ranks the first is predicted, whose shard of a batch is the largest; its process group has
+one process, and its collectives move nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from aam.contract.errors import Unavailable
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import LoopOptions, SpeedOptions
+from aam.data.metadata import read_metadata
+from aam.data.study import Study
+from aam.environment import shard_sizes
+from aam.network.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
+from aam.network.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
+from aam.network.inference.outputs import CHUNK, apply_to_batch
+from aam.network.inference.stored_networks import ModelConfig
+from aam.network.model.attention import AUTO, Backends, named
+from aam.network.model.covariates import CovariateInputs
+from aam.network.model.network import PROFILE_HIDDEN, Predictor
+from aam.network.numerics.device import Precision
+from aam.network.training.fit import freeze_unused, make_optimizer
+from aam.network.training.module import (
+    LossWeights,
+    TrainingModule,
+    clip_grads_with_norm_,
+    gradient_norm,
+)
+from aam.network.training.runs import (
+    choose_length,
+    choose_shape,
+    configure_model,
+    fit_target,
+    load_pretraining_study,
+    read_pretrained_encoder,
+)
+from aam.network.training.runtime import check_heads
+from aam.nucleotide_codes import PAD
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    load_labelled_study,
+)
+
+BLOCK = 512
+"""Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+
+
+@contextmanager
+def fake_process_group(ranks: int, fsdp: bool) -> Iterator[DeviceMesh | None]:
+    """Make a process group of the ranks without their processes; yield its mesh for FSDP."""
+    if ranks == 1:
+        yield None
+        return
+    if not FSDP_ON_CPU:
+        raise Unavailable(
+            "The memory of several ranks cannot be predicted with this PyTorch",
+            f"PyTorch {torch.__version__}",
+            "use PyTorch 2.6 or later",
+        )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
+    importlib.import_module("torch.distributed._tools.fake_collectives")
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield init_device_mesh("cpu", (ranks,)) if fsdp else None
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a training step of one rank, as the allocator counts them."""
+
+    parameters: int  # and buffers
+    optimizer: int
+    gradients: int
+    activations: int  # what the forward pass stores for the backward pass
+    peak: int  # at any time, with the batch and temporary tensors
+
+
+def predict_step(
+    make: Callable[[], TrainingModule],
+    batch: Batch,
+    precision: Precision,
+    block: int = BLOCK,
+    fused: bool = True,
+    ranks: int = 1,
+    fsdp: bool = False,
+) -> StepMemory:
+    """Return the memory of a step of the module that `make` builds, on a batch of these shapes."""
+    with (
+        fake_process_group(ranks, fsdp) as mesh,
+        FakeTensorMode(allow_non_fake_inputs=True),
+        LiveStorages(block) as storages,
+    ):
+        task = make().train()
+        trained = [p for p in task.parameters() if p.requires_grad]
+        if mesh is not None:
+            shard(task, mesh)
+            trained = [p for p in task.parameters() if p.requires_grad]
+        elif ranks > 1:
+            # DDP holds all gradients in one tensor, as views (`gradient_as_bucket_view`), which
+            # exists from the beginning; each gradient is copied there when it is complete.
+            sizes = [p.numel() for p in trained]
+            parts = torch.split(torch.empty(sum(sizes)), sizes)
+            views: dict[Tensor, Tensor] = {
+                p: part.view_as(p) for p, part in zip(trained, parts, strict=True)
+            }
+
+            def keep(weight: Tensor) -> None:
+                if weight.grad is not None and weight.grad is not views[weight]:
+                    weight.grad = views[weight].copy_(weight.grad)
+
+            for parameter in trained:
+                parameter.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
+        steps = TrainingSteps(task, fake(batch), precision, fused)
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        steps.optimizer.step()
+        # From here on as in any later step: weights, gradients and optimizer states exist.
+        before = storages.live
+        storages.peak = before
+        stored = steps.run(lambda: storages.live - before)
+        states = steps.optimizer.state.values()
+        return StepMemory(
+            parameters=size_of([*task.parameters(), *task.buffers()], block),
+            optimizer=size_of((value for state in states for value in state.values()), block),
+            gradients=size_of(trained, block),
+            activations=stored,
+            peak=storages.peak,
+        )
+
+
+class TrainingSteps:
+    """Training steps in the order of `network.training.loop`: gradients end before the next step.
+
+    `fused`: whether the optimizer updates all parameters in one kernel, as on a GPU. `forward`:
+    module that computes the loss, where it is not `task` itself.
+    """
+
+    def __init__(
+        self,
+        task: TrainingModule,
+        batch: Batch,
+        precision: Precision,
+        fused: bool,
+        forward: nn.Module | None = None,
+    ) -> None:
+        self.task, self.batch, self.forward = task, batch, forward or task
+        self.dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+        self.mixed = precision != "none"
+        self.optimizer = make_optimizer(task, task.loop)
+        for group in self.optimizer.param_groups:
+            group["fused"] = fused
+
+    def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
+        """Run one step and return the value of `after_forward`."""
+        loop = self.task.loop
+        with warnings.catch_warnings():
+            # PyTorch 2.13 renames its reduce-scatter.
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+            # With accumulated gradients those of an earlier batch exist beside the activations,
+            # which is the larger peak.
+            if loop.gradient_accumulation_steps == 1:
+                self.optimizer.zero_grad()
+            with torch.autocast("cpu", self.dtype, enabled=self.mixed):
+                loss = self.forward(self.batch)
+            stored = after_forward()
+            torch.autograd.backward(loss)
+        norm = gradient_norm(self.task)
+        if loop.max_grad_norm:
+            clip_grads_with_norm_(list(self.task.parameters()), loop.max_grad_norm, norm)
+        self.optimizer.step()
+        return stored
+
+
+def fake(batch: Batch) -> Batch:
+    """Return a batch of the same shapes without values."""
+    shapes = {
+        name: torch.empty(value.shape, dtype=value.dtype)
+        for name, value in vars(batch).items()
+        if isinstance(value, Tensor)
+    }
+    return dataclasses.replace(batch, **shapes)  # type: ignore[arg-type]
+
+
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count of the bytes of all storages that operations make, and of its maximum."""
+
+    def __init__(self, block: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.block = block
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> LiveStorages:
+        # FSDP empties and refills the storages of gathered parameters with `resize_`, which is no
+        # operation that the mode intercepts.
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            resized = self._resize(storage, size)
+            if storage._cdata in self._sizes:
+                self._set(storage._cdata, size)
+            return resized
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[assignment,method-assign]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # PyTorch wraps each operation for its compiler otherwise: a tenth of all time
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its operations on local tensors follow
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor):
+                storage = value.untyped_storage()
+                # By the storage and not the tensor: views share one, which lives as long as any of
+                # them.
+                if (key := storage._cdata) not in self._sizes:
+                    weakref.finalize(storage, self._free, key)
+                    self._set(key, storage.nbytes())
+        return result
+
+    def _set(self, key: int, size: int) -> None:
+        size = -(-size // self.block) * self.block
+        self.live += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self.peak = max(self.peak, self.live)
+
+    def _free(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+def size_of(values: Iterable[Any], block: int) -> int:
+    """Return the bytes of all tensors in `values`; of sharded ones the part of this rank."""
+    sizes = [local_tensor(v).untyped_storage().nbytes() for v in values if isinstance(v, Tensor)]
+    return sum(-(-size // block) * block for size in sizes)
+
+
+MAX_SAMPLES = 4096
+"""Largest batch size that is considered."""
+
+
+class LargestBatches:
+    """Batches of the samples with most ASVs of a study, of any size, with shapes and no values.
+
+    The reads of the samples are drawn once. Shape suffixes: see `network.batches`; N samples.
+    """
+
+    def __init__(self, study: Study, plan: BatchPlan) -> None:
+        self.plan = plan
+        # In this order the largest batch of any size is the first samples, so that its sizes are
+        # prefix maxima of arrays that are computed once.
+        self.rows_N = np.argsort(-study.table.richness, kind="stable")[:MAX_SAMPLES]
+        self.rows_N = self.rows_N.astype(np.int64)
+        self.samples = len(self.rows_N)
+        self.by_matrix = study.distances is not None
+        self.by_tree = study.phylogeny is not None
+        _, kept = draw_asvs(study, plan, self.rows_N)
+        sizes_N = np.diff(kept.indptr)
+        self.widest_N = np.maximum.accumulate(np.maximum(sizes_N, 1))
+        self.narrowest_N = np.minimum.accumulate(sizes_N)
+        row_of_entry = np.repeat(np.arange(self.samples), sizes_N)
+        asvs, first = np.unique(kept.indices, return_index=True)
+        # By the first sample that has the ASV: the distinct ASVs of a batch are then a prefix.
+        by_row = np.argsort(row_of_entry[first], kind="stable")
+        self.first_rows = row_of_entry[first][by_row]
+        lengths = (study.tokens_FL[asvs[by_row]] != PAD).sum(axis=1)
+        self.longest = np.maximum.accumulate(lengths)
+        self.shortest = np.minimum.accumulate(lengths)
+
+    def asvs(self, size: int) -> int:
+        """Return the number of distinct ASVs of the `size` samples with most ASVs."""
+        return int(np.searchsorted(self.first_rows, size))
+
+    def batch(self, size: int, ranks: int = 1, sequences: bool = False) -> Batch:
+        """Return the batch of `size` samples, or the shard of the first of several ranks."""
+        distinct, samples = self.asvs(size), shard_sizes(size, ranks)[0]
+        asvs = shard_sizes(distinct, ranks)[0]
+        length = max(int(self.longest[distinct - 1]), 1)
+        widest = int(self.widest_N[samples - 1])
+        shape = (samples, widest)
+        values: dict[str, Any] = {
+            "rows_B": torch.from_numpy(self.rows_N[:samples]),
+            "asvs_U": torch.empty(distinct, dtype=torch.int64),
+            "tokens_UL": torch.empty(asvs, length, dtype=torch.uint8),
+            "labels_UL": None,
+            "shortest": int(self.shortest[distinct - 1]),
+            "slots_BS": torch.empty(shape, dtype=torch.int64),
+            "counts_BS": torch.empty(shape),
+            "attend_BS": None,
+            "distances_BB": None,
+        }
+        if self.plan.mask_ratio:
+            values["labels_UL"] = torch.empty(asvs, length, dtype=torch.uint8)
+        if self.plan.hidden_ratio:
+            values["hidden_BS"] = torch.empty(shape, dtype=torch.bool)
+        if self.narrowest_N[samples - 1] < widest:
+            values["attend_BS"] = torch.empty(shape, dtype=torch.bool)
+        if self.plan.metric == "faith_pd" and not self.by_matrix and self.by_tree:
+            values["diversity_B"] = torch.empty(samples)
+        elif self.plan.metric is not None and (self.by_matrix or self.by_tree):
+            values["distances_BB"] = torch.empty(samples, size)
+        if ranks == 1:
+            return Batch(**values)
+        if sequences:
+            sequences_VL = torch.empty(self.asvs(samples), length, dtype=torch.uint8)
+            values |= {"sequences_VL": sequences_VL, "sequence_slots_BS": values["slots_BS"]}
+        return BatchShard(**values, samples=size)
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """Settings that change the memory of a step and not the network."""
+
+    batch_size: int
+    speed: SpeedOptions
+    ranks: int = 1
+    fsdp: bool = False  # whether they shard the network, or copy it (DDP)
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the step; "auto" is bf16."""
+        requested = self.speed.mixed_precision
+        return "bf16" if requested == "auto" else requested
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The network, losses and batches of a training run."""
+
+    config: ModelConfig
+    study: Study
+    weights: LossWeights
+    loop: LoopOptions
+    batches: LargestBatches
+    backends: Backends
+    values: npt.NDArray[np.float64] | None = None  # the target of each row; None in pretraining
+    frozen: bool = False  # whether the encoder is, so that every ASV is encoded once
+    covariates: CovariateInputs | None = None
+
+    def memory(self, settings: StepSettings) -> StepMemory:
+        """Return the memory of the first rank in a step on its largest batch.
+
+        A frozen encoder reads all ASVs before the first step; the peak is that of both.
+        """
+        ranks, fsdp = settings.ranks, settings.fsdp
+        batch = self.batches.batch(settings.batch_size, ranks, self.values is not None)
+        make = partial(self.module, settings.speed)
+        memory = predict_step(make, batch, settings.precision, ranks=ranks, fsdp=fsdp)
+        if not self.frozen:
+            return memory
+        first = predict_inference(self.config, self.study).peak
+        return dataclasses.replace(memory, peak=max(memory.peak, first))
+
+    def module(self, speed: SpeedOptions) -> TrainingModule:
+        """Return the module that is trained, its weights not those of a pretrained encoder."""
+        network = self.config.network(self.backends, speed.gradient_checkpointing)
+        vectors_FD = None
+        if self.frozen:
+            assert isinstance(network, Predictor)
+            network.encoder.requires_grad_(False)
+            width = self.config.shape.embedding_dim
+            vectors_FD = torch.empty(len(self.study.tokens_FL), width)
+        task = TrainingModule(
+            network, self.weights, self.loop, 2, self.config.target, self.values, vectors_FD,
+            standard=self.config.standard, asv_chunk=speed.chunk_size, covariates=self.covariates,
+        )  # fmt: skip
+        freeze_unused(task, self.config.plan, self.study)
+        return task
+
+
+@dataclass(frozen=True)
+class InferenceMemory:
+    """Bytes of inference."""
+
+    parameters: int  # and buffers, of all networks
+    vectors: int  # of all ASVs of the table
+    peak: int
+
+
+def pretraining_run(options: Pretrain) -> TrainingRun:
+    """Read the study of a pretraining run."""
+    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
+        check_heads(options.model)
+    study, metric, plan = load_pretraining_study(options, base)
+    rows = np.arange(len(study.table.sample_ids))
+    shape, standard = choose_shape(base, study, options.model, plan, rows)
+    config = ModelConfig("pretrain", shape, metric, plan, standard, None, {})
+    weights, batches = LossWeights.of(options.task), LargestBatches(study, plan)
+    return TrainingRun(config, study, weights, options.loop, batches, _backends(options))
+
+
+def training_run(options: Train, labelled: LabelledStudy | None = None) -> TrainingRun:
+    """Read the study and the labels of a training run; of several folds, the first is taken."""
+    # As the run does, since a transformer takes long to train.
+    options = dataclasses.replace(options, folds=1 if options.folds == "auto" else options.folds)
+    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
+        check_heads(options.model)
+    if labelled is None:
+        metadata = read_metadata(options.target.metadata)
+        options = classes_of_words(options, metadata)
+        length = choose_length(base, options.sample)
+        labelled = load_labelled_study(options, length, options.split, metadata)
+    split = labelled.splits[0]
+    target = fit_target(options, labelled, split)
+    config = configure_model(options, labelled, base, split, target)
+    weights = LossWeights.of(options.task, options.target_penalty)
+    study, batches = labelled.study, LargestBatches(labelled.study, config.plan)
+    return TrainingRun(
+        config, study, weights, options.loop, batches, _backends(options), labelled.values,
+        options.freeze_base, config.inputs(labelled.covariates),
+    )  # fmt: skip
+
+
+def _backends(options: Pretrain | Train) -> Backends:
+    """Return `math` where the options name it; fused kernels need the same memory as each other."""
+    math = options.device.attn_implementation == "math"
+    return Backends(named("math"), named("math")) if math else AUTO
+
+
+def predict_inference(
+    config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1
+) -> InferenceMemory:
+    """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
+
+    Without a `batch_size` the ASVs are encoded alone. Several `networks`, such as those of the
+    folds, are used in turn.
+    """
+    number, longest = study.tokens_FL.shape
+    batch = None
+    if batch_size:
+        largest = LargestBatches(study, reading_plan(config.plan))
+        batch = largest.batch(min(batch_size, largest.samples))
+    with FakeTensorMode(), LiveStorages(BLOCK) as storages, torch.no_grad():
+        models = [config.network().eval() for _ in range(networks)]
+        network = models[-1]
+        vectors_FD = torch.empty(number, config.shape.embedding_dim)
+        network.encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
+        if batch is not None:
+            profile = config.shape.profile_features
+            terms_FW = torch.empty(number, PROFILE_HIDDEN) if profile else None
+            apply_to_batch(network, fake(batch), vectors_FD, terms_FW)
+        values = [value for model in models for value in (*model.parameters(), *model.buffers())]
+        return InferenceMemory(size_of(values, BLOCK), size_of([vectors_FD], BLOCK), storages.peak)

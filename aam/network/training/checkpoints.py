@@ -1,0 +1,173 @@
+"""Checkpoint files: the network's configuration and weights, and the state of the training loop.
+
+A checkpoint is a file of `aam.network.tensor_file`. The random numbers of a step follow from
+the seed, the epoch, the step and the rank, so the state of no generator is stored.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from aam.contract import records
+from aam.contract.errors import DataError
+from aam.contract.files import atomic_write
+from aam.contract.records import Count, Mismatch
+from aam.network import tensor_file
+from aam.network.inference.stored_networks import (
+    ModelConfig,
+    StoredNetwork,
+    check_weights,
+    from_plain,
+    to_plain,
+)
+
+Row = dict[str, int | float]
+"""Row of metrics.csv, by column."""
+
+FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
+"""Columns of metrics.csv that every run has."""
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Progress of a training loop.
+
+    Attributes:
+        epoch: number of complete epochs, validation included.
+        batch: batches of the current epoch whose optimizer step is done.
+        step: optimizer steps since the start of the run.
+    """
+
+    epoch: Count
+    batch: Count
+    step: Count
+
+
+class ParameterGroup(TypedDict):
+    """Names of the parameters of a group of the optimizer."""
+
+    params: list[str]
+
+
+class OptimizerState(TypedDict):
+    """State of AdamW by parameter name, whole tensors, and its groups of parameters.
+
+    Its learning rates follow from the step of the training progress.
+    """
+
+    state: dict[str, dict[str, Tensor]]
+    param_groups: list[ParameterGroup]
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """State of a training loop, beside the weights.
+
+    Attributes:
+        progress: epochs, batches and optimizer steps done.
+        sums: total and number of each training metric in the current epoch, not finite where fp16
+            overflowed.
+        best: best value of the metric that chooses the epoch; None before the first validation.
+        epochs_without_improvement: number of epochs since the best one.
+        history: rows of metrics.csv.
+        seconds: duration of the run until now.
+        optimizer: state of the optimizer.
+        scaler: state of the loss scaler of fp16; empty in other precisions.
+    """
+
+    progress: TrainingProgress
+    sums: dict[str, tuple[float, float]]
+    best: float | None
+    epochs_without_improvement: Count
+    history: list[Row]
+    seconds: float
+    optimizer: OptimizerState
+    scaler: dict[str, int | float]
+
+
+START = ResumeState(
+    TrainingProgress(0, 0, 0), {}, None, 0, [], 0.0, OptimizerState(state={}, param_groups=[]), {}
+)
+"""State of a run before its first step."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Configuration and whole weights of a training module, and where it goes on, if it can."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    resume: ResumeState | None
+
+    @property
+    def network(self) -> StoredNetwork:
+        """The network without its training module."""
+        return StoredNetwork(self.config, network_weights(self.weights))
+
+
+def write(
+    path: Path, config: ModelConfig, weights: Mapping[str, Tensor], state: ResumeState
+) -> None:
+    """Write a checkpoint atomically: a process that is killed leaves the one before."""
+    # `asdict` would copy every tensor of the optimizer's state.
+    plain = vars(state) | {"progress": asdict(state.progress)}
+    tensor_file.write(path, {"aam": to_plain(config), "state_dict": weights, "resume": plain})
+
+
+def copy(checkpoint: Path, target: Path) -> None:
+    """Copy a checkpoint atomically."""
+    with atomic_write(target) as temporary:
+        shutil.copyfile(checkpoint, temporary)
+
+
+def read(path: Path) -> Checkpoint:
+    """Read a checkpoint on the CPU; all entries are of their types before any of them is used.
+
+    Raises:
+        MissingInput: the file may not be read.
+        DataError: it is damaged, of another program, or of another version's format.
+    """
+    content = tensor_file.read(path)
+    if "aam" not in content:
+        raise DataError(
+            "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
+        )
+    try:
+        config = from_plain(content["aam"], f"'{path}'")
+        if missing := {"state_dict", "resume"} - content.keys():
+            raise Mismatch(f"{min(missing)} is missing")
+        weights = records.convert(content["state_dict"], dict[str, Tensor], "state_dict")
+        # Before a network is built from the configuration, whose sizes may be those of a damaged
+        # file.
+        check_weights(config, network_weights(weights))
+        resume = content["resume"]
+        if resume is not None:
+            resume = records.convert(resume, ResumeState, "resume")
+            if any(not set(FIRST_COLUMNS) <= row.keys() for row in resume.history):
+                raise Mismatch("resume.history has a row without epoch, step, seconds or lr")
+    except Mismatch as error:
+        raise DataError(
+            "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
+        ) from error
+    return Checkpoint(config, weights, resume)
+
+
+def unusable(path: Path, reason: object) -> DataError:
+    """Return the error of a checkpoint whose resume state does not fit a run."""
+    return DataError(
+        "The checkpoint holds no training state that fits this run",
+        f"'{path}', {reason}",
+        "resume from another one, or start a new run without --resume-from",
+    )
+
+
+def network_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of the network in those of a training module."""
+    return {name.removeprefix("network."): weight for name, weight in weights.items()}

@@ -1,0 +1,310 @@
+"""Fit of a network from top to bottom: module, optimizer, resumption, loop, chosen checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from aam.arrays import F64
+from aam.console import info
+from aam.contract.errors import DataError
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import LoopOptions
+from aam.contract.records import Mismatch
+from aam.data.study import Study
+from aam.evaluation.splits import Split
+from aam.network.batches import Batch, BatchPlan, FixedBatches
+from aam.network.distributed import strategies
+from aam.network.inference.outputs import LoadedNetwork
+from aam.network.inference.stored_networks import ModelConfig
+from aam.network.model.network import Predictor
+from aam.network.numerics.device import device_name, is_gpu
+from aam.network.training import checkpoints
+from aam.network.training.checkpoints import FIRST_COLUMNS, START
+from aam.network.training.compilation import Fp32Report, compile_encoder, eager_again
+from aam.network.training.finite import FiniteCheck
+from aam.network.training.loader import RunSampler, TrainingBatches, loader
+from aam.network.training.loop import TrainingLoop
+from aam.network.training.module import GradientStep, TrainingModule
+from aam.network.training.observers import LoggedMetrics, Observer, Progress, StepLog
+from aam.network.training.runtime import Runtime
+from aam.pipeline import run_folder
+from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Result of a fit.
+
+    Attributes:
+        network: network of the chosen checkpoint.
+        facts: parameters, epochs, optimizer steps and best metrics, for the run record.
+        predictions: those of a fold, [n, C] in the units of the target or class probabilities, of
+            the samples of each part of the split; none of a pretraining.
+    """
+
+    network: LoadedNetwork
+    facts: dict[str, Any]
+    predictions: dict[str, F64] = field(default_factory=dict)
+
+
+def fit(
+    task: TrainingModule,
+    config: ModelConfig,
+    training: TrainingBatches,
+    validation: FixedBatches | None,
+    options: Pretrain | Train,
+    runtime: Runtime,
+    record_fact: RecordFact = no_record,
+    fold: int = 1,
+    folds: int = 1,
+    more: Sequence[Observer] = (),
+) -> Fit | None:
+    """Train a module and load its best checkpoint; without validation samples, the last one.
+
+    A resumed run trains the rest of it; a complete run is only loaded. All ranks call this.
+
+    Args:
+        task: network with its losses.
+        config: configuration of the network, which its checkpoints have.
+        training, validation: batches of the samples.
+        options: options of the run; one of several folds has a folder in the run folder.
+        runtime: device, precision and ranks.
+        record_fact: function that adds facts to the run record.
+        fold, folds: number of the fold, from 1, and of all folds.
+        more: further observers.
+
+    Returns:
+        The fit on the first rank; None on the others.
+
+    Raises:
+        DataError: the checkpoint to resume from does not fit this run.
+        Interrupted: the run got a stop request.
+        NotFinite: a loss or gradient is not finite.
+    """
+    communicator, device, speed = runtime.communicator, runtime.device, options.speed
+    folder = options.run.output_dir if folds == 1 else options.run.output_dir / f"fold-{fold}"
+    is_main, ids = communicator.ranks.is_main, training.study.table.sample_ids
+    record_fact("precision", runtime.precision)
+
+    # Module.
+    freeze_unused(task, training.plan, training.study)
+    model = strategies.parallelize(task, options.scale, communicator.ranks, device)
+    step = GradientStep(task, model, runtime.precision)
+
+    # Optimizer. A resumed run loads its state, and that of the module.
+    optimizer, state = make_optimizer(task, options.loop), START
+    # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
+    resumed = communicator.broadcast(run_folder.checkpoint_to_resume(options.run, folder))
+    if resumed is not None:
+        stored = checkpoints.read(resumed)
+        if stored.resume is None:
+            raise checkpoints.unusable(resumed, "it has no resume state")
+        state = stored.resume
+        try:
+            if state.progress.batch >= training.steps:
+                raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
+            strategies.load_model(task, stored.weights)
+            strategies.load_optimizer(task, optimizer, dict(state.optimizer))
+            if state.scaler and step.scaler.is_enabled():  # a run may change its precision
+                if step.scaler.state_dict().keys() != state.scaler.keys():
+                    raise Mismatch("resume.scaler is of another loss scaler")
+                step.scaler.load_state_dict(state.scaler)
+        except Mismatch as error:
+            raise checkpoints.unusable(resumed, error) from error
+        # The best checkpoint is beside the last one, which may be in another folder.
+        best = folder / BEST
+        source = resumed.with_name(best.name)
+        if is_main and source.exists() and source.resolve() != best.resolve():
+            checkpoints.copy(source, best)
+        if not communicator.broadcast(best.exists()):
+            # Without the weights of the best epoch its value could be chosen but not applied, so
+            # the epochs of this process are compared with each other.
+            state = dataclasses.replace(state, best=None)
+    schedule = make_schedule(optimizer, options.loop, task.steps, state.progress.step)
+
+    # Observers. Files and lines are those of the first rank.
+    observers: list[Observer] = []
+    report = Fp32Report(runtime.precision, record_fact) if speed.report_fp32_fallbacks else None
+    if report is not None:
+        observers.append(report)
+    if is_main:
+        run, samples, name = options.run.output_dir, len(training.rows), device_name(device)
+        progress, table = run / "progress.json", folder / "metrics.csv"
+        observers.append(Progress(progress, table, samples, name, fold, folds))
+        title = run.name if folds == 1 else f"{run.name}/fold-{fold}"
+        observers.append(LoggedMetrics(options.run, config.options, folder, title))
+    if os.environ.get("AAM_STEP_LOG"):
+        observers.append(StepLog(os.environ, is_main))
+
+    def prepare(batch: Batch) -> bool:
+        # The compiler drops the hooks of the report, so it waits for its end.
+        if report is not None and not report.done:
+            return False
+        if speed.compile_model != "off":
+            compile_encoder(step, speed.compile_model, record_fact, batch)
+        return True
+
+    # Loop.
+    load = partial(
+        loader,
+        workers=runtime.workers,
+        pin=is_gpu(device),
+        prefetch=speed.prefetch_factor,
+        ranks=communicator.ranks,
+        sequences=task.target is not None,  # it reads those of all samples
+    )
+    metric = options.best_metric if isinstance(options, Train) else "val_loss"
+    monitor = metric if metric.startswith("val_") else f"val_{metric}"
+    at = state.progress.epoch, state.progress.batch
+    loop = TrainingLoop(
+        step,
+        FiniteCheck(step, ids, folder / LAST, record_fact, communicator),
+        optimizer,
+        schedule,
+        load(training, RunSampler(training.steps, options.loop.epochs, at)),
+        validation=None if validation is None else load(validation, None),
+        monitor=monitor,
+        save=lambda name, *state: checkpoints.write(folder / name, config, *state),
+        checkpoint_interval=options.run.checkpoint_every_n_steps or 0,
+        stop=runtime.stop,
+        prepare=prepare,
+        observers=[*observers, *more],
+        state=state,
+    )
+    # A complete run that is resumed into another folder trains no step that would write it.
+    if loop.complete and not communicator.broadcast((folder / LAST).exists()):
+        loop.write(LAST)
+    try:
+        with runtime.stop.handled():
+            loop.run()
+    finally:
+        eager_again(task.encoder.nucleotides)  # tensors after training have other shapes
+
+    # Chosen checkpoint.
+    epochs, chosen = loop.progress.epoch, LAST if loop.best is None else BEST
+    if loop.best is None:
+        latest = loop.history[-1] if loop.history else {}
+        best_metrics = {name: value for name, value in latest.items() if name not in FIRST_COLUMNS}
+    else:
+        best_metrics = {f"best_{monitor}": loop.best}
+        # No row has the best value where it is NaN in all of them.
+        if rows := [row for row in loop.history if row.get(monitor) == loop.best]:
+            best_metrics["best_epoch"] = best_epoch = int(rows[0]["epoch"]) + 1
+            sentence = f"Chosen: epoch {best_epoch} of {epochs}, {monitor} {loop.best:.4g}."
+            if epochs < options.loop.epochs:
+                sentence = (
+                    f"Stopped early after epoch {epochs} of {options.loop.epochs}: no better "
+                    f"{monitor} in {options.loop.patience} epochs (--patience). {sentence}"
+                )
+            info(sentence)
+    if not is_main:
+        return None
+    # From the file: the module has the weights of the last epoch, or shards of them.
+    network = checkpoints.read(folder / chosen).network
+    trained = network.build(runtime.backends)
+    facts = {
+        "parameters": sum(p.numel() for p in trained.parameters()),
+        "epochs": epochs,
+        "steps": loop.progress.step,
+        "best": best_metrics,
+    }
+    return Fit(LoadedNetwork(network, trained, device, runtime.attention), facts)
+
+
+def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
+    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
+
+    The weight decay applies to the weights of linear layers alone: not to biases, norms, embeddings
+    and scales.
+    """
+    linear = {id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)}
+    trainable = [p for p in task.parameters() if p.requires_grad]
+    decayed = [p for p in trainable if id(p) in linear]
+    groups = [
+        {"params": decayed, "weight_decay": loop.weight_decay},
+        {"params": [p for p in trainable if id(p) not in linear], "weight_decay": 0.0},
+    ]
+    for group in groups:
+        group["initial_lr"] = loop.lr  # from which the schedule of a resumed run goes on
+    # On a GPU all parameters in one kernel, which leaves a step out by a flag on the device. On a
+    # CPU its results would be others in the last bits.
+    return torch.optim.AdamW(groups, lr=loop.lr, fused=is_gpu(trainable[0].device) or None)
+
+
+def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int = 0) -> LambdaLR:
+    """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
+
+    The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts. `steps` are those
+    of the whole run, of which `done` are over where it resumes.
+
+    >>> optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> schedule = make_schedule(optimizer, LoopOptions(warmup_fraction=0.1), steps=100)
+    >>> [round(schedule.lr_lambdas[0](step), 3) for step in (10, 55, 100)]
+    [1.0, 0.5, 0.0]
+    """
+    warmup = max(1, round(loop.warmup_fraction * steps))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            # Neither 0, which would waste the first step, nor 1, which the cosine begins with.
+            return (step + 1) / (warmup + 1)
+        part = (step - warmup) / max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(part, 1.0)))
+
+    return LambdaLR(optimizer, factor, last_epoch=done - 1)
+
+
+def optimizer_steps(samples: int, loop: LoopOptions) -> int:
+    """Return the number of optimizer steps of a run, with gradient accumulation.
+
+    >>> optimizer_steps(100, LoopOptions(epochs=2, batch_size=32, gradient_accumulation_steps=2))
+    4
+    """
+    batches = math.ceil(samples / loop.batch_samples)
+    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
+
+
+def check_split(split: Split, loop: LoopOptions) -> None:
+    """Refuse a split with fewer training samples than a batch."""
+    if len(split.train) < loop.batch_samples:
+        raise DataError(
+            "Fewer training samples than a batch",
+            f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
+            "choose a smaller --batch-size",
+        )
+
+
+def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
+    """Freeze the parameters that no loss term of this run reaches."""
+    # Without a loss, DDP gives no gradient and FSDP zeros, to which weight decay applies: the
+    # weights would differ with the strategy.
+    encoder, samples, weights = task.encoder, task.encoder.samples, task.weights
+    related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
+    by_diversity = plan.metric == "faith_pd" and study.distances is None
+    target, counts = task.target is not None and weights.target > 0, plan.hidden_ratio > 0
+    unused: list[nn.Module] = []
+    if task.frozen or plan.mask_ratio == 0 or weights.nucleotide == 0:
+        unused.append(encoder.nucleotides.head)
+    if not (related and by_diversity):
+        unused.append(encoder.diversity)
+    if not related or by_diversity:
+        unused.append(encoder.distance)
+    if not related and not target:
+        unused += [samples.pooling, samples.out] if counts else [samples]
+    if samples.counts is not None and not counts:
+        unused.append(samples.counts)
+    if isinstance(task.network, Predictor) and not target:
+        unused += [child for child in task.network.children() if child is not encoder]
+    for module in unused:
+        module.requires_grad_(False)

@@ -1,0 +1,300 @@
+"""Training loop of a network: epochs, batches, optimizer steps, validation, checkpoints, stops.
+
+A run that stops at any moment resumes from its last checkpoint with the same batches, learning
+rates and metrics, on any number of ranks: the batch of a step follows from the seed, the epoch and
+its number. Dropout follows from these and the rank, since each rank has other samples.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from aam.contract import stop_file
+from aam.contract.errors import Interrupted
+from aam.evaluation.metrics import METRICS
+from aam.network.batches import Batch, PackedBatch
+from aam.network.distributed import strategies
+from aam.network.training.checkpoints import (
+    START,
+    OptimizerState,
+    ResumeState,
+    Row,
+    TrainingProgress,
+)
+from aam.network.training.finite import FiniteCheck
+from aam.network.training.loader import RunSampler
+from aam.network.training.losses import LossTerm
+from aam.network.training.module import (
+    LOGGED_METRICS,
+    GradientStep,
+    clip_grads_with_norm_,
+    gradient_norm,
+    seed_dropout,
+)
+from aam.network.training.observers import Observer
+from aam.pipeline.loggers import Status
+from aam.pipeline.run_folder import BEST, LAST
+from aam.pipeline.stop_requests import StopRequests
+
+HIGHER_IS_BETTER = tuple(
+    f"val_{name}" for name, key in LOGGED_METRICS.items() if METRICS[key].higher_is_better
+)
+
+
+def step_unless(optimizer: Optimizer, skip: Tensor) -> None:
+    """Make an optimizer step unless `skip`, a float on the device of the weights, is 1."""
+    if optimizer.param_groups[0]["fused"]:
+        # Its kernel reads the flag, as it does for loss scaling: the CPU does not wait for it.
+        optimizer.found_inf = skip  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not skip:
+        optimizer.step()
+
+
+class TrainingLoop:
+    """Training of one network, from its progress to the last epoch.
+
+    Args:
+        step: computation of the gradients of a batch, with the network, its losses and options.
+        check: test that ends the run at a value that is not finite; it has the ranks.
+        optimizer, schedule: optimizer of the network, and its learning rates from `state` on.
+        training, validation: loaders of the batches, the first with a `RunSampler` from `state` on.
+        monitor: metric of the validation by which the best epoch is chosen; metrics of
+            `HIGHER_IS_BETTER` are maximized, all others minimized.
+        save: function that writes a checkpoint of a name, on the first rank; None writes none.
+        checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
+            at the end of an epoch alone.
+        stop: stop requests of this rank; None for a run that cannot be stopped.
+        prepare: called with each batch before its step, until it returns True.
+        observers: writers of files, progress and logs; they do not steer.
+        state: state of a run that goes on, whose weights and optimizer are loaded already.
+
+    Attributes:
+        progress: numbers of epochs, batches and optimizer steps done.
+        best: value of the metric in the best epoch; None before the first validation.
+        epochs_without_improvement: number of epochs since the best one.
+        history: rows of metrics.csv, one for each epoch.
+    """
+
+    def __init__(
+        self,
+        step: GradientStep,
+        check: FiniteCheck,
+        optimizer: Optimizer,
+        schedule: LRScheduler,
+        training: DataLoader[PackedBatch],
+        validation: DataLoader[PackedBatch] | None = None,
+        monitor: str = "val_loss",
+        save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
+        checkpoint_interval: int = 0,
+        stop: StopRequests | None = None,
+        prepare: Callable[[Batch], bool] | None = None,
+        observers: Sequence[Observer] = (),
+        state: ResumeState = START,
+    ) -> None:
+        self.step, self.task, self.options = step, step.task, step.task.loop
+        self.optimizer, self.schedule = optimizer, schedule
+        assert isinstance(training.sampler, RunSampler)
+        self.training, self.validation, self.steps = training, validation, training.sampler.steps
+        self.check, self.communicator, self.monitor = check, check.communicator, monitor
+        self.save, self.checkpoint_interval, self.stop = save, checkpoint_interval, stop
+        self.prepare, self.observers = prepare, observers
+        self.progress, self.best, self.history = state.progress, state.best, list(state.history)
+        self.epochs_without_improvement = state.epochs_without_improvement
+        self.task.train_sums = {
+            name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
+            for name, sums in state.sums.items()
+        }
+        self._began, self._first_step = time.monotonic() - state.seconds, state.progress.step
+
+    @property
+    def complete(self) -> bool:
+        """Whether all epochs are done, or the last ones were no better than one before."""
+        patience = self.options.patience if self.validation is not None else 0
+        stopped_early = 0 < patience <= self.epochs_without_improvement
+        return stopped_early or self.progress.epoch >= self.options.epochs
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, with those before a resumption."""
+        return time.monotonic() - self._began
+
+    def run(self) -> None:
+        """Train, validate and save until the run is complete."""
+        if self.complete:
+            return
+        status: Status = "failed"
+        for observer in self.observers:
+            observer.begin(self.task, self.progress)
+        try:
+            batches = iter(self.training)
+            while not self.complete:
+                if self.progress.step > self._first_step:  # at the end of an epoch all is saved
+                    self._stop_if_requested()
+                # Workers prefetch the first batches of a validation while the epoch is trained.
+                held_out = iter(self.validation or ())
+                self._train_epoch(batches)
+                self._end_epoch(self._validate(held_out))
+            status = "complete"
+            # What follows, such as the other members, may take hours.
+            self._stop_if_requested()
+            self._count_steps()
+        except (Interrupted, SystemExit):  # the log of steps ends the process
+            status = "complete" if self.complete else "stopped"
+            raise
+        finally:
+            for observer in self.observers:
+                observer.end(status)
+
+    def _train_epoch(self, batches: Iterator[PackedBatch]) -> None:
+        """Train from the batch of the progress to the last one of the epoch."""
+        epoch, done, steps = self.progress.epoch, self.progress.batch, self.steps
+        task, scaler, size = self.task, self.step.scaler, self.options.gradient_accumulation_steps
+        task.train()
+        if done == 0:
+            task.train_sums = {}
+        for observer in self.observers:
+            observer.epoch_begins()
+        for number in range(done, steps):
+            loaded = next(batches)
+            last_of_epoch = number + 1 == steps
+            last_of_step = last_of_epoch or (number + 1) % size == 0
+
+            # Batch.
+            seed_dropout(self.options.seed, epoch, number, self.communicator.ranks.rank)
+            batch = loaded.to(task.device)
+            if self.prepare is not None and self.prepare(batch):
+                self.prepare = None
+            for observer in self.observers:
+                observer.batch_begins(batch)
+
+            # Forward and backward. The last step of an epoch may have fewer batches: its loss is
+            # the mean of these.
+            if number % size == 0:
+                self.optimizer.zero_grad()
+            of_step = min(size, steps - number // size * size)
+            loss = self.step.add_gradients(batch, last_of_step, of_step)
+            self.check.add_batch(loaded, epoch, number, loss)
+
+            if last_of_step:
+                # Clip. Unscaled first: the finite check and the norm of clipping are those of the
+                # true gradients.
+                scaler.unscale_(self.optimizer)
+                norm = gradient_norm(task)
+                skip = self.check.check_gradients(self.progress.step + 1, norm)
+                if self.options.max_grad_norm:
+                    clip_grads_with_norm_(list(task.parameters()), self.options.max_grad_norm, norm)
+
+                # Step, unless its loss or gradients are not finite.
+                step_unless(self.optimizer, skip)
+                scaler.update()
+                with warnings.catch_warnings():
+                    # PyTorch warns where the first steps are left out; the schedule goes on.
+                    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
+                    self.schedule.step()
+                self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
+                self.communicator.publish_step(self.progress.step)
+
+            # Log.
+            for observer in self.observers:
+                if last_of_step:
+                    observer.step_ends(self.progress)
+                observer.batch_ends(batch, loss)
+
+            # Save, except at the end of the epoch, to which the validation belongs.
+            if last_of_step and not last_of_epoch:
+                self._stop_if_requested(LAST)
+                interval = self.checkpoint_interval
+                if interval and self.progress.step % interval == 0:
+                    self.write(LAST)
+        self.check.read()
+
+    def _validate(self, batches: Iterable[PackedBatch]) -> Row:
+        """Return the metrics of the validation samples; none without them."""
+        if self.validation is None:
+            return {}
+        began = time.monotonic()
+        self.task.eval()
+        for batch in batches:
+            with self.step.autocast():
+                self.task.validation_step(batch.to(self.task.device))
+        metrics = self.task.validation_metrics()
+        for observer in self.observers:
+            observer.validation_ends(time.monotonic() - began)
+        self.check.check_validation(metrics["val_loss"], self.progress.epoch, self.progress.step)
+        return metrics
+
+    def _end_epoch(self, metrics: Row) -> None:
+        """Add the row of an epoch, compare it with the best one, and save."""
+        epoch, step = self.progress.epoch, self.progress.step
+        self.history.append({
+            "epoch": epoch, "step": step, "seconds": self.seconds,
+            "lr": self.optimizer.param_groups[0]["lr"], **self.task.train_metrics(), **metrics,
+        })  # fmt: skip
+        for observer in self.observers:
+            observer.epoch_ends(self.history)
+        self.progress = TrainingProgress(epoch + 1, 0, step)
+        improved = False
+        if metrics:
+            value, higher = metrics[self.monitor], self.monitor in HIGHER_IS_BETTER
+            if math.isnan(value):  # r2 of a single sample; any number is better
+                value = -math.inf if higher else math.inf
+            improved = self.best is None or (value > self.best if higher else value < self.best)
+            self.best = value if improved else self.best
+        self.epochs_without_improvement = 0 if improved else self.epochs_without_improvement + 1
+        # `BEST` comes first: a run that is killed between the two files repeats the epoch, whereas
+        # `LAST` would already name a best value whose weights were never written.
+        self.write(*([BEST] if improved else []), LAST)
+
+    def write(self, *names: str) -> None:
+        """Write checkpoints of the current progress; all ranks call this."""
+        if self.save is None:
+            return
+        self.check.read()
+        # Collectives where the network is sharded, so every rank calls them and the first one
+        # writes.
+        weights = strategies.model_state_dict(self.task)
+        optimizer = strategies.optimizer_state_dict(self.task, self.optimizer)
+        # After the last batch of an epoch its sums are in the history already.
+        sums = self.task.train_sums if self.progress.batch else {}
+        state = ResumeState(
+            self.progress,
+            {name: (float(term.total), float(term.number)) for name, term in sums.items()},
+            self.best,
+            self.epochs_without_improvement,
+            self.history,
+            self.seconds,
+            OptimizerState(state=optimizer["state"], param_groups=optimizer["param_groups"]),
+            self.step.scaler.state_dict(),
+        )
+        if self.communicator.ranks.is_main:
+            for name in names:
+                self.save(name, weights, state)
+        self.communicator.barrier()
+
+    def _stop_if_requested(self, *names: str) -> None:
+        """Write checkpoints and end the run on all ranks if any has a stop request."""
+        # A request may reach one rank, some or all, at different moments.
+        if self.stop is not None and self.communicator.any_rank(self.stop.pending):
+            if names:
+                self.write(*names)
+            self._count_steps()
+            raise Interrupted(
+                f"Stopped at step {self.progress.step}{self.stop.by_signal}",
+                f"'{self.check.checkpoint}' is written",
+                "go on with --resume-from auto",
+            )
+
+    def _count_steps(self) -> None:
+        """Add the optimizer steps of this process to the file of the request; folds add theirs."""
+        if self.stop is not None and self.stop.file and self.communicator.ranks.is_main:
+            stop_file.count_steps(self.stop.file, self.progress.step - self._first_step)

@@ -1,0 +1,440 @@
+"""Runs of the network: pretraining without labels, and the training and predictions of one fold."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import info, warn
+from aam.contract.errors import UsageError
+from aam.contract.options import to_plain, values_of
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import (
+    TRANSFORMER,
+    MaskOptions,
+    Metric,
+    ModelOptions,
+    PhylogenyOptions,
+    SampleOptions,
+)
+from aam.contract.run_files import MODEL
+from aam.data.covariates import fit_encoder
+from aam.data.metadata import read_metadata
+from aam.data.store import is_store
+from aam.data.study import Study, has_phylogeny, load_study
+from aam.data.targets import output_range
+from aam.evaluation.splits import Split, split_samples, write_splits
+from aam.evaluation.subjects import find_subjects
+from aam.members.output_tables import require_finite
+from aam.network.batches import BatchPlan, FixedBatches, reading_plan
+from aam.network.distributed import strategies
+from aam.network.distributed.collectives import identity
+from aam.network.distributed.process_group import process_group
+from aam.network.inference.outputs import (
+    apply_network,
+    encode_asvs,
+    fit_profile,
+    write_study_embeddings,
+)
+from aam.network.inference.stored_networks import (
+    DiversityScale,
+    ModelConfig,
+    Target,
+    covariate_shape,
+    network_state,
+    read_networks,
+)
+from aam.network.model.network import Encoder, Predictor
+from aam.network.model.shape import NetworkShape
+from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
+from aam.network.numerics.device import gpu_names
+from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
+from aam.network.training.loader import TrainingBatches
+from aam.network.training.module import LossWeights, TrainingModule, target_metrics
+from aam.network.training.runtime import Runtime, check_resources, make_runtime
+from aam.network.unifrac import faith_pd
+from aam.pipeline import run_folder
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    choose_depth,
+    deep_enough,
+    fit_labels,
+    study_weights,
+)
+from aam.pipeline.run_folder import RecordFact
+from aam.serialization import model_folder
+
+HIDDEN_RATIO = 0.15
+"""Fraction of the abundances that are hidden with --count-penalty."""
+
+_AT_ONCE = 256
+"""Samples whose Faith PD is computed together: their tree branches are dense in memory."""
+
+
+def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
+    """Pretrain an encoder and write its run folder; `policy` has the attention backends."""
+    task = options.task
+    if task.penalty and not has_phylogeny(options.input, options.phylogeny):
+        made = " and the store has no tree" if is_store(options.input.table) else ""
+        raise UsageError(
+            "UniFrac needs a phylogeny",
+            f"neither --tree nor --unifrac-matrix was given{made}",
+            "give one, or --penalty 0 to learn from sequences and abundances alone",
+        )
+    if not (task.penalty or task.nuc_penalty or task.count_penalty):
+        weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
+        raise UsageError("Nothing to learn", weights, "raise one of them")
+    with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
+        communicator.require_equal_options(values_of(options))
+        options = check_resources(options)
+        prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
+        base = read_pretrained_encoder(options.pretrained_encoder)
+        study, metric, plan = load_pretraining_study(options, base)
+        metadata = None if options.metadata is None else read_metadata(options.metadata)
+        splits, seed = prepared.split_options(options.split), options.loop.seed
+        ids = study.table.sample_ids
+        subjects = find_subjects(splits.group_column, "same", metadata, ids)
+        (split, *_), subjects = split_samples(splits, 1, seed, ids, subjects)
+        check_split(split, options.loop)
+        shape, standard = choose_shape(base, study, options.model, plan, split.train)
+        config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
+        runtime = make_runtime(options, shape, policy, communicator)
+        with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
+            if communicator.ranks.is_main:
+                path = prepared.folder / "splits.tsv"
+                write_splits(path, ids, [split], subjects.groups)
+            _learn(options, config, study, split, base, record, runtime)
+
+
+def load_pretraining_study(
+    options: Pretrain, base: PretrainedEncoder | None
+) -> tuple[Study, Metric, BatchPlan]:
+    """Read the study without shallow samples; return its phylogenetic metric and batch plan too."""
+    length = choose_length(base, options.sample)
+    study = load_study(options.input, options.phylogeny, length).sorted_by_id()
+    depth = choose_depth(study, options.sample)
+    study = study.take_samples(deep_enough(study, depth))
+    metric = choose_metric(base, options.phylogeny)
+    return study, metric, batch_plan(options, options.task, study, depth, metric)
+
+
+def _learn(
+    options: Pretrain,
+    config: ModelConfig,
+    study: Study,
+    split: Split,
+    base: PretrainedEncoder | None,
+    record: run_folder.RunRecord,
+    runtime: Runtime,
+) -> None:
+    """Train the encoder, and write the embeddings of the study."""
+    folder, plan = options.run.output_dir, config.plan
+    torch.manual_seed(options.loop.seed)
+    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+    assert isinstance(network, Encoder)
+    if base is not None:
+        strategies.load_model(network, base.weights)
+    # Ranks whose data or weights differ would train without an error, to a wrong result.
+    runtime.communicator.require_equal_data(
+        study=identity(study), split=split, plan=plan, weights=network.state_dict()
+    )
+    task = TrainingModule(
+        network,
+        LossWeights.of(options.task),
+        options.loop,
+        optimizer_steps(len(split.train), options.loop),
+        standard=config.standard,
+        asv_chunk=options.speed.chunk_size,
+    )
+    batches = batches_of(options, study, plan, split)
+    trained = fit(task, config, *batches, options, runtime, record.record_fact)
+    if trained is None:
+        return
+    network, stored = trained.network.network, trained.network.stored
+    assert isinstance(network, Encoder)
+    asv_vectors_FD = encode_asvs(network, study, runtime.device)
+    write_study_embeddings(folder, network, study, plan, options.loop.batch_samples, asv_vectors_FD)
+    model_folder.write(folder / MODEL, "pretrain", {TRANSFORMER: network_state([stored])})
+    record.finish(
+        samples={"training": len(split.train), "validation": len(split.validation)},
+        asvs=len(study.table.feature_ids),
+        rarefy_depth=plan.rarefy_depth,
+        **trained.facts,
+    )
+    info(f"Encoder: {folder}")
+
+
+def batches_of(
+    options: Pretrain | Train, study: Study, plan: BatchPlan, split: Split
+) -> tuple[TrainingBatches, FixedBatches | None]:
+    """Return the batches of the training samples, and of the validation samples if any."""
+    size, fresh = options.loop.batch_samples, options.sample.rarefy_each_epoch
+    training = TrainingBatches(study, plan, split.train, size, fresh, options.loop.even_batches)
+    validation = FixedBatches(study, plan, split.validation, size)
+    return training, validation if len(split.validation) else None
+
+
+def batch_plan(
+    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
+) -> BatchPlan:
+    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
+    related = study.phylogeny is not None or study.distances is not None
+    return BatchPlan(
+        seed=options.loop.seed,
+        rarefy_depth=depth,
+        token_limit=options.sample.token_limit,
+        mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
+        metric=metric if related and task.penalty else None,
+        alpha=options.phylogeny.unifrac_alpha,
+        hidden_ratio=HIDDEN_RATIO if task.count_penalty else 0.0,
+    )
+
+
+def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
+    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
+    if plan.metric != "faith_pd" or study.phylogeny is None:
+        return DiversityScale()
+    chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    parts = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
+    values = torch.from_numpy(np.concatenate(parts))
+    return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """Configuration and encoder weights of the model of --pretrained-encoder.
+
+    A frozen encoder also has the vectors of the ASVs of the study.
+    """
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    asv_vectors_FD: Tensor | None = None
+
+
+def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
+    """Read the encoder of a model, of several folds the first; None without a path."""
+    if path is None:
+        return None
+    stored = read_networks(path)[0]
+    shape = stored.config.shape
+    info(
+        f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
+        f"{shape.nucleotide_patch}, from '{path}'."
+    )
+    return PretrainedEncoder(stored.config, stored.encoder_weights)
+
+
+def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:
+    """Return the longest sequence to keep; None for the longest of the table."""
+    if base is not None:
+        return base.config.shape.max_bp
+    return None if options.max_bp == "auto" else options.max_bp
+
+
+def choose_metric(base: PretrainedEncoder | None, options: PhylogenyOptions) -> Metric:
+    """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
+    requested = options.unifrac_metric
+    metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
+    if base is not None and base.config.metric != metric:
+        warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
+        return base.config.metric
+    return metric
+
+
+def choose_shape(
+    base: PretrainedEncoder | None,
+    study: Study,
+    model: ModelOptions,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+) -> tuple[NetworkShape, DiversityScale]:
+    """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
+
+    A pretrained encoder keeps both, except for the dropout.
+
+    Raises:
+        UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
+    """
+    if base is None:
+        sizes = {
+            name: getattr(model, name)
+            for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
+        }
+        length, counts = study.tokens_FL.shape[1], plan.hidden_ratio > 0
+        shape = NetworkShape(length, **sizes, dropout=model.dropout, predicts_counts=counts)
+        return shape, diversity_scale(study, plan, rows)
+    if plan.hidden_ratio and not base.config.shape.predicts_counts:
+        raise UsageError(
+            "The pretrained encoder cannot predict abundances",
+            "it was pretrained without --count-penalty",
+            "leave out --count-penalty, or pretrain with it",
+        )
+    # The heads of the base's target are no part of the encoder; `configure_model` adds those of
+    # this run.
+    shape = dataclasses.replace(
+        base.config.shape,
+        dropout=model.dropout,
+        outputs=0,
+        profile_features=0,
+        profile_dropout=NetworkShape.profile_dropout,
+        covariates=None,
+    )
+    return shape, base.config.standard
+
+
+def train_fold(
+    options: Train,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    fold: int,
+    record_fact: RecordFact,
+    runtime: Runtime,
+) -> Fit | None:
+    """Train the network of one split and apply it to its held-out samples.
+
+    A resumed run trains the rest of it; a complete network is only applied. Only the first rank
+    applies the network; the others return None. The number of the fold, from 1, sets the seed.
+
+    Raises:
+        DataError: fewer training samples than a batch.
+        AamError: the ranks differ in study, labels, split or initial weights.
+    """
+    study, folds = labelled.study, len(labelled.splits)
+    torch.manual_seed(options.loop.seed + fold - 1)
+    target = fit_target(options, labelled, split)
+    config = configure_model(options, labelled, base, split, target)
+    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+    assert isinstance(network, Predictor)
+    if base is not None:
+        strategies.load_model(network.encoder, base.weights)
+    # The best constant: the first steps then learn differences instead of the mean of the target.
+    network.start_from(target.initial_outputs(labelled.values[split.train]))
+    fit_profile(network, study, reading_plan(config.plan), split.train)
+    if options.freeze_base:
+        network.encoder.requires_grad_(False)
+    asv_vectors_FD = None if base is None else base.asv_vectors_FD
+    runtime.communicator.require_equal_data(
+        study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
+    )
+    covariates = config.inputs(labelled.covariates)
+    if covariates is not None:
+        # On the device, so that a step does not wait for the rows of its batch.
+        covariates = covariates.to(runtime.device)
+    task = TrainingModule(
+        network,
+        LossWeights.of(options.task, options.target_penalty),
+        options.loop,
+        optimizer_steps(len(split.train), options.loop),
+        target,
+        labelled.values,
+        asv_vectors_FD,
+        config.standard,
+        options.speed.chunk_size,
+        covariates,
+        study_weights(labelled, options.target.levels, split),
+    )
+    batches = batches_of(options, study, config.plan, split)
+    trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)
+    if trained is None:
+        return None
+    return _apply_to_held_out(trained, options, labelled, split, fold, asv_vectors_FD)
+
+
+def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
+    """Build the target, with class weights or transform fitted to the training samples."""
+    weights, transform = fit_labels(options, labelled, split)
+    column = options.target.metadata_column
+    if labelled.classes:
+        return Target(column, labelled.classes, weights)
+    return Target(
+        column,
+        transform=transform,
+        loss_type=options.loss_type,
+        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
+        over_penalty=options.over_penalty,
+        under_penalty=options.under_penalty,
+        range=output_range(options.target.levels, options.output_min, options.output_max),
+        levels=options.target.levels,
+    )
+
+
+def _apply_to_held_out(
+    trained: Fit,
+    options: Train,
+    labelled: LabelledStudy,
+    split: Split,
+    fold: int,
+    asv_vectors_FD: Tensor | None,
+) -> Fit:
+    """Add the predictions of the held-out samples; the first fold writes the embeddings too."""
+    study, folds, config = labelled.study, len(labelled.splits), trained.network.config
+    network, target, device = trained.network.network, config.target, trained.network.device
+    assert isinstance(network, Predictor) and target is not None
+    if asv_vectors_FD is None:
+        asv_vectors_FD = encode_asvs(network.encoder, study, device)
+    plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
+    part, rows = split.held_out
+    predictions = {}
+    # The levels of an ordered target are fitted to the validation samples.
+    for name in (part, "validation") if target.levels else (part,):
+        _, outputs_NC = apply_network(
+            network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
+            covariates=config.inputs(labelled.covariates),
+        )  # fmt: skip
+        assert outputs_NC is not None
+        predictions[name] = target.decode(outputs_NC)
+    require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions[part])
+    if fold == 1:
+        folder = options.run.output_dir
+        write_study_embeddings(folder, network, study, plan, batch_size, asv_vectors_FD)
+    metrics = target_metrics(target, predictions[part], labelled.values[rows])
+    title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
+    info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+    best = trained.facts["best"] | {f"{part}_{name}": value for name, value in metrics.items()}
+    return Fit(trained.network, trained.facts | {"best": best}, predictions)
+
+
+def configure_model(
+    options: Train,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    target: Target,
+) -> ModelConfig:
+    """Return the configuration of the model of one split."""
+    metric = choose_metric(base, options.phylogeny)
+    task = options.task
+    if options.freeze_base:
+        # A frozen encoder learns nothing from its own tasks.
+        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
+    plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
+    encoder = None
+    if labelled.covariates is not None:
+        encoder = fit_encoder(labelled.covariates.take(split.train))
+    shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
+    shape = dataclasses.replace(
+        shape,
+        outputs=target.outputs,
+        profile_features=options.profile_features,
+        profile_dropout=options.profile_dropout,
+        covariates=covariate_shape(encoder, options.covariates),
+    )
+    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
+
+
+def encode_frozen(
+    options: Train, base: PretrainedEncoder, labelled: LabelledStudy, runtime: Runtime
+) -> PretrainedEncoder:
+    """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""
+    encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
+    strategies.load_model(encoder, base.weights)
+    vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
+    return dataclasses.replace(base, asv_vectors_FD=vectors_FD)

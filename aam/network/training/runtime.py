@@ -1,0 +1,157 @@
+"""Runtime of a run: device, precision, attention backends, data-loading workers and ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from aam.contract.errors import UsageError
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import ModelOptions
+from aam.contract.version import __version__
+from aam.environment import read_environment
+from aam.memory import memory_available, shown_size
+from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
+from aam.network.model.attention import AUTO, Backends
+from aam.network.model.shape import NetworkShape, least_weights
+from aam.network.numerics.backends import BackendPolicy, choose_attention
+from aam.network.numerics.device import (
+    Precision,
+    arch_of,
+    choose_device,
+    choose_precision,
+    hardware_name,
+    is_gpu,
+)
+from aam.pipeline.stop_requests import StopRequests
+from aam.run_record import input_file
+
+Learn = TypeVar("Learn", Pretrain, Train)
+
+_SEPARATOR = "; "
+"""Between the parts of --tuned-for."""
+
+_TRAINING_BYTES = 4 * 4
+"""Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how a run computes, chosen once from its options.
+
+    Attributes:
+        precision: precision of training; inference uses fp32.
+        attention: entry of the run record about the backends.
+        workers: number of data-loading processes of this rank; 0 loads in the process itself.
+    """
+
+    device: torch.device
+    precision: Precision = "none"
+    backends: Backends = AUTO
+    attention: dict[str, Any] = field(default_factory=dict)
+    workers: int = 0
+    communicator: Communicator = SINGLE_PROCESS
+    stop: StopRequests = field(default_factory=StopRequests)
+
+
+def check_resources(options: Learn) -> Learn:
+    """Return the options for this host; refuse those for another, and a network beyond its memory.
+
+    Raises:
+        UsageError: see above, or the device does not support the precision.
+        Unavailable: the device does not work.
+    """
+    options = numbers_of_host(options)
+    device, model = choose_device(options.device), options.model
+    if (stated := options.speed.tuned_for) is not None:
+        here = tuned_for(options.input.table, torch.__version__, hardware_name(device))
+        known = stated.split(_SEPARATOR)
+        if differing := [part for part in here.split(_SEPARATOR) if part not in known]:
+            raise UsageError(
+                "The settings of `aam tune` are for another study, device or version",
+                f"for {stated}; here {', '.join(differing)}",
+                "run `aam tune` again, or remove `tuned_for` from the file to use them all the "
+                "same",
+            )
+    # A pretrained encoder has the sizes of its model, not those of the options.
+    if options.pretrained_encoder is not None:
+        return options
+    check_heads(model)
+    if is_gpu(device):
+        memory, where = torch.cuda.get_device_properties(device).total_memory, "of the GPU"
+    else:
+        memory, where = memory_available(), "available"
+    # The transformer layers alone, without activations: only what cannot be built is refused.
+    weights = least_weights(model.embedding_dim, model.attention_layers)
+    # DDP holds the whole state on each rank; FSDP divides weights, gradients and moments.
+    shards = read_environment(os.environ).world_size if options.scale.fsdp else 1
+    needed = _TRAINING_BYTES * weights // shards
+    if needed > memory:
+        raise UsageError(
+            "The network does not fit into memory",
+            f"--embedding-dim {model.embedding_dim} --attention-layers {model.attention_layers}: "
+            f"{weights:,} weights, which need {shown_size(needed)} with gradients and optimizer; "
+            f"{shown_size(memory)} {where}",
+            "choose a smaller width or fewer layers",
+        )
+    return options
+
+
+def numbers_of_host(options: Learn) -> Learn:
+    """Return the options with what this host has in place of `auto`, for the record of the run."""
+    device, speed = choose_device(options.device), options.speed
+    gpu, of_host = is_gpu(device), options.device
+    if of_host.num_workers == "auto":
+        # On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
+        workers = min(4, len(os.sched_getaffinity(0))) if gpu else 0
+        of_host = dataclasses.replace(of_host, num_workers=workers)
+    if of_host.cpu_threads == "auto":
+        of_host = dataclasses.replace(of_host, cpu_threads=torch.get_num_threads())
+    precision = choose_precision(speed.mixed_precision, arch_of(device))
+    groups: dict[str, Any] = {
+        "device": dataclasses.replace(of_host, device="cuda" if gpu else "cpu"),
+        "speed": dataclasses.replace(speed, mixed_precision=precision),
+    }
+    return dataclasses.replace(options, **groups)
+
+
+def check_heads(model: ModelOptions) -> None:
+    """Refuse a number of attention heads that does not divide the width."""
+    if model.embedding_dim % model.attention_heads:
+        raise UsageError(
+            "The heads do not divide the width",
+            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
+            "choose a width that is a multiple of the heads",
+        )
+
+
+def make_runtime(
+    options: Learn,
+    sizes: NetworkShape | ModelOptions,
+    policy: BackendPolicy,
+    communicator: Communicator,
+) -> Runtime:
+    """Choose the runtime of options of this host; `sizes` has the attention heads that are probed.
+
+    Raises:
+        Unavailable: no attention backend computes correctly on the device.
+    """
+    device, precision = choose_device(options.device), options.speed.mixed_precision
+    assert precision != "auto"
+    recomputes = options.speed.recomputes
+    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
+    workers = int(options.device.num_workers)
+    return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
+
+
+def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
+    """Return the value of --tuned-for, which names what the settings of `aam tune` hold for."""
+    parts = [f"aam {__version__}", f"PyTorch {torch_version}", hardware]
+    if file := input_file(table):  # its reader reports one that is missing
+        parts.append(f"table {file['sha256'][:12]}")
+    return _SEPARATOR.join(parts)

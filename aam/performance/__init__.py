@@ -1,1 +1,0 @@
-"""Performance: memory prediction, benchmarks and search for settings, profiles of kernels."""

@@ -1,0 +1,493 @@
+"""Golden runs: the same small computation on two stacks, compared stage by stage.
+
+One small network with all its parts, the real losses and the real optimizer, and two batches:
+"even" has sequences of one length and sets of one size, so that no mask is passed; "ragged" has
+neither, so that every sequence and every sample has a mask of its own. Weights and inputs follow
+from the raw stream of NumPy's PCG64, which is the same on every machine and version; outputs of all
+stages, gradients and the losses of some steps are stored in one safetensors file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from aam.contract.errors import DataError, MissingInput, reason_of
+from aam.contract.files import atomic_write, require
+from aam.contract.options.groups import LoopOptions
+from aam.contract.version import __version__
+from aam.data.targets import TargetTransform
+from aam.network.batches import Batch, shortest
+from aam.network.inference.stored_networks import Target
+from aam.network.model.attention import AUTO, Backends
+from aam.network.model.network import Predictor
+from aam.network.model.shape import NetworkShape
+from aam.network.model.transformer import FEED_FORWARD, AttentionPooling, TransformerBlock
+from aam.network.numerics.device import Precision, arch_of, is_gpu, product_tolerance
+from aam.network.training.fit import make_optimizer, make_schedule
+from aam.network.training.module import LossWeights, TrainingModule
+from aam.nucleotide_codes import BASES, MASK, PAD
+
+FORMAT = "2"
+"""Version of the file and of the case; files of another one cannot be compared."""
+FILE = "golden.safetensors"
+STEPS = 50
+"""Training steps of the loss curve; even and ragged batches in turn."""
+SHAPE = NetworkShape(
+    max_bp=60,
+    embedding_dim=16,
+    attention_heads=2,
+    attention_layers=2,
+    nucleotide_patch=5,
+    dropout=0.0,
+    outputs=1,
+    profile_features=16,
+    profile_dropout=0.0,
+)
+SAMPLES = {"even": (6, 6, 6, 6), "ragged": (9, 2, 7, 4, 5)}
+"""Case -> ASVs of each sample."""
+_ASVS = 14
+_LOOP = LoopOptions(lr=3e-3)
+_LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
+"""Factor that keeps gradients in the range of fp16; in training GradScaler finds it."""
+_ATTENTION = 2
+"""Matrix products inside attention: scores and mix."""
+
+Kind = Literal["output", "gradient", "loss"]
+Tensors = dict[str, Tensor]
+
+
+def _bits(name: str, number: int) -> npt.NDArray[np.uint64]:
+    """Return words of 64 bits that depend on the name alone."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    # The raw stream: NumPy may change its distributions from version to version (NEP 19).
+    return np.random.PCG64(seed).random_raw(number)
+
+
+def _uniform(name: str, *shape: int) -> Tensor:
+    """Return float32 numbers in [-1, 1), multiples of 2^-23 and so exact."""
+    words = _bits(name, math.prod(shape)) >> np.uint64(40)
+    return torch.from_numpy((words.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
+
+
+def _integers(name: str, low: int, high: int, *shape: int) -> Tensor:
+    """Return int64 numbers in [low, high)."""
+    words = _bits(name, math.prod(shape)) >> np.uint64(33)
+    return torch.from_numpy((words.astype(np.int64) % (high - low) + low).reshape(shape))
+
+
+def weights() -> Tensors:
+    """Return fixed weights and buffers of the network, of about the size after some training."""
+    tensors = {}
+    for name, value in Predictor(SHAPE, "unweighted", AUTO).state_dict().items():
+        shape, last = value.shape, name.rpartition(".")[2]
+        noise = _uniform(name, *shape)
+        if last == "scale":
+            tensors[name] = torch.full(shape, 0.5)
+        elif last in ("phases", "spread"):
+            tensors[name] = (noise + 1) * math.pi if last == "phases" else 4 + noise
+        elif value.ndim == 1:
+            scaled = last == "weight" and "norm" in name
+            tensors[name] = 1 + noise / 8 if scaled else noise / 8
+        else:
+            # Variance 1 / inputs, as after the initialisation of a linear layer.
+            tensors[name] = noise * math.sqrt(3 / shape[-1])
+    return tensors
+
+
+def batch(case: str) -> Batch:
+    """Return one of the two batches, "even" or "ragged".
+
+    >>> batch("even").attend_BS is None, batch("ragged").attend_BS is None
+    (True, False)
+    """
+    sizes = SAMPLES[case]
+    tokens_UL = _integers(f"{case} tokens", 1, 1 + BASES, _ASVS, SHAPE.max_bp)
+    if case == "ragged":
+        lengths_U = _integers("ragged lengths", 23, SHAPE.max_bp + 1, _ASVS)
+        lengths_U[0] = SHAPE.max_bp
+        tokens_UL[torch.arange(SHAPE.max_bp) >= lengths_U[:, None]] = PAD
+    masked_UL = _uniform(f"{case} masks", _ASVS, SHAPE.max_bp) < 0.3 - 1
+    masked_UL &= tokens_UL != PAD
+    labels_UL = torch.where(masked_UL, tokens_UL, PAD)
+    tokens_UL[masked_UL] = MASK
+    slots_BS = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
+    counts_BS = torch.zeros(len(sizes), max(sizes))
+    for row, size in enumerate(sizes):
+        # A stable sort, whose result does not depend on the version of NumPy.
+        order = np.argsort(_bits(f"{case} slots {row}", _ASVS), kind="stable")
+        slots_BS[row, :size] = torch.from_numpy(order)[:size]
+        counts_BS[row, :size] = _integers(f"{case} counts {row}", 1, 400, size).float()
+    attend_BS = counts_BS > 0
+    distances_BB = (_uniform(f"{case} distances", len(sizes), len(sizes)) + 1) / 2
+    first_row = 0 if case == "even" else len(SAMPLES["even"])
+    return Batch(
+        rows_B=torch.arange(len(sizes)) + first_row,
+        asvs_U=torch.arange(_ASVS),
+        tokens_UL=tokens_UL.to(torch.uint8),
+        labels_UL=labels_UL.to(torch.uint8),
+        shortest=shortest(tokens_UL),
+        slots_BS=slots_BS,
+        counts_BS=counts_BS,
+        attend_BS=None if attend_BS.all() else attend_BS,
+        distances_BB=distances_BB.triu(1) + distances_BB.triu(1).T,
+    )
+
+
+@dataclass
+class GoldenResult:
+    """Outputs, gradients and losses of the golden case.
+
+    Attributes:
+        tensors: "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and
+            "loss", the loss of each step of the curve.
+        products: number of matrix products before the output of each stage.
+        groups: stage -> its parameters, from the losses backwards.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    products: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+
+
+_STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
+"""Modules whose output is a stage, beside the blocks and poolings of transformers."""
+
+
+def stage_of(name: str) -> str:
+    """Return the name of the stage of a module of the network.
+
+    >>> stage_of("encoder.samples.transformer.blocks.1"), stage_of("transformer.blocks.0")
+    ('samples.blocks.1', 'target.blocks.0')
+    """
+    whose, _, rest = name.partition(".")
+    within = rest if whose == "encoder" else f"target.{name}"
+    return ".".join(part for part in within.split(".") if part != "transformer")
+
+
+def measure(
+    given: Tensors,
+    batches: dict[str, Batch],
+    device: torch.device,
+    backends: Backends,
+    precision: Precision,
+) -> GoldenResult:
+    """Compute outputs and gradients of each batch from given weights, then the loss curve.
+
+    The steps are written out (forward, backward, clip, step, as in `network.training.loop`): the
+    comparison needs the gradients before they are clipped, and a constant loss scale.
+    """
+    target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
+    labels = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    scale = _LOSS_SCALE[precision]
+    here = {name: batch.to(device) for name, batch in batches.items()}
+
+    def fresh() -> TrainingModule:
+        network = Predictor(SHAPE, "unweighted", backends)
+        network.load_state_dict(given)
+        task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
+        return task.to(device).train()
+
+    def backward(task: TrainingModule, batch: Batch) -> tuple[float, dict[str, nn.Parameter]]:
+        # The loss, and the parameters with gradients, which are those of the unscaled loss.
+        task.zero_grad()
+        with torch.autocast(device.type, dtype, enabled=precision != "none"):
+            loss: Tensor = task(batch)
+        torch.autograd.backward(loss * scale)
+        learned = {n: p for n, p in task.network.named_parameters() if p.grad is not None}
+        for parameter in learned.values():
+            assert parameter.grad is not None
+            parameter.grad /= scale
+        return loss.item(), learned
+
+    measured, task = GoldenResult(), fresh()
+    modules = dict(task.network.named_modules())
+    stages = {
+        name for name, module in modules.items()
+        if name.rpartition(".")[2] in _STAGES
+        or isinstance(module, (AttentionPooling, TransformerBlock))
+    }  # fmt: skip
+    for parameter, _ in reversed([*task.network.named_parameters()]):
+        # The innermost stage around the parameter; an encoder is none of its parts.
+        owner = parameter.rpartition(".")[0]
+        above = [name for name in stages if owner == name or owner.startswith(f"{name}.")]
+        within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
+        stage = stage_of(max(within, key=len) if within else owner)
+        measured.groups.setdefault(stage, []).append(parameter)
+
+    def record_batch(case: str, batch: Batch) -> None:
+        products = 0
+
+        def record(stage: str, value: Tensor) -> None:
+            measured.tensors[f"output/{case}/{stage}"] = value.detach().float().cpu()
+            measured.products[stage] = max(products, 1)
+
+        # Before the output layer of a block: there its input is the result of the attention alone.
+        def attended(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            nonlocal products
+            products += _ATTENTION
+            record(f"{stage_of(name)}.attention", inputs[0])
+
+        def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+            nonlocal products
+            products += isinstance(module, (nn.Linear, AttentionPooling))
+            if name not in stages:
+                return
+            value = output if isinstance(output, Tensor) else output[0]
+            if module is task.encoder.nucleotides.head:
+                # The logits [patches, C] of the patches with a masked nucleotide alone.
+                assert batch.labels_UL is not None
+                scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
+                patch = -(-scored_UL.shape[1] // tokens)
+                padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
+                value = value[padded.view(-1, tokens, patch).any(dim=-1)]
+            record(stage_of(name), value)
+
+        with ExitStack() as hooks:
+            for name, module in modules.items():
+                if isinstance(module, TransformerBlock):
+                    hook = partial(attended, name)
+                    hooks.enter_context(module.out.register_forward_pre_hook(hook))
+                hooks.enter_context(module.register_forward_hook(partial(done, name)))
+            _, learned = backward(task, batch)
+        for name, weight in reversed(learned.items()):
+            assert weight.grad is not None
+            measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
+
+    for case, case_batch in here.items():
+        record_batch(case, case_batch)
+    task, turns, losses = fresh(), list(here.values()), []
+    optimizer = make_optimizer(task, task.loop)
+    schedule = make_schedule(optimizer, task.loop, task.steps)
+    for step in range(STEPS):
+        loss, learned = backward(task, turns[step % len(turns)])
+        nn.utils.clip_grad_norm_(learned.values(), _LOOP.max_grad_norm)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss)
+    measured.tensors["loss"] = torch.tensor(losses, dtype=torch.float64)
+    return measured
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack that computed a golden run."""
+
+    version: str
+    pytorch: str
+    rocm: str | None
+    cuda: str | None
+    arch: str
+    device: str
+    precision: Precision
+    attention: tuple[str, str]
+
+    @classmethod
+    def here(cls, device: torch.device, precision: Precision, attention: tuple[str, str]) -> Stack:
+        """Return the stack of this process."""
+        name = torch.cuda.get_device_name(device) if is_gpu(device) else platform.machine()
+        rocm, cuda, arch = torch.version.hip, torch.version.cuda, arch_of(device)
+        version = str(torch.__version__)
+        return cls(__version__, version, rocm, cuda, arch, name, precision, attention)
+
+    def __str__(self) -> str:
+        plain, masked = self.attention
+        attention = plain if plain == masked else f"{plain}, {masked} with masks"
+        precision = "fp32" if self.precision == "none" else self.precision
+        where = self.arch if self.arch == "cpu" else f"{self.device} ({self.arch})"
+        return (
+            f"aam {self.version}, torch {self.pytorch}, {where}, {precision}, attention {attention}"
+        )
+
+
+def _digest(tensors: Tensors) -> str:
+    return hashlib.sha256(save(tensors)).hexdigest()
+
+
+def case_digest() -> str:
+    """Return the SHA-256 of the weights and inputs of the case: that of another model differs."""
+    tensors = {f"weight/{name}": value for name, value in weights().items()}
+    for case in SAMPLES:
+        arrays = {name: v for name, v in vars(batch(case)).items() if isinstance(v, Tensor)}
+        tensors |= {f"{case}/{name}": value.contiguous() for name, value in arrays.items()}
+    return _digest(tensors)
+
+
+def write(folder: Path, stack: Stack, measured: GoldenResult) -> None:
+    """Write the golden file of a folder atomically."""
+    tensors = {name: value.contiguous() for name, value in measured.tensors.items()}
+    facts = {"format": FORMAT, "case": case_digest(), "stack": json.dumps(asdict(stack))}
+    with atomic_write(folder / FILE) as temporary:
+        # Through memory: safetensors' own writer makes files that only their owner may read.
+        temporary.write_bytes(save(tensors, {**facts, "sha256": _digest(tensors)}))
+
+
+def read(folder: Path) -> tuple[Stack, Tensors]:
+    """Read the golden file of a folder; one of another version or another model is refused."""
+    if not folder.is_dir():
+        raise MissingInput("No golden folder", f"'{folder}' is not there", "check the path")
+    file = require(folder / FILE, "golden run")
+    remedy = "create it again with `aam golden generate`"
+    try:
+        with safe_open(file, "pt") as content:
+            facts = content.metadata() or {}
+            if facts.get("format") == FORMAT:
+                tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+                if facts.get("sha256") != _digest(tensors):
+                    raise ValueError("its checksum is not that of its content")
+                stack = msgspec.json.decode(facts.get("stack", ""), type=Stack)
+    except (SafetensorError, ValueError, OSError) as error:
+        evidence = f"'{file}', {reason_of(error)}"
+        raise DataError("The golden run is damaged", evidence, remedy) from error
+    remedy = "make it with the same aam on both sides"
+    if facts.get("format") != FORMAT:
+        version = f"format {facts.get('format')}, aam {__version__} compares format {FORMAT}"
+        raise DataError("The golden run is of another version", f"'{file}' has {version}", remedy)
+    if facts.get("case") != case_digest():
+        evidence = f"'{file}' has other weights or inputs than aam {__version__}"
+        raise DataError("The golden run is of another model", evidence, remedy)
+    return stack, tensors
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison."""
+
+    kind: Kind
+    stage: str  # or the steps of a part of the loss curve
+    # The largest one by case, relative to the largest value (of a loss, to each); NaN where a value
+    # is not finite or absent.
+    difference: dict[str, float]
+    allowed: float  # the difference that rounding explains
+    differs: tuple[str, ...]  # the cases with a larger one
+
+
+def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
+    """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
+
+    Of the precisions of both runs the coarser one decides the tolerance.
+    """
+    used, inner = [*precisions], FEED_FORWARD * SHAPE.embedding_dim
+
+    def allowed(products: int) -> float:
+        return max(product_tolerance(precision, products, inner) for precision in used)
+
+    def row(kind: Kind, stage: str, pairs: dict[str, Any], bound: float) -> Row:
+        differences, differs = {}, []
+        for case, (expected, actual, scale) in pairs.items():
+            differences[case] = math.nan
+            if actual is not None and actual.shape == expected.shape:
+                differences[case] = float(((actual - expected).abs() / scale).max())
+            try:
+                torch.testing.assert_close(actual / scale, expected / scale, rtol=0, atol=bound)
+            except (AssertionError, TypeError):
+                differs.append(case)
+        return Row(kind, stage, differences, bound, tuple(differs))
+
+    def pairs(kind: Kind, names: list[str]) -> dict[str, Any]:
+        result = {}
+        for case in SAMPLES:
+            if keys := [key for name in names if (key := f"{kind}/{case}/{name}") in golden]:
+                expected = torch.cat([golden[key].flatten() for key in keys])
+                actual = None
+                if all(key in measured.tensors for key in keys):
+                    actual = torch.cat([measured.tensors[key].flatten() for key in keys])
+                scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+                result[case] = expected, actual, scale
+        return result
+
+    depth = max(measured.products.values())
+    rows = [
+        row("output", stage, pairs("output", [stage]), allowed(products))
+        for stage, products in measured.products.items()
+    ]
+    # Forward to the losses and back to the first layer: one bound for all gradients.
+    for stage, names in measured.groups.items():
+        if compared := pairs("gradient", names):
+            rows.append(row("gradient", stage, compared, allowed(3 * depth)))
+    # Losses are means and training does not amplify rounding: measured over the 50 steps, with
+    # other kernels and in bf16, they stay below a fifth of the bound of one forward pass.
+    interval = STEPS // 5
+    for start in range(0, STEPS, interval):
+        curves: dict[str, Any] = {}
+        for turn, case in enumerate(SAMPLES):
+            steps = [k for k in range(start, start + interval) if k % len(SAMPLES) == turn]
+            expected, actual = golden["loss"][steps], measured.tensors["loss"][steps]
+            curves[case] = expected, actual, expected.abs()
+        rows.append(row("loss", f"steps {start + 1}-{start + interval}", curves, allowed(depth)))
+    return rows
+
+
+def first_difference(rows: Iterable[Row]) -> Row | None:
+    """Return the first row, in the order of computation, that differs by more than rounding."""
+    return next((row for row in rows if row.differs), None)
+
+
+def conclusion(rows: list[Row]) -> str:
+    """Return one sentence: whether the two agree, and where they first differ."""
+    first = first_difference(rows)
+    if first is None:
+        numbers = [sum(row.kind == kind for row in rows) for kind in ("output", "gradient")]
+        return (
+            f"They agree within rounding: outputs of {numbers[0]} stages, gradients of "
+            f"{numbers[1]}, losses of {STEPS} steps."
+        )
+    places: dict[tuple[str, ...], str] = {
+        ("ragged",): ", where sequences and sets need masks, and not without masks",
+        ("even",): ", where no mask is needed, and not with masks",
+    }
+    where = places.get(first.differs, "")
+    named = f"the {first.kind} of {first.stage}" if first.kind != "loss" else f"the {first.stage}"
+    worst = max(first.difference.values(), key=lambda v: math.inf if math.isnan(v) else v)
+    difference = "is not finite" if math.isnan(worst) else f"differs by {worst:.1e}"
+    return (
+        f"They first differ at {named}{where}: {difference} (rounding: {first.allowed:.1e}). "
+        "`aam check` measures attention in more detail."
+    )
+
+
+def lines(rows: list[Row], there: Stack, here: Stack) -> Iterator[str]:
+    """Yield the lines of the table and the conclusion: golden file `there`, this stack `here`."""
+    yield from (f"golden: {there}", f"here:   {here}", "")
+    yield f"{'largest difference':<38}{''.join(f'{case:>10}' for case in SAMPLES)}{'rounding':>11}"
+    for row in rows:
+        figures = []
+        for case in SAMPLES:
+            value = row.difference.get(case)
+            text = "" if value is None else f"{value:.1e}" if value else "0"
+            figures.append("not finite" if value is not None and math.isnan(value) else text)
+        cells = "".join(f"{figure:>10}" for figure in figures)
+        mark = "  differs" if row.differs else ""
+        yield f"{row.kind:<9} {row.stage:<28}{cells}{row.allowed:>11.1e}{mark}"
+    yield from ("", conclusion(rows))
+
+
+def as_plain(rows: list[Row], there: Stack, here: Stack) -> dict[str, Any]:
+    """Return the comparison as JSON values."""
+    first = first_difference(rows)
+    return {
+        "agree": first is None,
+        "first_difference": first and {"kind": first.kind, "stage": first.stage},
+        "verdict": conclusion(rows),
+        "golden": vars(there),
+        "here": vars(here),
+        "rows": [asdict(row) for row in rows],
+    }

@@ -1,0 +1,462 @@
+"""Search for faster settings of a workload that train the same network.
+
+For each subject: propose settings, run each in turns with those chosen so far, compare the losses
+of its first steps with those of the default, and keep the fastest that passes. Settings of another
+training, such as the batch size, are measured and never kept.
+
+The losses of the first steps, with the same seed, show a wrong result before rounding has grown:
+fp32 differs by about 2e-7 at step 20, half precision by 1e-3, a gradient scaled by 0.9 by 5e-6 to
+9e-3, depending on the learning rate. Runs from weights moved by 1e-7 show how far rounding alone
+leads.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from aam.console import info
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options import build
+from aam.contract.options.commands.measure import Tune
+from aam.contract.options.groups import DeviceOptions
+from aam.number_format import significant
+from aam.stack.workload import (
+    Rates,
+    RunResult,
+    Settings,
+    Workload,
+    blocks,
+    call_in_child,
+    rates,
+    run_workload,
+)
+
+EARLY = 20
+"""First steps, whose losses are compared one by one."""
+NOISE_FACTOR = 20.0
+"""Factor of the measured noise that counts as rounding: a kernel rounds in every layer."""
+MIN_GAIN = 1.03
+"""Gain from which a setting is kept, if it is faster in each round too."""
+HOPELESS = 0.9
+"""Gain in the first round below which a setting is not measured further."""
+CONTEXT = 1 << 30
+"""Bytes of GPU memory that the process which looks may itself take: its context."""
+
+Parity = Literal["same numbers", "same up to rounding", "same up to half precision", "another"]
+"""What a setting may change; "another" is another training."""
+ENVELOPE: dict[Parity, float] = {
+    "same numbers": 0.0,
+    "same up to rounding": 1e-6,
+    "same up to half precision": 4e-3,
+}
+"""Largest relative difference of an early loss; more where the measured noise is larger."""
+
+Decision = Literal["kept", "not faster", "rejected", "failed", "another training"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Facts about the device of a workload."""
+
+    name: str  # such as "NVIDIA H200" or "CPU, 2 cores"
+    arch: str  # such as gfx942 or sm_90; "cpu" for a CPU
+    torch: str  # version
+    cores: int  # CPU cores of this process
+    busy: str = ""  # how others use the device at the same time
+    compile_fault: str = ""  # why torch.compile fails with this PyTorch
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.arch != "cpu"
+
+
+def device_facts(device: str) -> DeviceFacts:
+    """Return the facts about the device that `--device` names."""
+    # The load from before PyTorch is imported, which loads the CPU itself.
+    facts = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
+    return DeviceFacts(**facts)
+
+
+def _device_facts(device: str, load: float) -> dict[str, Any]:
+    # Imported by the child process alone.
+    import torch
+
+    from aam.network.numerics.device import (
+        arch_of,
+        choose_device,
+        compile_fault,
+        hardware_name,
+        is_gpu,
+    )
+
+    chosen = choose_device(build(DeviceOptions, {"--device": device}))
+    cores, busy = len(os.sched_getaffinity(0)), ""
+    name, arch = hardware_name(chosen), arch_of(chosen)
+    if is_gpu(chosen):
+        free, total = torch.cuda.mem_get_info(chosen)
+        if total - free > CONTEXT:
+            busy = f"other processes use {(total - free) / 2**30:.1f} GiB of {name}"
+    elif load > 0.5 * cores:
+        busy = f"other processes use the CPU: load {load:.1f} on {cores} cores"
+    fault = compile_fault() if is_gpu(chosen) else ""
+    return asdict(DeviceFacts(name, arch, torch.__version__, cores, busy, fault))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting to try."""
+
+    label: str  # unique in its subject
+    values: Settings = field(default_factory=dict)
+    parity: Parity = "same numbers"  # change of the losses that it may cause
+    reason: str = ""  # for which it may be faster
+    redraws: bool = False  # it changes what dropout draws, and is compared without dropout
+
+
+Propose = Callable[[Settings, DeviceFacts], list[Setting]]
+"""Returns settings to try instead of the values of all options, flag -> value, on a device."""
+
+
+def _current(flag: str, now: Settings, device: DeviceFacts) -> Any:
+    """Return the value of an option; of threads and workers a number instead of "auto"."""
+    automatic = {"--cpu-threads": device.cores, "--num-workers": 0}
+    if device.gpu:
+        automatic["--num-workers"] = min(4, device.cores)
+    return automatic.get(flag, "auto") if now[flag] == "auto" else now[flag]
+
+
+def option_subject(
+    flag: str,
+    parity: Parity,
+    reason: str,
+    tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
+    redraws: bool = False,
+) -> Propose:
+    """Return the subject of an option that is varied; its current value is not tried."""
+
+    def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
+        settings = []
+        for value in tried(now, device):
+            label = f"{flag} {value}"
+            if isinstance(value, bool):
+                label = flag if value else f"--no-{flag[2:]}"
+            if value != _current(flag, now, device):
+                settings.append(Setting(label, {flag: value}, parity, reason, redraws))
+        return settings
+
+    return propose
+
+
+# fmt: off
+SUBJECTS: dict[str, Propose] = {
+    "threads": option_subject(
+        "--cpu-threads", "same up to rounding",
+        "small tensors spend time on waiting for all threads",
+        lambda now, device: () if device.gpu
+        else sorted({1, max(1, device.cores // 2), device.cores})),
+    "workers": option_subject(
+        "--num-workers", "same numbers",
+        "other processes make the next batches meanwhile",
+        # On a CPU the network uses all cores: more workers would take theirs.
+        lambda now, device: [n for n in (0, 1, 2, 4, 8)
+                             if n <= (device.cores if device.gpu else min(2, device.cores))]),
+    "prefetch": option_subject(
+        "--prefetch-factor", "same numbers",
+        "batches made ahead bridge those that take long to make",
+        lambda now, device: (1, 4, 8) if _current("--num-workers", now, device) else ()),
+    "attention": option_subject(
+        "--attn-implementation", "same up to rounding",
+        "another kernel may suit the shapes of this study",
+        lambda now, device: ("math", "flash", "mem_efficient")[: 3 if device.gpu else 2]),
+    "recompute": option_subject(
+        "--gradient-checkpointing", "same up to rounding",
+        "less memory with recomputation, less time without", lambda now, device: (True, False)),
+    "chunks": option_subject(
+        "--asv-chunk", "same up to rounding",
+        "the activations of a chunk fit into a cache or into less memory",
+        lambda now, device: (0, 64, 256), redraws=True),
+    "compile": option_subject(
+        "--compile-model", "same up to rounding",
+        "fused kernels move less data; the first steps take minutes",
+        lambda now, device: () if device.compile_fault else ("auto",), redraws=True),
+    "precision": option_subject(
+        "--mixed-precision", "same up to half precision",
+        "matrix products in half precision move half the bytes",
+        lambda now, device: ("none", "bf16", "fp16")[: 3 if device.gpu else 2]),
+    "batch-size": option_subject(
+        "--batch-size", "another",
+        "another number of samples meets in the distance loss: another training",
+        lambda now, device: () if now["--batch-size"] == "auto"
+        else sorted(max(1, int(now["--batch-size"] * factor)) for factor in (0.5, 2, 4))),
+}
+# fmt: on
+"""Subject of --subjects -> its settings; `aam tune` goes through them in this order. To add one,
+add it here and to `Subject` of `aam.contract.options.commands.measure`."""
+
+
+def program_subjects(
+    values: Sequence[str], half: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Propose]]:
+    """Return the default of each name of --values, and the subjects of the others."""
+    defaults: dict[str, str] = {}
+    subjects: dict[str, Propose] = {}
+    for text in values:
+        name, equals, listed = text.partition("=")
+        default, *rest = listed.split(",")
+        if not (equals and name.isidentifier() and all((default, *rest))):
+            remedy = "write NAME=VALUE,VALUE"
+            raise UsageError("Not the values of a name", f"--values {text}", remedy)
+        parity: Parity = "same up to half precision" if name in half else "same up to rounding"
+        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in rest]
+        defaults[name] = default
+        subjects[name] = lambda now, device, settings=settings: settings  # type: ignore[misc]
+    if unknown := [name for name in half if name not in defaults]:
+        raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
+    return defaults, subjects
+
+
+def gain(run: RunResult, base: RunResult, warmup: int, cost: str = "seconds") -> float:
+    """Return how many times as fast a run is as another one, by "seconds" or "cpu_seconds"."""
+
+    def times(result: RunResult) -> list[float]:
+        return [
+            # The CPU time of a block may be 0: the clock of the system has ticks.
+            max(sum(getattr(step, cost) for step in part), 1e-9)
+            / sum(step.samples for step in part)
+            for part in blocks(result, warmup)
+        ]
+
+    # Ratios of blocks and not of totals, and their median: a pause of the machine in one block of
+    # one run does not count.
+    return statistics.median(
+        second / first for first, second in zip(times(run), times(base), strict=False)
+    )
+
+
+def early_difference(losses: Sequence[float], default: Sequence[float]) -> float:
+    """Return the largest relative difference of the losses of the first steps.
+
+    >>> round(early_difference([2.0, 1.1], [2.0, 1.0]), 3)
+    0.1
+    """
+    number = min(EARLY, len(losses), len(default))
+    first, second = np.array(losses[:number]), np.array(default[:number])
+    return float(np.max(np.abs(first - second) / np.maximum(np.abs(second), 1e-12), initial=0.0))
+
+
+def compare_losses(
+    losses: Sequence[float], default: Sequence[float], parity: Parity, noise: float
+) -> tuple[bool, str]:
+    """Compare the losses of the first steps one by one; return the verdict and a sentence."""
+    bad = next((k for k in range(len(losses)) if not math.isfinite(losses[k])), None)
+    if bad is not None:
+        return False, f"the loss of step {bad} is {losses[bad]}"
+    number = min(EARLY, len(losses), len(default))
+    bound = max(ENVELOPE[parity], NOISE_FACTOR * noise)
+    difference = early_difference(losses, default)
+    if not difference:
+        return True, f"the first {number} losses are equal"
+    limit = f"limit {bound:.1e}" if bound else "and should be equal"
+    return (
+        difference <= bound,
+        f"the first {number} losses differ by up to {difference:.1e}, {limit}",
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was measured, as tune.json has it."""
+
+    subject: str  # what was varied
+    setting: str  # label
+    values: Settings
+    parity: Parity
+    reason: str
+    options: Settings  # all values of its runs, with those that were chosen before
+    rates: Rates | None  # of the successful runs
+    gain: float  # times as fast as the setting that it is compared with, median of the rounds
+    rounds: tuple[float, ...]  # gain of each
+    failure: str  # cause of the first run that failed
+    decision: Decision | None = None  # None for a reference
+    evidence: tuple[str, ...] = ()  # sentences with the reasons of the decision
+
+
+@dataclass
+class SettingSearch:
+    """Search for faster settings of a workload."""
+
+    workload: Workload
+    options: Tune  # rounds, steps, warm-up, --compare-by and time limit
+    folder: Path  # of the run in progress
+    no_dropout: Settings  # values that switch dropout off
+    chosen: dict[str, Setting] = field(default_factory=dict)  # subject -> setting that was kept
+    trials: list[Trial] = field(default_factory=list)
+    _losses: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of all chosen settings."""
+        return {name: v for setting in self.chosen.values() for name, v in setting.values.items()}
+
+    def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
+        """Return the steps of one run."""
+        argv = self.workload(values, self.folder)
+        result = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
+        if result.failure and values in ({}, self.no_dropout):
+            remedy = "run it by itself, or see `aam memory` if memory is short"
+            raise DataError("The workload fails without any change", result.failure, remedy)
+        return result
+
+    def default_losses(self, kind: Literal["plain", "again", "moved", "no dropout"]) -> list[float]:
+        """Return the first losses of a run of the default; each kind is computed once."""
+        if kind not in self._losses:
+            values = self.no_dropout if kind == "no dropout" else {}
+            self._losses[kind] = self.run(values, EARLY, 1 if kind == "moved" else None).losses
+        return self._losses[kind]
+
+    def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
+        """Compare the losses of a setting, `run`, with those of the default.
+
+        A setting with the same numbers is compared with those chosen so far, `current`.
+        """
+        default = self.default_losses("plain")
+        if setting.parity == "same numbers":
+            # A repeated run, and not one from moved weights: some devices do not repeat their sums
+            # exactly.
+            noise = early_difference(default, self.default_losses("again"))
+            return compare_losses(run.losses, current.losses, setting.parity, noise)
+        noise = early_difference(self.default_losses("moved"), default)
+        together = (*self.chosen.values(), setting)
+        parity: Parity = setting.parity
+        if any(setting.parity == "same up to half precision" for setting in together):
+            parity = "same up to half precision"
+        # Other draws of dropout change the losses by more than any rounding.
+        if self.no_dropout and any(setting.redraws for setting in together):
+            run = self.run({**self.values, **setting.values, **self.no_dropout}, EARLY)
+            if run.failure:
+                return False, run.failure
+            default = self.default_losses("no dropout")
+        return compare_losses(run.losses, default, parity, noise)
+
+    def try_subject(self, subject: str, settings: Sequence[Setting]) -> None:
+        """Measure the settings of a subject, and keep the fastest that passes."""
+        current = Setting("as chosen" if self.chosen else "as given")
+        parity: dict[str, tuple[bool, str]] = {}
+        reference, *trials = self.measure(subject, (current, *settings), self.values, parity)
+        self.trials.append(reference)
+        for trial in sorted(trials, key=lambda trial: -trial.gain):
+            evidence = [f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"]
+            decision: Decision
+            if trial.failure:
+                decision, evidence = "failed", [trial.failure]
+            elif trial.parity == "another":
+                decision = "another training"
+            else:
+                same, sentence = parity[trial.setting]
+                evidence.insert(0, f"{trial.parity}: {sentence}")
+                if not same:
+                    decision = "rejected"
+                elif subject in self.chosen or trial.gain < MIN_GAIN or min(trial.rounds) <= 1:
+                    decision = "not faster"
+                else:
+                    decision = "kept"
+                    self.chosen[subject] = next(s for s in settings if s.label == trial.setting)
+            self.trials.append(replace(trial, decision=decision, evidence=tuple(evidence)))
+            info(f"{subject}: {trial.setting}: {decision}. {'; '.join(evidence)}")
+
+    def measure(
+        self,
+        subject: str,
+        settings: Sequence[Setting],
+        before: Settings,
+        parity: dict[str, tuple[bool, str]] | None = None,
+    ) -> list[Trial]:
+        """Measure settings in turns; the first is the one that the others are compared with.
+
+        `parity` gets the comparison of the losses of each setting; one that differs or is slow is
+        not measured further. `before` has the values of all runs besides those of the setting.
+        """
+        rounds, warmup = self.options.rounds, self.options.warmup_steps
+        cost = self.options.compare_by.replace("-", "_")
+        runs: dict[str, list[RunResult]] = {setting.label: [] for setting in settings}
+        dropped: set[str] = set()
+        # In turns, not one setting after the other: a clock or a load that drifts over minutes
+        # then slows all settings alike.
+        for number in range(rounds):
+            for candidate in settings:
+                if candidate.label in dropped:
+                    continue
+                run = self.run({**before, **candidate.values}, self.options.steps)
+                runs[candidate.label].append(run)
+                shown = run.failure or f"{significant(rates([run], warmup).samples)} samples/s"
+                info(f"{subject}: {candidate.label}, run {number + 1} of {rounds}: {shown}")
+                first = runs[settings[0].label][0]
+                if first.failure:
+                    raise DataError("The chosen settings fail", first.failure, "run them again")
+                if run.failure:
+                    dropped.add(candidate.label)
+                elif parity is not None and not number and run is not first:
+                    if candidate.parity == "another":
+                        continue
+                    parity[candidate.label] = self.compare(candidate, run, first)
+                    if not parity[candidate.label][0] or gain(run, first, warmup, cost) < HOPELESS:
+                        dropped.add(candidate.label)
+        base, trials = runs[settings[0].label], []
+        for candidate in settings:
+            own_runs = runs[candidate.label]
+            good = [run for run in own_runs if not run.failure]
+            gains = tuple(
+                gain(run, base_run, warmup, cost)
+                for run, base_run in zip(own_runs, base, strict=False)
+                if not run.failure and not base_run.failure
+            )
+            trials.append(Trial(
+                subject, candidate.label, candidate.values, candidate.parity, candidate.reason,
+                {**before, **candidate.values},
+                rates(good, warmup) if good else None,
+                statistics.median(gains) if gains else 1.0,
+                gains,
+                next((run.failure for run in own_runs if run.failure), ""),
+            ))  # fmt: skip
+        return trials
+
+
+def tune(
+    workload: Workload,
+    options: Tune,
+    subjects: Mapping[str, Propose],
+    defaults: Settings,
+    device: DeviceFacts,
+) -> tuple[SettingSearch, Trial, Trial]:
+    """Search for settings that are faster than the default and train the same network.
+
+    Args:
+        defaults: the value of every option of the workload.
+
+    Returns:
+        The search, and the default and the chosen settings as measured in turns at the end.
+
+    Raises:
+        DataError: the default fails.
+    """
+    dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
+    with tempfile.TemporaryDirectory(prefix="running-", dir=options.output_dir) as folder:
+        search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))
+        for subject, propose in subjects.items():
+            if settings := propose({**defaults, **search.values}, device):
+                search.try_subject(subject, settings)
+        # Measured together again: gains of single settings do not multiply.
+        final = Setting("chosen", search.values)
+        both = (Setting("default"), final) if final.values else (Setting("default"),)
+        measured = search.measure("result", both, {})
+    return search, measured[0], measured[-1]

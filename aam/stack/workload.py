@@ -1,0 +1,319 @@
+"""Workloads: programs that log their training steps, run as child processes with some settings.
+
+The log is a file of one line of JSON for each step; `aam.network.training.observers` has its
+fields and the variables that request it. A program that hangs, crashes or runs out of memory ends
+itself alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from aam.contract.errors import Unavailable, UsageError
+from aam.contract.options import specs, values_of
+from aam.contract.options.command_line import arguments
+from aam.contract.options.commands import wrapped_options
+from aam.contract.options.commands.train import Pretrain, Train
+from aam.contract.options.groups import TRANSFORMER
+
+Settings = Mapping[str, Any]
+"""Flag of an option, or name of a value in a command line -> value."""
+
+Workload = Callable[[Settings, Path], list[str]]
+"""Returns the command line of a program with some settings; it may write to the folder."""
+
+NONE: Mapping[str, str] = {}
+_SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
+WEIGHT_NOISE = 1e-7
+"""Relative change of the initial weights of the runs that measure how far rounding alone leads."""
+BLOCK = 5
+"""Steps of a block, over which a rate is measured."""
+_POLL = 0.05
+"""Seconds between two looks at the log of a run."""
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|can't allocate memory|does not fit in memory", re.IGNORECASE
+)
+
+
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Training step, as `aam.network.training.observers` logs it; 0 where a field is absent."""
+
+    loss: float
+    seconds: Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    wait: Amount = 0.0
+    cpu_seconds: Amount = 0.0
+    asvs: Count = 0
+    rss: Count = 0
+    allocated: Count = 0
+    reserved: Count = 0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Steps of a run, and why it failed; "" if it did not."""
+
+    steps: tuple[Step, ...]
+    failure: str = ""
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [step.loss for step in self.steps]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Speed and memory of a setting over all blocks of its runs."""
+
+    samples: float  # per second, median over the blocks
+    spread: float  # half their interquartile range
+    asvs: float  # per second, median
+    cpu_seconds: float  # per sample, median
+    wait: float  # fraction of the time in which the network waits for a batch
+    rss: int  # peak in bytes
+    allocated: int  # peak of a GPU
+    reserved: int
+
+
+def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
+    """Return the command that a wrapper such as `tune` measures, without an output of its own."""
+    command = "train" if isinstance(measured, Train) else "pretrain"
+    values = values_of(measured)
+    chosen = {
+        spec.flag: values[spec.flag]
+        for spec in wrapped_options(wrapper, command)
+        if values[spec.flag] != spec.default
+    }
+    if command == "train":
+        # Other members have no training steps, and would be fitted in every run for nothing.
+        chosen["--members"] = (TRANSFORMER,)
+
+    def argv(settings: Settings, folder: Path) -> list[str]:
+        values = {**chosen, **settings, "--output-dir": folder / "run"}
+        return [sys.executable, "-m", "aam", command, *arguments(specs(type(measured)), values)]
+
+    return argv
+
+
+def program_workload(words: Sequence[str], defaults: Settings) -> Workload:
+    """Return any program: its words, with `{name}` in place of each value."""
+
+    def argv(settings: Settings, folder: Path) -> list[str]:
+        return [word.format_map({**defaults, **settings}) for word in words]
+
+    try:
+        argv({}, Path())
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise UsageError(
+            "The command line of the program cannot be made",
+            f"{shlex.join(words)}, {type(error).__name__}: {error}",
+            "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
+        ) from error
+    return argv
+
+
+@contextlib.contextmanager
+def child_process(
+    argv: Sequence[str], grace: float = 0.0, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a running program, which ends when the block ends, with all that it started.
+
+    SIGTERM, which ends a job, ends the program too, as Ctrl-C does.
+
+    Args:
+        argv: its command line.
+        grace: seconds from SIGTERM, with which it may end its own children, to SIGKILL.
+        options: arguments of `subprocess.Popen`.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        # The session is killed as a whole, with data loaders and ranks.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, start_new_session=True, **options
+        )
+        try:
+            yield process
+        finally:
+            if grace and process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(grace)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # A process in an uninterruptible call of a driver does not end even by SIGKILL.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def call_in_child(function: Callable[..., Any], *arguments: object, timeout: float) -> Any:
+    """Return the JSON result of a function of a module, computed by a process of its own.
+
+    This process then holds no GPU, whose memory would count against its children's.
+
+    Raises:
+        Unavailable: the function raises an `AamError`, or the process crashes or hangs.
+    """
+    # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
+    # crash. The path comes first, so that no module of the current folder is imported.
+    boot = f"""
+import json, sys; sys.path[:] = {sys.path!r}
+from aam.contract.errors import AamError
+from {function.__module__} import {function.__qualname__} as function
+try: answer = {{"result": function(*{arguments!r})}}
+except AamError as error: answer = {{"error": [error.cause, error.evidence, error.remedy]}}
+print(json.dumps(answer))"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with child_process([sys.executable, "-c", boot], **pipes) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            evidence = f"no result for {timeout:g} s"
+            raise Unavailable("The device does not respond", evidence, "use another") from None
+    try:
+        # The last line alone: libraries print warnings above it.
+        answer = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        lines = errors.decode(errors="replace").strip().splitlines()
+        last = (lines or [f"status {process.returncode}"])[-1]
+        raise Unavailable("The device cannot be used", last[:300], "see `aam check`") from None
+    if "error" in answer:
+        raise Unavailable(*answer["error"])
+    return answer["result"]
+
+
+def run_workload(
+    argv: Sequence[str],
+    steps: int,
+    folder: Path,
+    timeout: float,
+    noise_seed: int | None = None,
+    variables: Mapping[str, str] = NONE,
+) -> RunResult:
+    """Run a program in a child process and return its steps.
+
+    The folder of the run's files is replaced. Without a step for `timeout` seconds the program
+    counts as hanging. `noise_seed` is the seed of noise on the initial weights; None for no noise.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log, output = folder / "steps.jsonl", folder / "output.txt"
+    environment = {
+        **os.environ,
+        **variables,
+        "AAM_STEP_LOG": str(log),
+        "AAM_STEPS": str(steps),
+        "AAM_WEIGHT_NOISE": str(0.0 if noise_seed is None else WEIGHT_NOISE),
+        "AAM_WEIGHT_NOISE_SEED": str(noise_seed or 0),
+    }
+    # A step is a line of the log, so a log that does not grow is a run without progress.
+    size, reached, hangs = 0, time.monotonic(), False
+    try:
+        pipes: dict[str, Any] = {"stderr": subprocess.STDOUT, "env": environment}
+        with output.open("wb") as stream, child_process(argv, stdout=stream, **pipes) as process:
+            while process.poll() is None and not hangs:
+                with contextlib.suppress(OSError):
+                    if log.stat().st_size != size:
+                        size, reached = log.stat().st_size, time.monotonic()
+                hangs = time.monotonic() - reached > timeout
+                time.sleep(_POLL)
+    except (OSError, ValueError) as error:
+        return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
+    logged, failure = read_steps(log)
+    with output.open("rb") as printed:
+        # A run in a loop of warnings may print gigabytes; the last lines name the cause.
+        printed.seek(max(0, output.stat().st_size - 100_000))
+        text = printed.read().decode(errors="replace")
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    status = process.returncode
+    place = f"after step {len(logged)} of {steps}"
+    if failure or (status == 0 and len(logged) >= steps and not hangs):
+        return RunResult(logged, failure)
+    if hangs:
+        failure = f"no step for {timeout:g} s {place}"
+    elif status == -signal.SIGKILL:
+        failure = f"killed (SIGKILL) {place}, as the kernel does when memory is short"
+    elif any(map(_OUT_OF_MEMORY.search, lines)):
+        failure = f"out of memory {place}"
+    elif status == 0 and not logged:
+        failure = "it wrote no step to the file that AAM_STEP_LOG names"
+    elif status == 0:
+        failure = f"it ended {place}: give fewer --steps, or let it train longer"
+    else:
+        end = signal.Signals(-status).name if status < 0 else f"status {status}"
+        failure = f"it ended with {end} {place}: {next(reversed(lines), '')[:300]}"
+    return RunResult(logged, failure)
+
+
+def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
+    """Read the log of a run; return its steps, and what is wrong with the next line or ""."""
+    try:
+        text = log.read_bytes().decode(errors="replace")
+    except OSError:
+        return (), ""
+    steps: list[Step] = []
+    # After the last newline stands an unfinished line, or nothing.
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            # Not by msgspec's decoder: Python writes a loss that is not a number as NaN.
+            steps.append(msgspec.convert(json.loads(line), Step, strict=False))
+        except (ValueError, RecursionError):
+            shown = line if len(line) <= 60 else f"{line[:57]}..."
+            return tuple(steps), (
+                f"line {number} of its step log is not a step with loss, seconds and samples: "
+                f"{shown!r}"
+            )
+    return tuple(steps), ""
+
+
+def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
+    """Divide the steps after the warm-up into blocks; a rest joins the last one."""
+    steps = run.steps[min(warmup, len(run.steps) - 1) :]
+    number = max(1, len(steps) // BLOCK)
+    ends = [BLOCK * k for k in range(number)] + [len(steps)]
+    return [steps[ends[k] : ends[k + 1]] for k in range(number)]
+
+
+def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
+    """Return the rates of runs of one setting; the first `warmup` steps of each do not count."""
+    parts = [block for run in runs for block in blocks(run, warmup)]
+    totals = [
+        {name: sum(getattr(step, name) for step in part) for name in _SUMMED} for part in parts
+    ]
+    samples = [total["samples"] / total["seconds"] for total in totals]
+    low, high = np.quantile(samples, (0.25, 0.75)).tolist()
+    steps = [step for run in runs for step in run.steps]
+    return Rates(
+        samples=statistics.median(samples),
+        spread=(high - low) / 2,
+        asvs=statistics.median(total["asvs"] / total["seconds"] for total in totals),
+        cpu_seconds=statistics.median(total["cpu_seconds"] / total["samples"] for total in totals),
+        wait=sum(total["wait"] for total in totals) / sum(total["seconds"] for total in totals),
+        rss=max(step.rss for step in steps),
+        allocated=max(step.allocated for step in steps),
+        reserved=max(step.reserved for step in steps),
+    )

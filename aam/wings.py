@@ -1,0 +1,85 @@
+"""Doors to the other wings: the network, which needs PyTorch, and the stack, which measures both.
+
+The study (all other packages of `aam`) imports neither; this module alone names them. Imports run
+from the stack to the network to the study to the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from aam.contract.options.commands.train import Train
+    from aam.contract.options.groups import DeviceOptions, RankOptions
+    from aam.pipeline.labelled_study import LabelledStudy
+    from aam.pipeline.session import Session
+
+NETWORK_COMMANDS = ("check", "embed", "export", "memory", "pretrain", "unifrac")
+STACK_COMMANDS = ("acceptance", "golden", "profile", "tune")
+MODULES = {
+    "compare": "results",
+    "evaluate": "results",
+    "example": "studies",
+    "importance": "models",
+    "inspect": "studies",
+    "predict": "models",
+    "prepare": "studies",
+    "report": "results",
+    "search": "training",
+    "train": "training",
+}
+"""First word of a command of the study -> module of `aam.commands`."""
+
+
+class Network(Protocol):
+    """What the study uses of the network: the module `aam.network.door`."""
+
+    def member(self) -> Any:
+        """Return the reader of the member `transformer`."""
+
+    def start_session(self, options: Train, labelled: LabelledStudy | None, policy: Any) -> Session:
+        """Start the session of a run with a network: ranks, device, precision, backends."""
+
+    def sequence_length(self, options: Train) -> int | None:
+        """Return the nucleotides that a pretrained encoder reads."""
+
+    def checkpoint_config(self, path: Path) -> Any:
+        """Return command and options of a checkpoint."""
+
+    def process_group(
+        self, scale: RankOptions, device: DeviceOptions
+    ) -> AbstractContextManager[Any]:
+        """Join the other ranks of a prediction."""
+
+    def launched(
+        self, options: Any, scale: RankOptions, batch_size: int | None, arguments: list[str]
+    ) -> int | None:
+        """Start the ranks of a command on this node; return its exit status, None for one rank."""
+
+    def own_generators(self) -> AbstractContextManager[None]:
+        """Keep the random numbers of the caller as they are."""
+
+    def tensorboard_writer(self) -> tuple[Any, Any]:
+        """Return PyTorch's writer of TensorBoard files and its summary of hyper-parameters."""
+
+    def unifrac_matrix(self, options: Any) -> Any:
+        """Compute the distances of `aam.unifrac`."""
+
+
+def network() -> Network:
+    """Return the door of the network, whose functions import PyTorch."""
+    return cast(Network, import_module("aam.network.door"))
+
+
+def command(name: str) -> Callable[..., Any]:
+    """Return the function of the first word of a command, from its wing."""
+    module = f"aam.commands.{MODULES.get(name)}"
+    if name in NETWORK_COMMANDS:
+        module = f"aam.network.commands.{name}"
+    if name in STACK_COMMANDS:
+        module = f"aam.stack.commands.{name}"
+    return cast(Callable[..., Any], getattr(import_module(module), f"run_{name}"))
