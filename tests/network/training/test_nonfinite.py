@@ -189,13 +189,13 @@ def test_the_first_non_finite_module_is_named(study: Study, tmp_path: Path, faul
 
 
 def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
-    """With dropout and accumulation; several ranks: tests.distributed.test_ranks."""
+    """With dropout and accumulation; several ranks: tests.network.distributed.test_ranks."""
     steps = repeat_steps(SINGLE_PROCESS, study_dir, ScaleOptions())
     assert steps == [True] * 4
 
 
 def test_the_weights_do_not_change_before_the_flag_is_read(study_dir: Path) -> None:
-    """By the optimizer of a GPU; several ranks: tests.distributed.test_ranks."""
+    """By the optimizer of a GPU; several ranks: tests.network.distributed.test_ranks."""
     kept, batches, place = spoiled_step(SINGLE_PROCESS, study_dir, ScaleOptions())
     assert kept and place.startswith("step 2, epoch 1, batch 2, in its distances_BB, samples 6 (")
     assert batches == 3

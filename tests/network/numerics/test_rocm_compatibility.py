@@ -1,6 +1,6 @@
 """Tests of an AMD GPU before its results are used (`.github/workflows/acceptance.yml`).
 
-    pytest -m rocm -rs tests/numerics/test_rocm_compatibility.py
+    pytest -m rocm -rs tests/network/numerics/test_rocm_compatibility.py
 
 Elsewhere every test is skipped with the reason.
 """

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from aam.commands.stack import conclusion, run_check
 from rich.console import Console
 
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.measure import Check
+from aam.network.commands.check import conclusion, run_check
 from aam.network.model.attention import TORCH, Backend
 from aam.network.numerics.check import CheckPlan, conclude, measure
 from aam.network.numerics.device import aotriton_version, driver

@@ -204,7 +204,7 @@ def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_pat
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
     args = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
             "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip
-    path = [entry for entry in sys.path if entry] + [str(Path(__file__).parents[2])]
+    path = [entry for entry in sys.path if entry] + [str(Path(__file__).parents[3])]
     start = f"import sys; sys.path[:] = {path!r}; from aam.cli import main; sys.exit(main())"
     line = [sys.executable, "-c", start, *map(str, args)]
     run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)

@@ -51,5 +51,5 @@ def test_synchronisations_are_counted_by_the_line_that_makes_them() -> None:
         warnings.warn("another", stacklevel=1)
     assert [str(warning.message) for warning in shown] == ["another"]
     ((place, number),) = lines.items()
-    assert place.startswith("tests/performance/test_gpu_gaps.py:")
+    assert place.startswith("tests/stack/test_gpu_gaps.py:")
     assert number == 3
