@@ -59,7 +59,7 @@ test-fast: lint
 test: $(if $(filter training engines,$(PART)),,lint) $(VENV)/has-dev
 	$(PYTEST) -m $(SELECTED) $(PYTEST_OPTIONS)
 
-FITS = tests/network/training tests/network/distributed tests/members tests/stack
+FITS = tests/network tests/members tests/stack
 SELECTED_units = 'not nightly and not container and not slurm' $(FITS:%=--ignore=%)
 SELECTED_training = 'not nightly and not container and not slurm' $(FITS)
 SELECTED_engines = 'not nightly and (container or slurm)'

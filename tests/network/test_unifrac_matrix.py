@@ -27,7 +27,7 @@ from aam.data.phylogeny import read_phylogeny
 from aam.data.table import FeatureTable, read_table
 from aam.network.unifrac import faith_pd, pairwise, unifrac_matrix
 from aam.network.unifrac_binaries import newick
-from tests.data.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
+from tests.network.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
 from tests.support.trees import Case, cases, random_case
 
 
