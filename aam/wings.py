@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     from aam.contract.options.commands.train import Train
     from aam.contract.options.groups import DeviceOptions, RankOptions
-    from aam.pipeline.labelled_study import LabelledStudy
-    from aam.pipeline.session import Session
 
 NETWORK_COMMANDS = ("check", "embed", "export", "memory", "pretrain", "unifrac")
 STACK_COMMANDS = ("acceptance", "golden", "profile", "tune")
@@ -41,8 +39,8 @@ class Network(Protocol):
     def member(self) -> Any:
         """Return the reader of the member `transformer`."""
 
-    def start_session(self, options: Train, labelled: LabelledStudy | None, policy: Any) -> Session:
-        """Start the session of a run with a network: ranks, device, precision, backends."""
+    def start_session(self, options: Train, labelled: Any, policy: Any) -> Any:
+        """Start the `Session` of a run with a network: ranks, device, precision, backends."""
 
     def sequence_length(self, options: Train) -> int | None:
         """Return the nucleotides that a pretrained encoder reads."""

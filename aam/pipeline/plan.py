@@ -83,7 +83,8 @@ def start_session(
     """
     if not options.uses_network:
         return Session(options, sequence_length(options))
-    return wings.network().start_session(options, labelled, policy)
+    session: Session = wings.network().start_session(options, labelled, policy)
+    return session
 
 
 def sequence_length(options: Train) -> int | None:

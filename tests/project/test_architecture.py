@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| `((?:aam|launcher)\.\w+)` \|(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:aam|launcher)\.[\w.]+)` \|(.*)\|$", re.MULTILINE)
 TABLE = {
     package: set(re.findall(r"`([\w.]+)`", allowed))
     for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
 }
 SHARED = {
-    "aam.arrays", "aam.contract", "aam.console", "aam.memory", "aam.nucleotide_codes",
-    "aam.number_format",
-    "aam.run_record", "aam.threads",
+    "aam.arrays", "aam.contract", "aam.console", "aam.environment", "aam.memory",
+    "aam.nucleotide_codes", "aam.number_format", "aam.run_record", "aam.threads", "aam.wings",
 }  # fmt: skip
-
+WINGS = ("aam.network", "aam.stack")
 
 PACKAGES = {
     program: sorted(f"{program}.{p.parent.name}" for p in ROOT.glob(f"{program}/*/__init__.py"))
     for program in ("aam", "launcher")
 }
+NETWORK = sorted(f"aam.network.{p.parent.name}" for p in ROOT.glob("aam/network/*/__init__.py"))
 MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
     for program in PACKAGES
@@ -48,23 +48,56 @@ def imported_names(module: str) -> frozenset[str]:
     return frozenset(name for name in names if name.partition(".")[0] in PACKAGES)
 
 
-def imported_packages(module: str) -> set[str]:
-    return {".".join(name.split(".")[:2]) for name in imported_names(module)}
+def imported_packages(module: str, depth: int = 2) -> set[str]:
+    return {".".join(name.split(".")[:depth]) for name in imported_names(module)}
 
 
 def test_the_table_lists_every_package() -> None:
-    assert sorted(TABLE) == PACKAGES["aam"] + PACKAGES["launcher"]
+    assert sorted(TABLE) == sorted(PACKAGES["aam"] + NETWORK + PACKAGES["launcher"])
 
 
-@pytest.mark.parametrize("package", PACKAGES["aam"] + PACKAGES["launcher"])
+@pytest.mark.parametrize("package", sorted(TABLE))
 def test_imports_follow_the_table(package: str) -> None:
     allowed = TABLE[package] | {package}
+    depth = len(package.split("."))
     for module in MODULES:
         if module == package or module.startswith(f"{package}."):
-            imported = imported_packages(module) - SHARED
+            imported = imported_packages(module, depth) - SHARED
+            if depth == 3:  # what the network imports of the study is in the row of the network
+                imported = {name for name in imported if name.startswith("aam.network.")}
             if package in PACKAGES["launcher"]:  # it may import the modules beside the packages
                 imported &= {*PACKAGES["launcher"], *PACKAGES["aam"]}
             assert imported <= allowed, module
+
+
+def named_wings(module: str) -> set[str]:
+    """Return the wings that a module imports, or names in a text that is no documentation."""
+    tree = ast.parse(MODULES[module].read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    }
+    names = texts | set(imported_names(module))
+    return {wing for wing in WINGS if any(wing in name for name in names)}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("aam")])
+def test_the_wings_are_named_by_their_door_alone(module: str) -> None:
+    """The stack may name both, the network itself, the study neither but in `aam.wings`."""
+    allowed = {"aam.wings": set(WINGS)}.get(module, set())
+    if module.startswith("aam.network"):
+        allowed = {"aam.network"}
+    if module.startswith("aam.stack"):
+        allowed = set(WINGS)
+    assert named_wings(module) <= allowed
+
+
+def test_the_study_does_not_import_pytorch() -> None:
+    for module, file in MODULES.items():
+        if not module.startswith(WINGS):
+            assert not re.search(r"^\s*(?:import|from) torch\b", file.read_text(), re.M), module
 
 
 # `import aam` gives images the folder of the package; it imports nothing else.

@@ -2,7 +2,7 @@
 
 A backend is a name and a function. A network gets its backends as arguments, so a test can pass a
 faulty one. There is no dropout on attention weights: on the CPU it disables the fused kernel and is
-four times slower. Shape suffixes: see `aam.model`.
+four times slower. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

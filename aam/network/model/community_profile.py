@@ -5,7 +5,7 @@ the product of two sequences' features is close to exp(-differences / WIDTH), so
 have the same features and similar ones similar features. A sample is the sum over its ASVs,
 weighted by the log of their abundance. Nothing is learned: ASVs stay distinct that a narrow learned
 vector merges (the strength of random forests on tables), and similar ASVs stay similar.
-Shape suffixes: see `aam.model`; W profile features.
+Shape suffixes: see `aam.network.model`; W profile features.
 """
 
 from __future__ import annotations

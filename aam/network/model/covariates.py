@@ -4,7 +4,7 @@ A category is an embedding of its code, the numbers together are a linear map; t
 concatenated. Code 0 is the unknown category: some codes are replaced with it in training, so that
 its vector is trained too. UniFrac and nucleotides are predicted without covariates, so a pretrained
 encoder and stored vectors of ASVs stay valid. Shape suffixes: K categorical columns, J numbers, W
-width of the vector; others see `aam.model`.
+width of the vector; others see `aam.network.model`.
 """
 
 from __future__ import annotations

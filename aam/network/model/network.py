@@ -2,7 +2,7 @@
 
 Pretraining trains `Encoder`; `Predictor` contains an encoder and adds the target. ASVs are encoded
 separately from samples: each distinct ASV once in a batch, or once in a study if the encoder is
-frozen. Shape suffixes: see `aam.model`.
+frozen. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

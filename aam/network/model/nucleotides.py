@@ -2,7 +2,7 @@
 
 A token is a patch of P adjacent nucleotides. Its embedding is the sum of one learned vector for
 each position in the patch: a patch of 5 needs a fifth of the tokens and keeps the whole sequence.
-Shape suffixes: see `aam.model`.
+Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

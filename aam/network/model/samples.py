@@ -1,7 +1,7 @@
 """Sample encoder: one vector for each sample, from its ASVs and their abundances.
 
 A sample is a set: without position embeddings the order of ASVs does not matter. The abundance is
-added to the vector of the ASV. Shape suffixes: see `aam.model`.
+added to the vector of the ASV. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

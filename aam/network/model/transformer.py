@@ -1,7 +1,8 @@
 """Pre-norm transformer blocks over sets and sequences, and the pooling of a set to one vector.
 
 Notable: fused query-key-value projection; layers start different from each other (each is
-initialized independently); dropout on the residual branches only. Shape suffixes: see `aam.model`.
+initialized independently); dropout on the residual branches only. Shape suffixes: see
+`aam.network.model`.
 """
 
 from __future__ import annotations

@@ -3,5 +3,5 @@
     probes + faults ──► check ──► report ──► backends
     device ──► stack ─────┘
 
-It depends on the attention of `aam.model`, not on data or training.
+It depends on the attention of `aam.network.model`, not on data or training.
 """

@@ -10,7 +10,7 @@ Two figures for each of output and gradients. The largest difference, in units o
 value, finds what is wrong in some places. The slope of the result over the expected one, set by
 set, finds a small error everywhere: rounding is not biased, so a slope is known far better than a
 single value, and an error of one per cent shows even in bf16, whose values are rounded to 0.4 %.
-Shape suffixes: see `aam.model`.
+Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Losses of masked nucleotides, hidden abundances, distances and diversity: sum and count.
 
-Both add up over batches and ranks to exact means. Shape suffixes: see `aam.model`.
+Both add up over batches and ranks to exact means. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations

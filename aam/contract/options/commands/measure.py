@@ -31,7 +31,7 @@ PartName = Literal[
     "launch",
     "nodes",
 ]
-"""Names of `aam.stack.acceptance_parts.PARTS`."""
+"""Names of the parts of `aam acceptance`."""
 
 
 @dataclass(frozen=True)
