@@ -122,7 +122,8 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         missing = (error.name or "").split(".")[0]
         if missing in {"aam", ""} | sys.stdlib_module_names:
             raise
-        raise not_installed("The libraries of the model are not installed", error) from error
+        what = f"`aam {parsed.command}` needs libraries that are not installed"
+        raise not_installed(what, error) from error
 
 
 def _help(arguments: Sequence[str]) -> str:

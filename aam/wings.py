@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from aam.contract.installation import not_installed
 
 if TYPE_CHECKING:
     from aam.contract.options.commands.train import Train
@@ -69,7 +72,9 @@ class Network(Protocol):
 
 
 def network() -> Network:
-    """Return the door of the network, whose functions import PyTorch."""
+    """Return the door of the network, whose functions import PyTorch; refuse to without it."""
+    if find_spec("torch") is None:
+        raise not_installed("The network needs PyTorch", ModuleNotFoundError(name="torch"))
     return cast(Network, import_module("aam.network.door"))
 
 

@@ -56,16 +56,23 @@ def install_command(extra: str = "model", python: str | None = None) -> str:
     return f"{program} -m pip install {shlex.quote(requirement(extra))}"
 
 
+NETWORK_LIBRARIES = ("torch", "tensorboard")
+"""Modules of the extra `model` that the extra `study` does not have."""
+
+
 def not_installed(
-    what: str, error: ImportError, extra: str = "model", alternative: str = ""
+    what: str, error: ImportError, extra: str = "", alternative: str = ""
 ) -> Unavailable:
     """Return the error about a missing package, with the command that installs it.
 
     Args:
         what: first part of the message, which names the part that needs the package.
         error: error of the import.
-        extra: extra of this program's installation that has the package.
+        extra: extra of this program's installation that has the package; "" for `model` or
+            `study`, whichever has it.
         alternative: other action than an installation; "" if there is none.
     """
+    module = (error.name or "").partition(".")[0]
+    extra = extra or ("model" if module in NETWORK_LIBRARIES else "study")
     remedy = f"install it with `{install_command(extra)}`{alternative and f', or {alternative}'}"
     return Unavailable(what, f"no module '{error.name}'", remedy)

@@ -144,11 +144,12 @@ LOGGERS: dict[LoggerName, type[Logger]] = {
 """Registry of --logger; the option lists the same names (`LoggerName`)."""
 
 
-def require(names: Sequence[LoggerName]) -> None:
-    """Refuse loggers that are not installed."""
+def require(names: Sequence[LoggerName], in_training_loop: bool) -> None:
+    """Refuse loggers that are not installed; without a training loop trackers alone are used."""
     for name in names:
         module = LOGGERS[name].module
-        if importlib.util.find_spec(module) is None:
+        used = in_training_loop or LOGGERS[name].tracker
+        if used and importlib.util.find_spec(module) is None:
             raise Unavailable(
                 f"--logger {name} needs the package {module}",
                 f"no module '{module}'",

@@ -31,7 +31,7 @@ from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs, values_of
-from aam.contract.options.groups import RunOptions, SplitOptions
+from aam.contract.options.groups import RunOptions, SplitOptions, uses_network
 from aam.contract.preflight import check_run_folder
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.pipeline import loggers
@@ -82,7 +82,7 @@ def prepare(
         UsageError: an option differs that a resumed run may not change.
         Unavailable: a logger is not installed.
     """
-    loggers.require(options.run.logger)
+    loggers.require(options.run.logger, uses_network(options))
     folder, resume_from = options.run.output_dir, options.run.resume_from
     resumes = resume_from is not None
     check_run_folder(folder, options.run.overwrite, resumes)
