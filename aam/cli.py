@@ -88,12 +88,14 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
             os.environ[name] = str(device.cpu_threads)
     scale = getattr(options, "scale", None)
     if isinstance(scale, RankOptions) and uses_network(options):
+        from aam import local_ranks
+
         # Only in training do the ranks share each batch.
         trains = isinstance(scale, ScaleOptions)
         batch_size = options.loop.batch_samples if trains else None
-        status = wings.network().launched(options, scale, batch_size, arguments)
-        if status is not None:
-            return status
+        number = local_ranks.ranks_to_start(scale, options.device, batch_size)
+        if number:
+            return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout)
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -94,7 +94,7 @@ def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
 def read_environment(variables: Mapping[str, str]) -> Ranks:
     """Return the rank of this process, `SINGLE_RANK` if no launcher has set one.
 
-    The variables are those of torchrun, which `network.distributed.local_ranks` sets too, or those
+    The variables are those of torchrun, which `aam.local_ranks` sets too, or those
     of a Slurm step.
 
     Raises:

@@ -56,10 +56,8 @@ class Network(Protocol):
     ) -> AbstractContextManager[Any]:
         """Join the other ranks of a prediction."""
 
-    def launched(
-        self, options: Any, scale: RankOptions, batch_size: int | None, arguments: list[str]
-    ) -> int | None:
-        """Start the ranks of a command on this node; return its exit status, None for one rank."""
+    def visible_gpus(self) -> int:
+        """Return the number of GPUs that PyTorch sees."""
 
     def own_generators(self) -> AbstractContextManager[None]:
         """Keep the random numbers of the caller as they are."""

@@ -7,10 +7,10 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
 from aam.contract.options.commands.studies import Example
@@ -18,7 +18,10 @@ from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.simulation import simulate, write_study
 from aam.data.study import Study, load_study
 
-torch.set_num_threads(1)
+with suppress(ModuleNotFoundError):  # the study is tested without PyTorch, too
+    import torch
+
+    torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # no test measures time
 settings.load_profile("untimed")
 # A shell without job control starts background processes with SIGINT ignored; children inherit it.

@@ -56,14 +56,10 @@ def process_group(
     return process_group(scale, device)
 
 
-def launched(
-    options: Any, scale: RankOptions, batch_size: int | None, arguments: list[str]
-) -> int | None:
-    # The parent counts GPUs at most, and does without the rest of PyTorch.
-    from aam.network.distributed import local_ranks
+def visible_gpus() -> int:
+    from torch import cuda
 
-    number = local_ranks.ranks_to_start(scale, options.device, batch_size)
-    return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout) if number else None
+    return cuda.device_count()
 
 
 def own_generators() -> AbstractContextManager[None]:

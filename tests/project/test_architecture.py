@@ -18,7 +18,7 @@ TABLE = {
     for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
 }
 SHARED = {
-    "aam.arrays", "aam.contract", "aam.console", "aam.environment", "aam.memory",
+    "aam.arrays", "aam.contract", "aam.console", "aam.environment", "aam.local_ranks", "aam.memory",
     "aam.nucleotide_codes", "aam.number_format", "aam.run_record", "aam.threads", "aam.wings",
 }  # fmt: skip
 WINGS = ("aam.network", "aam.stack")

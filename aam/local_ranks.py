@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
+from aam import wings
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
 from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions
@@ -39,10 +40,7 @@ def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | 
     number = scale.processes
     parallel = isinstance(scale, ScaleOptions) and scale.data_parallel
     if parallel and not number and device.device != "cpu":
-        # PyTorch is imported where it counts the GPUs alone: the parent does without it.
-        from torch import cuda
-
-        number = cuda.device_count()
+        number = wings.network().visible_gpus()
         if number == 0 and device.device == GPU:
             raise Unavailable(
                 "No GPU", f"--data-parallel --device {GPU}", "use --device auto or cpu"
