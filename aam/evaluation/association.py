@@ -31,6 +31,9 @@ RATE = 0.1
 ASSOCIATED, CONDITIONAL = "q_associated", "q_conditional"
 """Columns of importance.tsv with the false discovery rates of `rank_test`, `mixed_model_test`."""
 
+EQUAL_DEPTH = "depth_associated"
+"""Column with `RankTest.depth`, where `rank_test` compared samples at equal depth."""
+
 MIN_SAMPLES = 5
 """Samples, or groups, that have an ASV, below which it is not tested."""
 
@@ -366,19 +369,32 @@ def mixed_model_test(
     return q_F
 
 
-def association_sentence(q_values_U: Mapping[str, F64], target: str) -> str:
+def association_sentence(q_values_U: Mapping[str, F64], target: str, better: bool) -> str:
     """Return how many of U ASVs are associated with the target, by the tests that exist.
 
-    >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age")
+    Args:
+        q_values_U: columns of importance.tsv, see `ASSOCIATED` and `EQUAL_DEPTH`.
+        target: name of the column.
+        better: whether the model is shown to be better than a guess.
+
+    >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age", better=True)
     "Associated with 'age' (rank test, by groups if any, q < 0.1): 2 of 3 ASVs."
     """
     number = {name: int((q_U < RATE).sum()) for name, q_U in q_values_U.items()}
     parts = []
     if ASSOCIATED in number:
-        parts.append(
+        text = (
             f"Associated with '{target}' (rank test, by groups if any, q < {RATE}): "
-            f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs."
+            f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs"
         )
+        if EQUAL_DEPTH in number:
+            text += f", compared at equal depth, since the sequencing depth differs with '{target}'"
+        if better and not number[ASSOCIATED]:
+            text += (
+                "; a model can still predict from many weak ASVs together, or from ASVs that are "
+                "most abundant at middle values"
+            )
+        parts.append(f"{text}.")
     if CONDITIONAL in number:
         parts.append(
             f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."
@@ -386,7 +402,9 @@ def association_sentence(q_values_U: Mapping[str, F64], target: str) -> str:
     return " ".join(parts)
 
 
-def agreement_sentence(q_F: F64, studies_F: Codes, agreeing_F: Codes) -> str:
+def agreement_sentence(
+    q_F: F64, studies_F: Codes, agreeing_F: Codes, at_equal_depth: bool = False
+) -> str:
     """Return how many features are associated, and how many of these in all studies that have them.
 
     >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
@@ -394,9 +412,10 @@ def agreement_sentence(q_F: F64, studies_F: Codes, agreeing_F: Codes) -> str:
     """
     found_F = q_F < RATE
     number = int((found_F & (agreeing_F == studies_F)).sum())
+    how = ", at equal depth" if at_equal_depth else ""
     return (
-        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}), "
-        f"{number} of them in one direction in each."
+        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}"
+        f"{how}), {number} of them in one direction in each."
     )
 
 

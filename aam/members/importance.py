@@ -28,6 +28,7 @@ from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
+    EQUAL_DEPTH,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -95,17 +96,24 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
+def q_values(
+    samples: TrainingSamples, folds: Folds, reads: Rows | None = None
+) -> dict[str, F64]:
     """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
 
-    Those that do not exist, of too many samples or equal labels, are left out.
+    Those that do not exist, of too many samples or equal labels, are left out. `reads` are those
+    of the samples; None for abundances that are no counts of reads.
     """
-    tests = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
+    tests = {}
+    if (test := rank_test(samples.samples.relative, folds.labels, reads)) is not None:
+        tests[ASSOCIATED] = test.q_values
+        if test.depth:
+            tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
         tests[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
-    return {name: q_F for name, q_F in tests.items() if q_F is not None}
+    return tests
 
 
 SEED = 0
@@ -183,12 +191,17 @@ def importance_table(
     # A member of weight 0 predicts nothing, so its ASVs are not the model's.
     weights = [loaded.facts.weights[name] for name in models]
     columns["rank"] = _mean_rank([member.size_U for member in members], weights)
-    q_values_U = {name: np.ones(len(ids)) for name in loaded.q_values}
+    # ASVs that the training study does not have were not tested.
+    q_values_U = {
+        name: np.full(len(ids), np.nan if name == EQUAL_DEPTH else 1.0) for name in loaded.q_values
+    }
     for name, q_U in q_values_U.items():
         q_U[rows] = loaded.q_values[name][known]
     columns |= q_values_U
     if q_values_U:
-        info(association_sentence(q_values_U, loaded.column))
+        performance = loaded.facts.performance
+        better = performance is not None and performance.better
+        info(association_sentence(q_values_U, loaded.column, better))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
@@ -328,6 +341,7 @@ def agreement_table(
     abundances: sparse.csr_array,
     feature_ids: Sequence[str],
     folds: Folds,
+    reads: Rows | None,
 ) -> pd.DataFrame | None:
     """Return a row for each ASV and taxon that is tested in at least two studies.
 
@@ -336,6 +350,7 @@ def agreement_table(
         abundances: relative abundances, [N, F].
         feature_ids: F names.
         folds: labels, studies and their names.
+        reads: see `q_values`.
 
     Returns:
         Columns of associations.tsv, see `docs/importance.md`: ASVs before taxa, the least p first.
@@ -357,7 +372,7 @@ def agreement_table(
         names = ["; ".join(ranks) for ranks in taxa]
         kinds.append(("taxon", of_asvs @ member, {"feature": names, "taxon": names}, np.nan))
     for kind, shares, names_of, rank in kinds:
-        agreement = study_agreement(shares, folds.labels)
+        agreement = study_agreement(shares, folds.labels, reads)
         if agreement is None:
             return None
         described = {"kind": kind, "studies": agreement.studies_F, "agreeing": agreement.agreeing_F}
@@ -367,6 +382,8 @@ def agreement_table(
             f"z_{name}": z_F for name, z_F in zip(folds.studies, agreement.z_KF, strict=True)
         }
         statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
+        if agreement.depth:
+            statistics["depth"] = agreement.depth
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

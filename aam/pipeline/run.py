@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from aam import run_record
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
@@ -22,6 +22,7 @@ from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
+from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
@@ -204,8 +205,13 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         for name, member in result.members.items()
         if len(folds.splits) > 1 and member.fold_models
     }
-    rates = q_values(samples, folds)
+    rates = q_values(samples, folds, _depths(study))
     return TrainedModel(facts, models, samples.relations, training, importance, rates)
+
+
+def _depths(study: Study) -> Rows | None:
+    """Return the reads of each sample; None of relative abundances."""
+    return study.reads if study.table.quantity == "reads" else None
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
@@ -297,15 +303,13 @@ def _write_importance(
     if result.folds.study_column is not None:
         relative = result.samples.samples.relative
         ids = labelled.study.table.feature_ids
-        agreement = agreement_table(table, relative, ids, result.folds)
+        depths = _depths(labelled.study)
+        agreement = agreement_table(table, relative, ids, result.folds, depths)
         if agreement is not None:
             write_table(options.run.output_dir / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]
-            info(
-                agreement_sentence(
-                    *(asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-                )
-            )
+            columns = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+            info(agreement_sentence(*columns, at_equal_depth="depth" in asvs))
     try:
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
