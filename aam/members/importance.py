@@ -29,6 +29,7 @@ from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
+    RATE,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -63,16 +64,19 @@ class Stability:
     first: int  # `FIRST`, or U if that is less
     times_U: Rows  # number of folds in which an ASV is among the first
 
-    @property
-    def sentence(self) -> str:
-        """Describe the agreement."""
+    def sentence(self, q_U: F64 | None) -> str:
+        """Describe the agreement; `q_U` has the false discovery rates of the rank test."""
         text = (
             f"Two of {self.folds} folds have {self.common:.1f} of their first {self.first} ASVs in "
             f"common (rank correlation {self.correlation:.2f})"
         )
-        if self.common < UNSTABLE * self.first:
-            return f"{text}: the list changes with the fold and is no finding."
-        return f"{text}."
+        if self.common >= UNSTABLE * self.first:
+            return f"{text}."
+        text += ": the list changes with the fold"
+        # Tests of the samples hold whatever the order of the model is.
+        if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
+            return f"{text}, but for {number} ASVs with q < {RATE} that are first in every fold."
+        return f"{text} and is no finding."
 
 
 def stability(ranks_KU: F64) -> Stability:
@@ -209,7 +213,7 @@ def importance_table(
         stable = stability(ranks_KU)
         columns["stability"] = stable.times_U / stable.folds
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
-        info(stable.sentence)
+        info(stable.sentence(q_values_U.get(ASSOCIATED)))
     if len(rows) < len(ids):
         info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)

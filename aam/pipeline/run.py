@@ -258,7 +258,8 @@ def _scores(
     inputs, curve, equal, transfer, differences = None, None, None, None, None
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
-        inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
+        columns_read = labelled.covariates.columns
+        inputs = compare_inputs(columns_read, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     columns = confounders(associated, folds, predictions_MC)

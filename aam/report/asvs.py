@@ -252,7 +252,7 @@ def importance_table(given: ReportInput) -> Table | None:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))
         times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:LISTED]]
         columns["Folds"] = times
-        leads.append(agreement.sentence)
+        leads.append(agreement.sentence(q_values.get(ASSOCIATED)))
         note += f" Folds: those with it among their first {agreement.first}."
     if "taxon" not in rows[0]:
         leads.append("Names: give `aam train` or `aam importance` a --taxonomy.")
