@@ -427,7 +427,7 @@ def _verdict_over_studies(
         named = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
         reasons.append(f"not in the summary: {', '.join(named)}")
     if constant := [study.study for study in included if study.constant]:
-        reasons.append(f"all samples of {first_few(constant)} have the same prediction")
+        reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
     value, lower, upper = (
         (None, None, None)
         if summary is None
@@ -596,18 +596,23 @@ def compare_inputs(
         for part in differences
     )
     conclusion = (
-        "The model of metadata and counts is not shown to be better than a guess, so that the "
-        "scores do not tell what either of them adds."
-    ) if not better else (
-        "The counts add to the metadata. "
-        if counts_add
-        else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
-        "scores are no evidence of a signal of the microbiome. "
-    ) + (
-        "The metadata add to the counts."
-        if metadata_add
-        else "The metadata add nothing to the counts beyond noise: a model without them needs the "
-        "table alone."
+        (
+            "The model of metadata and counts is not shown to be better than a guess, so that the "
+            "scores do not tell what either of them adds."
+        )
+        if not better
+        else (
+            "The counts add to the metadata. "
+            if counts_add
+            else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
+            "scores are no evidence of a signal of the microbiome. "
+        )
+        + (
+            "The metadata add to the counts."
+            if metadata_add
+            else "The metadata add nothing to the counts beyond noise: a model without them needs the "
+            "table alone."
+        )
     )
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)

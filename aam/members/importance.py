@@ -75,7 +75,8 @@ class Stability:
         text += ": the list changes with the fold"
         # Tests of the samples hold whatever the order of the model is.
         if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
-            return f"{text}, but for {number} ASVs with q < {RATE} that are first in every fold."
+            named = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
+            return f"{text}; among these in every fold: {named}."
         return f"{text} and is no finding."
 
 
@@ -100,9 +101,7 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-def q_values(
-    samples: TrainingSamples, folds: Folds, reads: Rows | None = None
-) -> dict[str, F64]:
+def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
     """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
 
     Those that do not exist, of too many samples or equal labels, are left out. `reads` are those
