@@ -37,9 +37,8 @@ _DOUBTFUL = frozenset(
 )
 """Missing values that a program or a person may also have written for a class."""
 
-_REFERENCES = frozenset(
-    "control controls ctrl healthy normal no non not negative absent baseline false".split()
-)
+_REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
+_REFERENCES |= {"absent", "baseline", "false", "0"}
 """Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10
@@ -117,10 +116,8 @@ def likely_positive(classes: Sequence[str]) -> str:
     >>> likely_positive(["Crohn's disease", "healthy"]), likely_positive(["control", "healthy"])
     ("Crohn's disease", 'healthy')
     """
-    first, second = (
-        name in ("0", "0.0") or bool(_REFERENCES & {*re.findall("[a-z]+", name.casefold())})
-        for name in classes
-    )
+    words = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
+    first, second = (bool(_REFERENCES & of_class) for of_class in words)
     return classes[0] if second and not first else classes[1]
 
 

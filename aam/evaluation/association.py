@@ -49,8 +49,8 @@ DRAWS = 10
 _DEPTH_DIFFERS = 0.05
 """P of the reads themselves below which samples are compared at equal depth."""
 
-_MOST_ADDED = 0.5
-"""Part of the variance of a draw that its mean lacks at most: few draws tell it with an error."""
+_MOST_LACKING = 0.5
+"""Part of the variance of a draw that the mean of draws lacks at most, which few draws tell."""
 
 _MIN_UNITS = 6
 """Samples, or groups, below which nothing is tested: the statistic has no chi-squared law."""
@@ -202,9 +202,8 @@ def study_agreement(
     z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
     for k, study in enumerate(np.unique(labels.studies)):
         rows = np.flatnonzero(labels.studies == study)
-        of_study = _compare(
-            abundances[rows], labels.take(rows), None if reads is None else reads[rows]
-        )
+        of_rows = None if reads is None else reads[rows]
+        of_study = _compare(abundances[rows], labels.take(rows), of_rows)
         if of_study is not None:
             tested_F = of_study.present_F >= MIN_SAMPLES
             z_KF[k] = np.where(tested_F, of_study.z_FD[place_F, strongest_F], np.nan)
@@ -217,14 +216,18 @@ def _compare(
 ) -> RankTest | None:
     """Sum the rank scores of each feature over all strata; None where there is nothing to test.
 
-    With `reads` samples are rarefied to what 95 % of their study have, and the scores are the means
-    of `DRAWS` draws, of a group one sample each. Without association the sum of one draw has the
-    variance of permuted labels, since samples of equal depth are exchangeable; the mean has less of
-    the variance that the draws add, which differs between deep and shallow samples and is measured.
+    With `reads` samples are rarefied to what 95 % of their study have, and scores are the means of
+    `DRAWS` draws. Samples of equal depth are exchangeable, so that without association the sum of
+    a draw has the variance of permuted labels. The mean of draws lacks a part of the variance that
+    these add to each sample; it is subtracted.
     """
     table, rng, depth = sparse.csr_array(abundances, dtype=np.float64), np.random.default_rng(0), 0
     if reads is not None:
-        depth_N, reads = _common_depths(reads, labels), np.minimum(reads, NUMPY_LIMIT - 1)
+        reads, depth_N = np.minimum(reads, NUMPY_LIMIT - 1), np.zeros_like(reads)
+        study_N = np.zeros_like(reads) if labels.studies is None else labels.studies
+        for study in np.unique(study_N):
+            of_study = study_N == study
+            depth_N[of_study] = np.quantile(reads[of_study], 1 - AUTO_FRACTION, method="lower")
         rows = np.flatnonzero(reads >= depth_N)
         table, labels, depth = table[rows], labels.take(rows), int(depth_N.min())
         entries = np.diff(table.indptr)
@@ -244,7 +247,8 @@ def _compare(
     labels_SD2 = np.stack([np.bincount(stratum_N, y) for y in products_ND2.T], axis=1)
 
     draws = DRAWS if depth else 1
-    scores, squares, variance, present_F = 0, 0, 0, np.zeros(table.shape[1])
+    scores = squares = sparse.csr_array((table.shape[1], len(stratum_N)))
+    variance, present_F = sparse.csr_array((table.shape[1], len(size_S))), np.zeros(table.shape[1])
     for _ in range(draws):
         units, size_I = table, np.bincount(group_N)
         if depth:
@@ -254,26 +258,23 @@ def _compare(
         if len(size_I) < len(group_N):
             mean = (1 / size_I[group_N], (group_N, np.arange(len(group_N))))
             units = sparse.csr_array(sparse.csr_array(mean) @ units)
-        of_draw, variance_of_draw, number_F = _rank_scores(units, stratum_N)
+        of_draw, variance_of_draw = _rank_scores(units, stratum_N)
         scores, squares = scores + of_draw, squares + of_draw.power(2)
-        variance, present_F = variance + variance_of_draw, present_F + number_F / draws
-    covariance_FD2 = (variance / draws) @ labels_SD2
-    if depth:
-        added = (squares - scores.power(2) / draws) / draws  # by the draws, and not by their mean
-        # `draws` - 1 degrees of freedom, and what the mean of the draws keeps of it, cancel.
-        square_N = np.square(centred_ND).sum(axis=1)
-        total_F = np.trace(covariance_FD2.reshape(-1, *[centred_ND.shape[1]] * 2), 0, 1, 2)
-        added_F = (added @ square_N) / np.maximum(total_F, 1e-300)
-        covariance_FD2 *= 1 - added_F.clip(max=_MOST_ADDED)[:, None]
-    sums_FD = (scores / draws) @ centred_ND
+        variance = variance + variance_of_draw
+        present_F += np.bincount(units.indices, minlength=len(present_F)) / draws
     shape = len(present_F), *[centred_ND.shape[1]] * 2
-    return RankTest(sums_FD, covariance_FD2.reshape(shape), present_F, depth)
+    covariance_FDD = ((variance / draws) @ labels_SD2).reshape(shape)
+    if depth:
+        # (1 - 1 / draws) times the variance between draws, which has draws - 1 degrees of freedom.
+        lacking = (squares - scores.power(2) / draws) / draws
+        lacking_F = lacking @ np.square(centred_ND).sum(axis=1)
+        part_F = lacking_F / np.maximum(np.trace(covariance_FDD, 0, 1, 2), 1e-300)
+        covariance_FDD *= 1 - part_F.clip(max=_MOST_LACKING)[:, None, None]
+    return RankTest((scores / draws) @ centred_ND, covariance_FDD, present_F, depth)
 
 
-def _rank_scores(
-    units: sparse.csr_array, stratum_N: Rows
-) -> tuple[sparse.csr_array, sparse.csr_array, F64]:
-    """Return scores above those of zeros [F, N], their variance [F, S], and the entries above 0."""
+def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_array, ...]:
+    """Return scores of observations above those of zeros, [F, N], and their variance, [F, S]."""
     # Ranks of the entries of each pair of an ASV and a stratum; zeros have the lowest, shared rank.
     size_S, entries, shape = np.bincount(stratum_N), units.tocoo(), units.shape
     pair_P, pair_E = np.unique(
@@ -293,17 +294,7 @@ def _rank_scores(
         (squares_P / np.maximum(size_P - 1, 1), (pair_P // len(size_S), pair_P % len(size_S))),
         (shape[1], len(size_S)),
     )
-    return scores, variance, np.bincount(entries.col, minlength=shape[1]).astype(np.float64)
-
-
-def _common_depths(reads: Rows, labels: Labels) -> Rows:
-    """Return for each sample the reads that 95 % of the samples of its study have, int64 [N]."""
-    depth_N = np.zeros_like(reads)
-    study_N = np.zeros_like(reads) if labels.studies is None else labels.studies
-    for study in np.unique(study_N):
-        inside = study_N == study
-        depth_N[inside] = np.quantile(reads[inside], 1 - AUTO_FRACTION, method="lower")
-    return depth_N
+    return scores, variance
 
 
 def mixed_model_test(
@@ -372,10 +363,7 @@ def mixed_model_test(
 def association_sentence(q_values_U: Mapping[str, F64], target: str, better: bool) -> str:
     """Return how many of U ASVs are associated with the target, by the tests that exist.
 
-    Args:
-        q_values_U: columns of importance.tsv, see `ASSOCIATED` and `EQUAL_DEPTH`.
-        target: name of the column.
-        better: whether the model is shown to be better than a guess.
+    `better` tells whether the model is shown to be better than a guess.
 
     >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age", better=True)
     "Associated with 'age' (rank test, by groups if any, q < 0.1): 2 of 3 ASVs."
@@ -388,12 +376,10 @@ def association_sentence(q_values_U: Mapping[str, F64], target: str, better: boo
             f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs"
         )
         if EQUAL_DEPTH in number:
-            text += f", compared at equal depth, since the sequencing depth differs with '{target}'"
+            text += f", at equal depth, since the sequencing depth differs with '{target}'"
         if better and not number[ASSOCIATED]:
-            text += (
-                "; a model can still predict from many weak ASVs together, or from ASVs that are "
-                "most abundant at middle values"
-            )
+            text += "; a model also reads ASVs that are most abundant at middle values, or only "
+            text += "tell something together"
         parts.append(f"{text}.")
     if CONDITIONAL in number:
         parts.append(
@@ -420,10 +406,7 @@ def agreement_sentence(
 
 
 def _observations(labels: Labels) -> tuple[Rows, Labels, Rows]:
-    """Return the observation of each sample, and labels and strata of the observations.
-
-    They are groups, or samples in groups.
-    """
+    """Return the observation of each sample, a group or itself, and their labels and strata."""
     study_N = np.zeros(len(labels.groups), dtype=np.int64)
     if labels.studies is not None:
         study_N = labels.studies

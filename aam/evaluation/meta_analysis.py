@@ -287,8 +287,9 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
         means = float(scored.actual.mean()), float(scored.predicted.mean())
     elif len(scored.classes) == 2 and scored.probabilities is not None:
         means = float(scored.actual.mean()), float(scored.probabilities[:, 1].mean())
-    number, constant = len(scored.actual), scored.is_constant
-    return StudyScore(name, number, units, metrics, *means, better, left_out, constant)
+    return StudyScore(
+        name, len(scored.actual), units, metrics, *means, better, left_out, scored.is_constant
+    )
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:

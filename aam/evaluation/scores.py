@@ -596,24 +596,18 @@ def compare_inputs(
         for part in differences
     )
     conclusion = (
-        (
-            "The model of metadata and counts is not shown to be better than a guess, so that the "
-            "scores do not tell what either of them adds."
-        )
-        if not better
-        else (
-            "The counts add to the metadata. "
-            if counts_add
-            else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
-            "scores are no evidence of a signal of the microbiome. "
-        )
-        + (
-            "The metadata add to the counts."
-            if metadata_add
-            else "The metadata add nothing to the counts beyond noise: a model without them needs the "
-            "table alone."
-        )
+        "The counts add to the metadata. "
+        if counts_add
+        else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
+        "scores are no evidence of a signal of the microbiome. "
+    ) + (
+        "The metadata add to the counts."
+        if metadata_add
+        else "The metadata add nothing to the counts beyond noise: a model without them needs the "
+        "table alone."
     )
+    if not better:
+        conclusion = "What either adds cannot be told: both together are not better than a guess."
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from aam import run_record
-from aam.arrays import F64, Rows
+from aam.arrays import F64
 from aam.console import console, info, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
@@ -22,7 +22,6 @@ from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
-from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
@@ -205,13 +204,9 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         for name, member in result.members.items()
         if len(folds.splits) > 1 and member.fold_models
     }
-    rates = q_values(samples, folds, _depths(study))
+    reads = study.reads if study.table.quantity == "reads" else None
+    rates = q_values(samples, folds, reads)
     return TrainedModel(facts, models, samples.relations, training, importance, rates)
-
-
-def _depths(study: Study) -> Rows | None:
-    """Return the reads of each sample; None of relative abundances."""
-    return study.reads if study.table.quantity == "reads" else None
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
@@ -258,8 +253,8 @@ def _scores(
     inputs, curve, equal, transfer, differences = None, None, None, None, None
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
-        columns_read = labelled.covariates.columns
-        inputs = compare_inputs(columns_read, alone, _BOTH, folds, scores.is_better)
+        names = labelled.covariates.columns
+        inputs = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     columns = confounders(associated, folds, predictions_MC)
@@ -298,23 +293,26 @@ def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
-    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    table = importance_table(model, labelled.study, taxa, labelled.covariates)
+    study, taxa = (
+        labelled.study,
+        None if options.taxonomy is None else read_taxonomy(options.taxonomy),
+    )
+    table = importance_table(model, study, taxa, labelled.covariates)
     write_table(options.run.output_dir / "importance.tsv", table)
     if result.folds.study_column is not None:
         relative = result.samples.samples.relative
-        ids = labelled.study.table.feature_ids
-        depths = _depths(labelled.study)
-        agreement = agreement_table(table, relative, ids, result.folds, depths)
+        ids = study.table.feature_ids
+        reads = study.reads if study.table.quantity == "reads" else None
+        agreement = agreement_table(table, relative, ids, result.folds, reads)
         if agreement is not None:
             write_table(options.run.output_dir / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]
-            columns = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-            info(agreement_sentence(*columns, at_equal_depth="depth" in asvs))
+            q, number, agreeing = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+            info(agreement_sentence(q, number, agreeing, "depth" in asvs))
     try:
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
-            labelled.study.table.feature_ids, taxa,
+            study.table.feature_ids, taxa,
         )  # fmt: skip
     except DataError as error:  # members of which none divides its predictions
         info(str(error))

@@ -120,7 +120,7 @@ def test_studies_of_other_depths_keep_their_own() -> None:
     rng = np.random.default_rng(1)
     tables, codes, names = [], [], []
     for study in range(3):
-        table, labels, planted_P = simulated(np.random.default_rng([2, study]), "two", 1.0, 0.7, 0)
+        table, labels, _ = simulated(np.random.default_rng([2, study]), "two", 1.0, 0.7, 0)
         tables.append(rng.binomial(table.toarray(), 1 / 4**study))
         codes.append(labels.values)
         names += [f"study {study}"] * len(labels.values)

@@ -120,8 +120,8 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     assert '<p class="verdict">The model is better.</p>' in text
     assert text.index("The model is better.") < text.index('<dl class="tiles">')
     assert (
-        "The ensemble is 75% kernel + 25% forest; the scored models of the folds are kernel 50% to 100%"
-        in text
+        "The ensemble is 75% kernel + 25% forest; "
+        "the scored models of the folds are kernel 50% to 100%" in text
     )
     assert "Ensemble ahead by" in text and "<bdi>0.100</bdi>" in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
