@@ -38,7 +38,7 @@ _DOUBTFUL = frozenset(
 """Missing values that a program or a person may also have written for a class."""
 
 _REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
-_REFERENCES |= {"absent", "baseline", "false", "0"}
+_REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
 """Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10

@@ -293,10 +293,8 @@ def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
-    study, taxa = (
-        labelled.study,
-        None if options.taxonomy is None else read_taxonomy(options.taxonomy),
-    )
+    study = labelled.study
+    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     table = importance_table(model, study, taxa, labelled.covariates)
     write_table(options.run.output_dir / "importance.tsv", table)
     if result.folds.study_column is not None:
