@@ -287,9 +287,8 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
         means = float(scored.actual.mean()), float(scored.predicted.mean())
     elif len(scored.classes) == 2 and scored.probabilities is not None:
         means = float(scored.actual.mean()), float(scored.probabilities[:, 1].mean())
-    return StudyScore(
-        name, len(scored.actual), units, metrics, *means, better, left_out, scored.is_constant
-    )
+    number, constant = len(scored.actual), scored.is_constant
+    return StudyScore(name, number, units, metrics, *means, better, left_out, constant)
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:

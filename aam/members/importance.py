@@ -104,8 +104,8 @@ def stability(ranks_KU: F64) -> Stability:
 def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
     """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
 
-    Those that do not exist, of too many samples or equal labels, are left out. `reads` are those
-    of the samples; None for abundances that are no counts of reads.
+    Those that do not exist, of too many samples or equal labels, are left out; for `reads` see
+    `rank_test`.
     """
     tests = {}
     if (test := rank_test(samples.samples.relative, folds.labels, reads)) is not None:
@@ -202,9 +202,7 @@ def importance_table(
         q_U[rows] = loaded.q_values[name][known]
     columns |= q_values_U
     if q_values_U:
-        performance = loaded.facts.performance
-        better = performance is not None and performance.better
-        info(association_sentence(q_values_U, loaded.column, better))
+        info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
