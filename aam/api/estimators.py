@@ -69,8 +69,9 @@ _MEANINGS = {
     "`numeric_columns`; `fit` looks for columns that predict the target by themselves.",
     "group_column": "Column of the metadata, or of `obs` of AnnData, whose samples stay on one "
     "side of each split; `groups` of `fit` replaces it.",
-    "positive_class": "The class of two that effects, ROC and calibration are of; None: the last "
-    "of `classes_`, in whose order probabilities stay.",
+    "positive_class": "The class of two that effects, ROC and calibration are of; None: the one "
+    "that is not called control, healthy, no or the like, else the last of `classes_`, in whose "
+    "order probabilities stay.",
     "taxonomy": "Taxon by feature id, for the names of ASVs: a dictionary, a DataFrame with the "
     "column Taxon, or a TSV or .qza file of QIIME 2.",
     "tree": "Rooted phylogeny of the ASVs: Newick, .qza or skbio.TreeNode. UniFrac is computed "

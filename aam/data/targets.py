@@ -7,6 +7,7 @@ select the same samples.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ _DOUBTFUL = frozenset(
     {"missing", "unspecified", "na", "n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
 )
 """Missing values that a program or a person may also have written for a class."""
+
+_REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
+_REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
+"""Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10
 _FEW_NUMBERS = 20
@@ -95,12 +100,25 @@ def read_labels(
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
     if target.positive_class is not None and target.classifier:
         labelled = _positive_last(labelled, column, normalized(target.positive_class))
+    elif len(labelled.classes) == 2:
+        labelled = _positive_last(labelled, column, likely_positive(labelled.classes))
     if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
         warn(
             f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
             "predicted as a number: add --classifier if they are classes."
         )
     return LabelledSamples(inside[labelled.rows], labelled.values, labelled.classes)
+
+
+def likely_positive(classes: Sequence[str]) -> str:
+    """Return the class of two that is no control, else the second.
+
+    >>> likely_positive(["Crohn's disease", "healthy"]), likely_positive(["control", "healthy"])
+    ("Crohn's disease", 'healthy')
+    """
+    words = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
+    first, second = (bool(_REFERENCES & of_class) for of_class in words)
+    return classes[0] if second and not first else classes[1]
 
 
 def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:

@@ -310,12 +310,14 @@ def evaluate(
     Returns:
         The scores, without those of inputs, depth, learning curve and confounders.
     """
-    labels = folds.labels
+    labels, members = folds.labels, combined.members
+    if len(members) == 1:  # the model itself, calibrated
+        members = dict.fromkeys(members, combined.predictions_MC)
     drawn = {
         name: folds.drawn(predictions_MC)
         for name, predictions_MC in (
             (ENSEMBLE, combined.predictions_MC),
-            *combined.members.items(),
+            *members.items(),
             (GUESS, folds.dummy_MC),
         )
     }
@@ -346,7 +348,7 @@ def evaluate(
             float(log_loss(codes_M, after_MC, labels=names)),
             float(log_loss(codes_M, before_MC, labels=names)),
         )
-    compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
+    compared = (ENSEMBLE, *members) if len(members) > 1 else ()
     return Scores(
         verdict=(
             _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated, divided_studies)
@@ -424,6 +426,8 @@ def _verdict_over_studies(
             left_out.setdefault(study.left_out, []).append(study.study)
         named = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
         reasons.append(f"not in the summary: {', '.join(named)}")
+    if constant := [study.study for study in included if study.constant]:
+        reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
     value, lower, upper = (
         (None, None, None)
         if summary is None
@@ -535,6 +539,8 @@ def _verdict(
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
         reasons.append("no p: too few different orders of the groups' labels")
+    if model.scored.is_constant:
+        reasons.append("all samples have the same prediction")
     place = ""
     if divided_studies is not None and lower is not None:
         place = " in new samples of the same studies"
@@ -572,7 +578,7 @@ def compare(
 
 
 def compare_inputs(
-    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds
+    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds, better: bool
 ) -> InputScores:
     """Compare models that read metadata and counts, or one of these.
 
@@ -581,11 +587,13 @@ def compare_inputs(
         predictions: held-out predictions [M, C] by metadata alone, by counts alone, and by both.
         both: name of the latter.
         folds: labels and splits.
+        better: whether the model of both is shown to be better than a guess.
     """
     drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
     counts_add, metadata_add = (
-        part.beyond_noise and part.value is not None and part.value > 0 for part in differences
+        better and part.beyond_noise and part.value is not None and part.value > 0
+        for part in differences
     )
     conclusion = (
         "The counts add to the metadata. "
@@ -598,6 +606,8 @@ def compare_inputs(
         else "The metadata add nothing to the counts beyond noise: a model without them needs the "
         "table alone."
     )
+    if not better:
+        conclusion = "What either adds cannot be told: both together are not better than a guess."
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
@@ -641,7 +651,9 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         return f"{text} (no interval: {units})"
     low, high = difference.lower, difference.upper
     ahead = difference if difference.value >= 0 else Score(None, -high, -low)
-    text += f" ({100 * LEVEL:.0f} % {ahead.limits()}, {units})"
+    if not (limits := ahead.limits()):  # the same score whichever unit is left out
+        return f"{text} ({units})"
+    text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
 
 
@@ -649,7 +661,7 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
     """Return how the members are combined, with the weights of the final model and the folds.
 
     >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
-    'the kernel alone; in the folds kernel 50%, forest 50%'
+    'the kernel alone; the scored models of the folds are kernel 50%, forest 50%'
     """
     named = [name for name, weight in weights.items() if weight > 0]
     if len(set(weights.values())) == 1:
@@ -666,7 +678,7 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
     for name in weights:
         low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
         ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
-    return f"{text}; in the folds {', '.join(ranges)}"
+    return f"{text}; the scored models of the folds are {', '.join(ranges)}"
 
 
 def result_sentences(scores: Scores, unit: str = "") -> list[str]:

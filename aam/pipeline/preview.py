@@ -55,8 +55,9 @@ def preview(
         shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
         _warn_of_rare_classes(column, names, folds)
         largest, times = counts.most_common(1)[0]
+        positive = f"; '{shortened(names[1])}' is positive" * (len(folds.labels.classes) == 2)
         info(
-            f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
+            f"{start}; {len(counts)} classes: {', '.join(shown)}{positive}. Always guessing "
             f"'{shortened(largest)}' is right for {times / samples:.0%}."
         )
     else:

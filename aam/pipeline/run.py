@@ -206,7 +206,8 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         for name, member in result.members.items()
         if len(folds.splits) > 1 and member.fold_models
     }
-    rates = q_values(samples, folds)
+    reads = study.reads if study.table.quantity == "reads" else None
+    rates = q_values(samples, folds, reads)
     return TrainedModel(facts, models, samples.relations, training, importance, rates)
 
 
@@ -254,7 +255,8 @@ def _scores(
     inputs, curve, equal, transfer, differences = None, None, None, None, None
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
-        inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
+        names = labelled.covariates.columns
+        inputs = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     columns = confounders(associated, folds, predictions_MC)
@@ -293,25 +295,24 @@ def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
+    study = labelled.study
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    table = importance_table(model, labelled.study, taxa, labelled.covariates)
+    table = importance_table(model, study, taxa, labelled.covariates)
     write_table(options.run.output_dir / "importance.tsv", table)
     if result.folds.study_column is not None:
         relative = result.samples.samples.relative
-        ids = labelled.study.table.feature_ids
-        agreement = agreement_table(table, relative, ids, result.folds)
+        ids = study.table.feature_ids
+        reads = study.reads if study.table.quantity == "reads" else None
+        agreement = agreement_table(table, relative, ids, result.folds, reads)
         if agreement is not None:
             write_table(options.run.output_dir / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]
-            info(
-                agreement_sentence(
-                    *(asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-                )
-            )
+            q, number, agreeing = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+            info(agreement_sentence(q, number, agreeing, "depth" in asvs))
     try:
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
-            labelled.study.table.feature_ids, taxa,
+            study.table.feature_ids, taxa,
         )  # fmt: skip
     except DataError as error:  # members of which none divides its predictions
         info(str(error))

@@ -243,8 +243,9 @@ def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
     header, rows = read_rows(path, what, ("feature-id", "prevalence"))
     for name in header:
         # Checked here, with the line of the file: the tables convert the cells they show.
-        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)):
-            numbers(rows, name, path, what)
+        # ASVs that the training study does not have were compared at no depth.
+        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", "depth_", FOLD_RANK)):
+            numbers(rows, name, path, what, optional=name.startswith("depth_"))
     return tuple(rows)
 
 

@@ -130,6 +130,11 @@ def test_the_positive_class_reaches_scores_report_and_other_studies(
     args += ["kernel", "--folds", 3, "--output-dir", tmp_path / "run", "--positive-class"]
     assert aam("train", *args, "maybe") == UsageError.status
     assert "the column has no, yes" in capsys.readouterr().err
+    assert aam("train", *args[:-1]) == 0
+    # `no` is the reference, whichever is the first by its name.
+    assert read_scores(tmp_path / "run" / "scores.json").classes == ["no", "yes"]
+    assert "'yes' is positive" in capsys.readouterr().err
+    args.insert(0, "--overwrite")
     assert aam("train", *args, "no") == 0
     assert evaluate(tmp_path / "run", studies, tmp_path / "out", column="acid") == 0
     for folder in (tmp_path / "run", tmp_path / "out"):

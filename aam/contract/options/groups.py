@@ -266,8 +266,9 @@ class TargetOptions:
         default=False,
     )
     positive_class: str | None = option(
-        "The class of two that effects, ROC, calibration and `part of` are of. Default: the second "
-        "in the order of their names.",
+        "The class of two that effects, ROC, calibration and `part of` are of. Default: the one "
+        "that is not called control, healthy, normal, no, negative, absent, baseline, 0 or false, "
+        "else the second in the order of their names.",
         only_with=("--classifier",),
         metavar="CLASS",
     )
