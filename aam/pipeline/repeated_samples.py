@@ -1,21 +1,22 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
 A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The values of such a column are on a few samples each, and the most similar
-community of a sample is often that of another sample of the same value. Both neighbour and chance
-are those among samples of the same class or of a similar number, so that a column that refines the
-target is no evidence; neither are measures, such as a day, whose adjacent values are alike too. A
-column with a name such as `host_subject_id` may have few values, each on many samples.
+scores too well. The most similar community of a sample is then often that of another sample of the
+same subject. Both neighbour and chance are those among samples of the same class or of a similar
+number, so that a column that refines the target is no evidence; neither are measures, such as a
+day, whose adjacent values are alike too. Communities of a site or a study are as alike as those of
+a subject, but its samples are of persons of both sexes, and several are taken at a time.
 `docs/experiments/intervals.md` measures how often subjects are found, and others named.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,8 @@ from scipy.stats import rankdata, spearmanr
 from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.contract.options.groups import KERNEL
-from aam.data.metadata import as_numbers
+from aam.data.metadata import Metadata, as_numbers
+from aam.data.table import FeatureTable
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import COMPARED, TITLES
@@ -36,7 +38,6 @@ from aam.evaluation.scores import RepeatedScore
 from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
 from aam.pipeline.plan import TrainingPlan
-from aam.training.labelled_study import LabelledStudy
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
@@ -44,12 +45,17 @@ _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of
 
 # Between samples of real subjects (infants, mouths) the least kappa of 2 samples each is 0.13, of
 # more 0.3 to 0.7, and the ratio is 4 to 30. Months, diets by month and days of independent samples
-# have at most 0.1.
+# have at most 0.1, simulated batches of many samples up to 0.3.
 _MIN_KAPPA = 0.12  # (hits - chance) / (1 - chance)
-_MIN_RATIO = 4.0  # hits / chance
+_LARGE_MIN_KAPPA = 0.3  # of values with a median of more than `_LARGE` samples
+_LARGE = 5
+_MIN_RATIO = 4.0  # hits / chance; of few values that are comparable it cannot be as high
 _MIN_Z = 4.0  # standard errors of the hits by chance
-_MIN_VALUES = 12
-_MAX_SIZE = 20  # median samples of a value; sites and studies have more
+_MIN_VALUES = 12  # sites, studies and treatments have fewer
+_ONCE_MIN_VALUES = 5  # of values that have one sample at a time
+_MAX_BY_TARGET = 1.5
+_MIN_EXPECTED = 12  # pairs of samples that share two values by chance
+_MAX_RECURRING = 0.2  # pairs that do, over those
 _NAMED_MIN_Z = 3.0  # of a column with the name of subjects, which needs no other of these
 
 _SUBJECTS = re.compile(
@@ -60,11 +66,17 @@ _SUBJECTS = re.compile(
 )
 """Names of columns of subjects, as MIMARKS's host_subject_id."""
 
-_EVENTS = re.compile(
-    r"collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(^|[ _.-])run",
+_FACTORS = re.compile(
+    r".*(?:collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(?:^|[ _.-])run).*|"
+    r"(?:\w+[ _.-])?(?:(?:body[ _.-]?)?site|study|project|cohort|data ?set|country|city|region"
+    r"|province|location|geo_loc_name|biome|habitat|cent(?:er|re)|clinic|hospital|lab|arm"
+    r"|treatment|intervention|diet|drug|dose|group|type|class|category|stage|season|month|week)s?"
+    r"(?:[ _.-](?:name|code|no|nr|number))?",
     re.IGNORECASE,
 )
-"""Parts of names of columns that divide samples by what was done to them, as collection_date."""
+"""Names of columns that divide samples by what was done to them, or by where they are from."""
+
+_SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -130,16 +142,21 @@ class Communities:
     ) -> tuple[Rows, Rows, F64]:
         """Return values of samples, those of their nearest samples, and the chance that both agree.
 
-        Neighbour and chance are among the comparable samples, or among all. Only samples of which
-        some of these have the same value, and some another, are returned.
+        Neighbour and chance are among the comparable samples; among all, if the values hardly
+        follow the target. Only samples of which some of these have the same value, and some
+        another, are returned.
         """
         known = np.flatnonzero(known_N[self.rows_R])
         code_R, similarity_RR = code_N[self.rows_R[known]], self.similarity_RR[np.ix_(known, known)]
+        comparable_RR = self.comparable_RR[np.ix_(known, known)]
         among_RR = similarity_RR >= 0
-        if not all_samples:
-            among_RR &= self.comparable_RR[np.ix_(known, known)]
+        same_RR = among_RR & (code_R[:, None] == code_R)
+        # The target alone makes neighbours of the same value this much likelier than by chance.
+        expected = same_RR.sum() * (comparable_RR.sum() / max(among_RR.sum(), 1))
+        if not all_samples and (same_RR & comparable_RR).sum() > _MAX_BY_TARGET * expected:
+            among_RR &= comparable_RR
         similarity_RR[~among_RR] = -1
-        alike_R = (among_RR & (code_R[:, None] == code_R)).sum(axis=1)
+        alike_R = (among_RR & same_RR).sum(axis=1)
         among_R = among_RR.sum(axis=1)
         used_R = (similarity_RR.max(axis=1, initial=-1) > 0) & (alike_R > 0) & (alike_R < among_R)
         neighbours_R = code_R[similarity_RR[used_R].argmax(axis=1)] if used_R.any() else code_R[:0]
@@ -147,7 +164,7 @@ class Communities:
 
 
 def find_repeated_samples(
-    study: LabelledStudy, folds: Folds, target: str
+    table: FeatureTable, metadata: Metadata, folds: Folds, target: str
 ) -> RepeatedSamples | None:
     """Return the column of the metadata whose values are most clearly repeated subjects.
 
@@ -155,39 +172,48 @@ def find_repeated_samples(
     """
     if folds.group_column not in (None, FILE_GROUPS):
         return None
-    communities = Communities.of(study.study.table.counts, folds.labels)
-    ids = study.study.table.sample_ids
+    columns = {name: metadata.values(name, table.sample_ids).tolist() for name in metadata.columns}
+    communities = Communities.of(table.counts, folds.labels)
     best, most = None, (False, 0.0)
-    for name in study.metadata.columns:
+    for name, texts in columns.items():
         if name == target:
             continue
-        texts = study.metadata.values(name, ids).tolist()
         # A column with the name of subjects is preferred to one that divides them further.
-        ratio = alikeness(name, texts, communities, folds.labels)
+        ratio = alikeness(name, columns, communities, folds.labels)
         evidence = (has_subjects_name(name, texts), ratio)
         if ratio == 0 or evidence <= most:
             continue
         several = sum(n > 1 for n in Counter(filter(None, texts)).values())
         repeated = RepeatedSamples(name, several, texts)
         code_N = np.unique(repeated.labels, return_inverse=True)[1]
-        # A column whose values the split keeps together is no leak.
+        # A column whose values the split keeps together is no leak. In another study, without
+        # training samples, its values are the units of the intervals.
         if any(
-            np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
+            not len(training_rows(split))
+            or np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
             for split in folds.splits
         ):
             best, most = repeated, evidence
     return best
 
 
-def alikeness(name: str, texts: Sequence[str], communities: Communities, labels: Labels) -> float:
+def alikeness(
+    name: str, columns: Mapping[str, Sequence[str]], communities: Communities, labels: Labels
+) -> float:
     """Return how much likelier than by chance the nearest community has the same value.
+
+    Args:
+        name: one of the columns.
+        columns: values of the samples in all columns of the metadata; "" where unknown.
+        communities, labels: of the samples.
 
     Returns:
         Samples whose nearest comparable sample has the same value, over those expected; 0 where the
         values are not those of repeated subjects.
     """
+    texts = columns[name]
     named = has_subjects_name(name, texts)
-    if _EVENTS.search(name) and not named:
+    if _FACTORS.fullmatch(name) and not named:
         return 0.0
     known_N = np.array([bool(text) for text in texts])
     numbers_N = as_numbers(texts)
@@ -198,11 +224,15 @@ def alikeness(name: str, texts: Sequence[str], communities: Communities, labels:
     code_N = _ordered_codes(texts, numbers_N if numeric else None)
     size_V = np.bincount(code_N[known_N])
     size_V = size_V[size_V > 0]
-    repeated = size_V[size_V > 1].sum() >= _MIN_REPEATED * len(texts)
-    few_each = len(size_V) >= _MIN_VALUES and np.median(size_V) <= _MAX_SIZE
-    if len(size_V) < 2 or not repeated or not (named or few_each):
+    if len(size_V) < 2 or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
         return 0.0
-    if not named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
+    large = np.median(size_V) > _LARGE
+    if not named and (
+        len(size_V) < _ONCE_MIN_VALUES
+        or _is_form_of(labels, code_N[known_N], labels.values[known_N])
+        or (large and _has_both_sexes(texts, columns))
+        or (len(size_V) < _MIN_VALUES and not _has_one_at_a_time(texts, columns))
+    ):
         return 0.0
     code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=False)
     if named and len(code_R) < _MIN_COMPARED:  # each subject has a class or number of its own
@@ -216,8 +246,45 @@ def alikeness(name: str, texts: Sequence[str], communities: Communities, labels:
         return 0.0
     # Adjacent values of a measure are nearly as alike as equal ones.
     adjacent = (np.abs(nearest_R - code_R) == 1).mean()
-    least = max(_MIN_RATIO * chance, chance + _MIN_KAPPA * (1 - chance), 2 * adjacent)
-    return float(hits / chance) if named or hits >= least else 0.0
+    least = chance + _LARGE_MIN_KAPPA * (1 - chance)
+    if not large:
+        least = max(_MIN_RATIO * chance, chance + _MIN_KAPPA * (1 - chance))
+    if not named and hits < max(least, 2 * adjacent):
+        return 0.0
+    # Columns are compared among all samples.
+    code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
+    return float((nearest_R == code_R).mean() / chance_R.mean())
+
+
+def _has_both_sexes(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a tenth of the samples is of another sex than most of the same value."""
+    for sexes in (columns[name] for name in columns if _SEX.fullmatch(name)):
+        times = Counter(pair for pair in zip(texts, sexes, strict=True) if all(pair))
+        most: dict[str, int] = {}
+        for (text, _), number in times.items():
+            most[text] = max(number, most.get(text, 0))
+        if sum(most.values()) < 0.9 * times.total():
+            return True
+    return False
+
+
+def _has_one_at_a_time(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether there is a column, such as a day, of which a value rarely recurs.
+
+    Samples of other columns, such as those of a site, share a day as often as any samples.
+    """
+    for others in columns.values():
+        both = [pair for pair in zip(texts, others, strict=True) if all(pair)]
+        here, there = (_pairs(values) for values in zip(*both, strict=True)) if both else (0, 0)
+        expected = here * there / max(math.comb(len(both), 2), 1)
+        if expected >= _MIN_EXPECTED and _pairs(both) <= _MAX_RECURRING * expected:
+            return True
+    return False
+
+
+def _pairs(values: Iterable[object]) -> int:
+    """Return the number of pairs of samples that have the same value."""
+    return sum(math.comb(number, 2) for number in Counter(values).values())
 
 
 def has_subjects_name(name: str, texts: Sequence[str]) -> bool:
