@@ -45,15 +45,15 @@ _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of
 
 # Between samples of real subjects (infants, mouths) the least kappa of 2 samples each is 0.13, of
 # more 0.3 to 0.7, and the ratio is 4 to 30. Months, diets by month and days of independent samples
-# have at most 0.1, simulated batches of many samples up to 0.3.
+# have at most 0.1.
 _MIN_KAPPA = 0.12  # (hits - chance) / (1 - chance)
-_LARGE_MIN_KAPPA = 0.3  # of values with a median of more than `_LARGE` samples
-_LARGE = 5
-_MIN_RATIO = 4.0  # hits / chance; of few values that are comparable it cannot be as high
+_MIN_RATIO = 4.0  # hits / chance
+_SURE_KAPPA = 0.4  # where so few values are comparable that no ratio is as high
 _MIN_Z = 4.0  # standard errors of the hits by chance
 _MIN_VALUES = 12  # sites, studies and treatments have fewer
+_LARGE = 5  # median samples of a value; a household or a cage of fewer may be of both sexes
 _ONCE_MIN_VALUES = 5  # of values that have one sample at a time
-_MAX_BY_TARGET = 1.5
+_MAX_BY_TARGET = 1.5  # neighbours of the same value by the target, over those by chance
 _MIN_EXPECTED = 12  # pairs of samples that share two values by chance
 _MAX_RECURRING = 0.2  # pairs that do, over those
 _NAMED_MIN_Z = 3.0  # of a column with the name of subjects, which needs no other of these
@@ -69,7 +69,7 @@ _SUBJECTS = re.compile(
 _FACTORS = re.compile(
     r".*(?:collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(?:^|[ _.-])run).*|"
     r"(?:\w+[ _.-])?(?:(?:body[ _.-]?)?site|study|project|cohort|data ?set|country|city|region"
-    r"|province|location|geo_loc_name|biome|habitat|cent(?:er|re)|clinic|hospital|lab|arm"
+    r"|province|location|geo_loc_name|biome|habitat|species|breed|strain|genotype|taxon|cent(?:er|re)|clinic|hospital|lab|arm"
     r"|treatment|intervention|diet|drug|dose|group|type|class|category|stage|season|month|week)s?"
     r"(?:[ _.-](?:name|code|no|nr|number))?",
     re.IGNORECASE,
@@ -226,11 +226,10 @@ def alikeness(
     size_V = size_V[size_V > 0]
     if len(size_V) < 2 or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
         return 0.0
-    large = np.median(size_V) > _LARGE
     if not named and (
         len(size_V) < _ONCE_MIN_VALUES
         or _is_form_of(labels, code_N[known_N], labels.values[known_N])
-        or (large and _has_both_sexes(texts, columns))
+        or (np.median(size_V) > _LARGE and _has_both_sexes(texts, columns))
         or (len(size_V) < _MIN_VALUES and not _has_one_at_a_time(texts, columns))
     ):
         return 0.0
@@ -246,10 +245,9 @@ def alikeness(
         return 0.0
     # Adjacent values of a measure are nearly as alike as equal ones.
     adjacent = (np.abs(nearest_R - code_R) == 1).mean()
-    least = chance + _LARGE_MIN_KAPPA * (1 - chance)
-    if not large:
-        least = max(_MIN_RATIO * chance, chance + _MIN_KAPPA * (1 - chance))
-    if not named and hits < max(least, 2 * adjacent):
+    kappa = (hits - chance) / (1 - chance)
+    is_alike = kappa >= _MIN_KAPPA and (hits >= _MIN_RATIO * chance or kappa >= _SURE_KAPPA)
+    if not named and (not is_alike or hits < 2 * adjacent):
         return 0.0
     # Columns are compared among all samples.
     code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
