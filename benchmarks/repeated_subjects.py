@@ -151,7 +151,7 @@ def independent(
             "back": [str(40 - int(v / 25)) for v in values_N],
         }
     known = Communities.of(counts, labels)
-    return any(alikeness(name, columns, known, labels) for name in columns), np.nan
+    return any(alikeness(*column, columns, known, labels) for column in columns.items()), np.nan
 
 
 def _birth(k: int) -> str:
@@ -203,9 +203,9 @@ def subjects_found(
     texts = [FORMS[form](int(order[k])) for k in subject_N]
     known = Communities.of(counts, labels)
     code_R, nearest_R, _ = known.nearest(subject_N, subject_N >= 0, all_samples=False)
-    return alikeness(name, {name: texts}, known, labels) > 0, float(np.mean(code_R == nearest_R)) if len(
-        code_R
-    ) else np.nan
+    return alikeness(name, texts, {name: texts}, known, labels) > 0, float(
+        np.mean(code_R == nearest_R)
+    ) if len(code_R) else np.nan
 
 
 PLAIN = ("goat", "llama", "ewe code", "pig", "toddler", "tag", "Woman", "barcode of cow")
@@ -237,7 +237,7 @@ def longitudinal(
         "weather": [f"w{k}" for k in rng.integers(14, size=len(day_N))],
     }
     known = Communities.of(counts, labels)
-    ratios = {column: alikeness(column, columns, known, labels) for column in columns}
+    ratios = {column[0]: alikeness(*column, columns, known, labels) for column in columns.items()}
     return max(ratios, key=ratios.__getitem__) == name and ratios[name] > 0, np.nan
 
 
@@ -271,7 +271,7 @@ def independent_of(rng: np.random.Generator, factor: str, naming: str) -> tuple[
         columns["sex"] = ["fm"[k] for k in rng.integers(2, size=number)]
     labels = drawn_target(rng, value_N)
     known = Communities.of(counts, labels)
-    return any(alikeness(column, columns, known, labels) for column in columns), np.nan
+    return any(alikeness(*column, columns, known, labels) for column in columns.items()), np.nan
 
 
 def real_studies(folder: Path) -> dict[str, Kind]:

@@ -46,13 +46,13 @@ _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of
 # Between samples of real subjects (infants, mouths) the least kappa of 2 samples each is 0.13, of
 # more 0.3 to 0.7, and the ratio is 4 to 30. Months, diets by month and days of independent samples
 # have at most 0.1.
-_MIN_KAPPA = 0.12  # (hits - chance) / (1 - chance)
+_MIN_KAPPA = 0.2  # (hits - chance) / (1 - chance)
 _MIN_RATIO = 4.0  # hits / chance
 _SURE_KAPPA = 0.4  # where so few values are comparable that no ratio is as high
 _MIN_Z = 4.0  # standard errors of the hits by chance
 _MIN_VALUES = 12  # sites, studies and treatments have fewer
 _LARGE = 5  # median samples of a value; a household or a cage of fewer may be of both sexes
-_ONCE_MIN_VALUES = 5  # of values that have one sample at a time
+_FEW_VALUES = 5  # of one sex each, or with one sample at a time
 _MAX_BY_TARGET = 1.5  # neighbours of the same value by the target, over those by chance
 _MIN_EXPECTED = 12  # pairs of samples that share two values by chance
 _MAX_RECURRING = 0.2  # pairs that do, over those
@@ -69,8 +69,8 @@ _SUBJECTS = re.compile(
 _FACTORS = re.compile(
     r".*(?:collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(?:^|[ _.-])run).*|"
     r"(?:\w+[ _.-])?(?:(?:body[ _.-]?)?site|study|project|cohort|data ?set|country|city|region"
-    r"|province|location|geo_loc_name|biome|habitat|species|breed|strain|genotype|taxon|cent(?:er|re)|clinic|hospital|lab|arm"
-    r"|treatment|intervention|diet|drug|dose|group|type|class|category|stage|season|month|week)s?"
+    r"|province|location|geo_loc_name|biome|habitat|species|breed|strain|genotype|taxon"
+    r"|cent(?:er|re)|clinic|hospital|lab|arm|treatment|intervention|diet|drug|dose|group|type|class|category|stage|season|month|week)s?"
     r"(?:[ _.-](?:name|code|no|nr|number))?",
     re.IGNORECASE,
 )
@@ -108,8 +108,8 @@ class Communities:
 
     Attributes:
         rows_R: rows of the samples.
-        similarity_RR: Bhattacharyya coefficient of the relative abundances, 0 to 1; -1 of a sample
-            with itself.
+        similarity_RR: cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with
+            itself. Subjects differ in rare ASVs too, which count more than in other similarities.
         comparable_RR: whether two samples have the same class, or numbers that at most a quarter of
             the samples lie between.
     """
@@ -124,9 +124,10 @@ class Communities:
         rows_R = np.arange(counts.shape[0])
         if len(rows_R) > _MAX_SAMPLES:
             rows_R = np.sort(np.random.default_rng(0).choice(rows_R, _MAX_SAMPLES, replace=False))
-        shares = sparse.csr_array(counts[rows_R], dtype=np.float32)
-        shares = sparse.csr_array(shares.multiply(1 / shares.sum(axis=1)[:, None])).sqrt()
-        similarity_RR = (shares @ shares.T).toarray().astype(np.float32)
+        roots = sparse.csr_array(counts[rows_R], dtype=np.float32).sqrt()
+        # The squares of fourth roots are square roots.
+        roots = sparse.csr_array(roots.multiply(1 / roots.sum(axis=1)[:, None])).sqrt()
+        similarity_RR = (roots @ roots.T).toarray().astype(np.float32)
         values_R = labels.values[rows_R]
         if labels.classes or labels.levels:
             comparable_RR = values_R[:, None] == values_R[None, :]
@@ -172,14 +173,16 @@ def find_repeated_samples(
     """
     if folds.group_column not in (None, FILE_GROUPS):
         return None
-    columns = {name: metadata.values(name, table.sample_ids).tolist() for name in metadata.columns}
-    communities = Communities.of(table.counts, folds.labels)
+    communities, ids = Communities.of(table.counts, folds.labels), table.sample_ids
+    compared = [ids[row] for row in communities.rows_R.tolist()]
+    columns = {name: metadata.values(name, compared).tolist() for name in metadata.columns}
     best, most = None, (False, 0.0)
-    for name, texts in columns.items():
+    for name in metadata.columns:
         if name == target:
             continue
+        texts = metadata.values(name, ids).tolist()
         # A column with the name of subjects is preferred to one that divides them further.
-        ratio = alikeness(name, columns, communities, folds.labels)
+        ratio = alikeness(name, texts, columns, communities, folds.labels)
         evidence = (has_subjects_name(name, texts), ratio)
         if ratio == 0 or evidence <= most:
             continue
@@ -198,20 +201,23 @@ def find_repeated_samples(
 
 
 def alikeness(
-    name: str, columns: Mapping[str, Sequence[str]], communities: Communities, labels: Labels
+    name: str,
+    texts: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    communities: Communities,
+    labels: Labels,
 ) -> float:
     """Return how much likelier than by chance the nearest community has the same value.
 
     Args:
-        name: one of the columns.
-        columns: values of the samples in all columns of the metadata; "" where unknown.
+        name, texts: a column of the metadata, and its value of each sample; "" where unknown.
+        columns: values of the compared samples in all columns.
         communities, labels: of the samples.
 
     Returns:
         Samples whose nearest comparable sample has the same value, over those expected; 0 where the
         values are not those of repeated subjects.
     """
-    texts = columns[name]
     named = has_subjects_name(name, texts)
     if _FACTORS.fullmatch(name) and not named:
         return 0.0
@@ -224,14 +230,10 @@ def alikeness(
     code_N = _ordered_codes(texts, numbers_N if numeric else None)
     size_V = np.bincount(code_N[known_N])
     size_V = size_V[size_V > 0]
-    if len(size_V) < 2 or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
+    least = 2 if named else _FEW_VALUES
+    if len(size_V) < least or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
         return 0.0
-    if not named and (
-        len(size_V) < _ONCE_MIN_VALUES
-        or _is_form_of(labels, code_N[known_N], labels.values[known_N])
-        or (np.median(size_V) > _LARGE and _has_both_sexes(texts, columns))
-        or (len(size_V) < _MIN_VALUES and not _has_one_at_a_time(texts, columns))
-    ):
+    if not named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
         return 0.0
     code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=False)
     if named and len(code_R) < _MIN_COMPARED:  # each subject has a class or number of its own
@@ -247,37 +249,34 @@ def alikeness(
     adjacent = (np.abs(nearest_R - code_R) == 1).mean()
     kappa = (hits - chance) / (1 - chance)
     is_alike = kappa >= _MIN_KAPPA and (hits >= _MIN_RATIO * chance or kappa >= _SURE_KAPPA)
-    if not named and (not is_alike or hits < 2 * adjacent):
+    if not named and (
+        not is_alike or hits < 2 * adjacent or not _may_be_subjects(name, columns, size_V)
+    ):
         return 0.0
     # Columns are compared among all samples.
     code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
     return float((nearest_R == code_R).mean() / chance_R.mean())
 
 
-def _has_both_sexes(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a tenth of the samples is of another sex than most of the same value."""
-    for sexes in (columns[name] for name in columns if _SEX.fullmatch(name)):
-        times = Counter(pair for pair in zip(texts, sexes, strict=True) if all(pair))
-        most: dict[str, int] = {}
-        for (text, _), number in times.items():
-            most[text] = max(number, most.get(text, 0))
-        if sum(most.values()) < 0.9 * times.total():
-            return True
-    return False
+def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Rows) -> bool:
+    """Return whether values are many, or of one sex, or with one sample at each time.
 
-
-def _has_one_at_a_time(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether there is a column, such as a day, of which a value rarely recurs.
-
-    Samples of other columns, such as those of a site, share a day as often as any samples.
+    Samples of a site or a study are of both sexes, and share a day as often as any samples. More
+    than a few samples of both sexes are of no subject, however many values there are.
     """
-    for others in columns.values():
-        both = [pair for pair in zip(texts, others, strict=True) if all(pair)]
-        here, there = (_pairs(values) for values in zip(*both, strict=True)) if both else (0, 0)
-        expected = here * there / max(math.comb(len(both), 2), 1)
-        if expected >= _MIN_EXPECTED and _pairs(both) <= _MAX_RECURRING * expected:
-            return True
-    return False
+    many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
+    for other, texts in columns.items():
+        both = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
+        same, possible = _pairs(both), math.comb(len(both), 2)
+        here, there = _pairs(text for text, _ in both), _pairs(text for _, text in both)
+        if _SEX.fullmatch(other):
+            if large and same < 0.8 * here:
+                return False
+            many |= same >= 0.95 * here and there < 0.8 * possible
+        elif possible:
+            expected = here * there / possible
+            many |= expected >= _MIN_EXPECTED and same <= _MAX_RECURRING * expected
+    return bool(many)
 
 
 def _pairs(values: Iterable[object]) -> int:
