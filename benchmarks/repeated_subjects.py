@@ -62,13 +62,13 @@ def main() -> None:
                 simulated_subjects, sigma=sigma, form=form
             )
     for each in (2, 5, 10, 22, 40, 60):
-        for sigma in (1.0, 1.5):
+        for sigma in (0.7, 1.0):
             kinds[f"longitudinal, sd {sigma}, {each} each"] = partial(
                 longitudinal, each=each, sigma=sigma, subjects=(12, 31)
             )
     for each in (10, 22, 40, 60):
-        kinds[f"6 to 11 subjects, sd 1.5, {each} each"] = partial(
-            longitudinal, each=each, sigma=1.5, subjects=(6, 12)
+        kinds[f"6 to 11 subjects, sd 1.0, {each} each"] = partial(
+            longitudinal, each=each, sigma=1.0, subjects=(6, 12)
         )
     for factor in FACTORS:
         for naming in ("named", "plain name", "plain name, no sex"):
@@ -310,11 +310,13 @@ def real_studies(folder: Path) -> dict[str, Kind]:
     delivery = metadata["ecam"].values("delivery", ids["ecam"]) == "Vaginal"
     mouths = np.array([(PEOPLE.findall(name) or [""])[0] for name in ids["oral"]])
 
-    def repeated(rng: np.random.Generator, study: str, form: str, few: bool) -> tuple[bool, float]:
+    def repeated(
+        rng: np.random.Generator, study: str, form: str, few: bool, many: bool = False
+    ) -> tuple[bool, float]:
         subjects = infants if study == "ecam" else mouths
         people = np.unique(subjects[subjects != ""])
         chosen = rng.permutation(people)[: 3 if few else int(rng.integers(15, len(people) + 1))]
-        most = 30 if few else int(rng.integers(2, 6))
+        most = 30 if few else int(rng.integers(6, 31)) if many else int(rng.integers(2, 6))
         rows = np.concatenate(
             [rng.permutation(np.flatnonzero(subjects == k))[:most] for k in chosen]
         )
@@ -330,6 +332,9 @@ def real_studies(folder: Path) -> dict[str, Kind]:
     for study in ("ecam", "oral"):
         for form in FORMS:
             kinds[f"{study}, {form}"] = partial(repeated, study=study, form=form, few=False)
+    kinds["ecam, up to 6 to 30 samples each"] = partial(
+        repeated, study="ecam", form="names", few=False, many=True
+    )
     kinds["ecam, 3 infants of up to 30 samples"] = partial(
         repeated, study="ecam", form="names", few=True
     )

@@ -81,11 +81,12 @@ _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """Column of subjects, of whom `groups` have several samples, which the split divides."""
+    """Column of subjects, of whom `groups` have several samples."""
 
     column: str
     groups: int
     values: list[str]  # of each sample; "" where unknown
+    in_training: bool  # some of a subject's samples train, others are held out
 
     @property
     def labels(self) -> list[str]:
@@ -95,11 +96,11 @@ class RepeatedSamples:
     @property
     def sentence(self) -> str:
         """Advice, in one sentence."""
-        return (
-            f"{self.groups} values of '{self.column}' have several samples that are alike, which "
-            f"the split divides: add --group-column {shlex.quote(self.column)}, or the score is "
-            "too good."
-        )
+        text = f"{self.groups} values of '{self.column}' have several samples that are alike"
+        option = f"--group-column {shlex.quote(self.column)}"
+        if self.in_training:
+            return f"{text}, which the split divides: add {option}, or the score is too good."
+        return f"{text}: they count as groups, not as independent samples; state it with {option}."
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ def find_repeated_samples(
     communities, ids = Communities.of(table.counts, folds.labels), table.sample_ids
     compared = [ids[row] for row in communities.rows_R.tolist()]
     columns = {name: metadata.values(name, compared).tolist() for name in metadata.columns}
+    fitted = [training_rows(split) for split in folds.splits]
     best, most = None, (False, 0.0)
     for name in metadata.columns:
         if name == target:
@@ -187,14 +189,12 @@ def find_repeated_samples(
         if ratio == 0 or evidence <= most:
             continue
         several = sum(n > 1 for n in Counter(filter(None, texts)).values())
-        repeated = RepeatedSamples(name, several, texts)
+        repeated = RepeatedSamples(name, several, texts, any(map(len, fitted)))
         code_N = np.unique(repeated.labels, return_inverse=True)[1]
-        # A column whose values the split keeps together is no leak. In another study, without
-        # training samples, its values are the units of the intervals.
-        if any(
-            not len(training_rows(split))
-            or np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
-            for split in folds.splits
+        # A column whose values the split keeps together is no leak; another study has no split.
+        if not repeated.in_training or any(
+            np.isin(code_N[rows], code_N[split.held_out[1]]).any()
+            for rows, split in zip(fitted, folds.splits, strict=True)
         ):
             best, most = repeated, evidence
     return best
