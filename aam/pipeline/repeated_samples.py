@@ -68,13 +68,13 @@ _SUBJECTS = re.compile(
 
 _FACTORS = re.compile(
     r".*(?:collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(?:^|[ _.-])run).*|"
-    r"(?:\w+[ _.-])?(?:(?:body[ _.-]?)?site|study|project|cohort|data ?set|country|city|region"
-    r"|province|location|geo_loc_name|biome|habitat|species|breed|strain|genotype|taxon"
-    r"|cent(?:er|re)|clinic|hospital|lab|arm|treatment|intervention|diet|drug|dose|group|type|class|category|stage|season|month|week)s?"
-    r"(?:[ _.-](?:name|code|no|nr|number))?",
+    r"(?!study[ _.-](?:id|code|nr|no|number))(?:\w+[ _.-])?(?:(?:body)?site|study|project|cohort"
+    r"|data[ _]?set|country|city|region|province|location|geo_loc_name|biome|habitat|species|breed"
+    r"|strain|genotype|taxon|cent(?:er|re)|clinic|hospital|lab|arm|treatment|intervention|diet|drug"
+    r"|dose|type|stage|season|month|week)s?(?:[ _.-](?:id|name|code|nr|no|number))?",
     re.IGNORECASE,
 )
-"""Names of columns that divide samples by what was done to them, or by where they are from."""
+"""Names of columns of what was done to samples, or of where these are from."""
 
 _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
@@ -180,7 +180,7 @@ def find_repeated_samples(
     fitted = [training_rows(split) for split in folds.splits]
     best, most = None, (False, 0.0)
     for name in metadata.columns:
-        if name == target:
+        if name in (target, folds.study_column):
             continue
         texts = metadata.values(name, ids).tolist()
         # A column with the name of subjects is preferred to one that divides them further.
@@ -207,16 +207,10 @@ def alikeness(
     communities: Communities,
     labels: Labels,
 ) -> float:
-    """Return how much likelier than by chance the nearest community has the same value.
+    """Return how much likelier than by chance the nearest community has the same value of a column.
 
-    Args:
-        name, texts: a column of the metadata, and its value of each sample; "" where unknown.
-        columns: values of the compared samples in all columns.
-        communities, labels: of the samples.
-
-    Returns:
-        Samples whose nearest comparable sample has the same value, over those expected; 0 where the
-        values are not those of repeated subjects.
+    0 where the values are not those of repeated subjects; `columns` has the values of the compared
+    samples in all columns, "" where unknown.
     """
     named = has_subjects_name(name, texts)
     if _FACTORS.fullmatch(name) and not named:
@@ -259,10 +253,9 @@ def alikeness(
 
 
 def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Rows) -> bool:
-    """Return whether values are many, or of one sex, or with one sample at each time.
+    """Return whether values are many, or few of one sex, or few with one sample at each time.
 
-    Samples of a site or a study are of both sexes, and share a day as often as any samples. More
-    than a few samples of both sexes are of no subject, however many values there are.
+    More than a few samples of both sexes are of no subject, however many values there are.
     """
     many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
     for other, texts in columns.items():
