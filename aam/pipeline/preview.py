@@ -36,7 +36,8 @@ def preview(
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
     # What makes all that follows too good comes first.
-    if (repeated := find_repeated_samples(study, folds, column)) is not None:
+    repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
+    if repeated is not None:
         warn(repeated.sentence)
     if samples < _FEW_SAMPLES:
         warn(

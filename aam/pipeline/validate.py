@@ -58,6 +58,7 @@ from aam.members.prediction_tables import (
     stored_predictions,
     unwritten,
 )
+from aam.pipeline.repeated_samples import find_repeated_samples
 from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
 from aam.training import run_folder
@@ -117,6 +118,11 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         )
     labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
     folds = _folds(options, facts, labels, studies or ())
+    if (repeated := find_repeated_samples(study.table, metadata, folds, column)) is not None:
+        warn(repeated.sentence)
+        names = repeated.labels
+        labels = Labels.of(values_M, facts.classes, names, facts.levels, studies)
+        folds = dataclasses.replace(folds, labels=labels, group_column=repeated.column)
     combined = _combined(facts, predicted, list(loaded.models))
     test = permutation_test(folds, combined.predictions_MC)
     scores = dataclasses.replace(
