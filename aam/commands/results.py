@@ -13,7 +13,7 @@ from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.groups import listed
 from aam.contract.run_files import target_folders
 from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
-from aam.data.targets import are_classes
+from aam.data.targets import has_classes
 from aam.evaluation.meta_analysis import resample, score_studies
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
@@ -73,7 +73,7 @@ def run_evaluate(options: Evaluate) -> None:
     metadata = read_metadata(options.metadata)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     levels, column = listed(options.ordinal), options.metadata_column
-    words = not levels and are_classes(metadata.columns.get(column, ()))
+    words = not levels and has_classes(metadata, column)
     scored, ids = join_labels(frame, metadata, column, options.classifier or words, levels)
     # Metrics of a column that the model does not predict look like those of a bad model.
     if differing := other_labels(frame, scored, ids):

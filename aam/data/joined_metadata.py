@@ -98,7 +98,8 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
         name: [cell for part in parts for cell in part.columns.get(name, [""] * len(part.ids))]
         for name in names
     }
-    return Metadata(tuple(name for part in parts for name in part.ids), columns)
+    categorical = frozenset().union(*(part.categorical for part in parts))
+    return Metadata(tuple(name for part in parts for name in part.ids), columns, categorical)
 
 
 def _of_samples(
@@ -115,7 +116,8 @@ def _of_samples(
             of_each if prefixed else id_remedy(new_ids, metadata.ids, of_each),
         )
     cells = {name: [cells[row] for row in rows] for name, cells in metadata.columns.items()}
-    return Metadata(tuple(new_ids[metadata.ids[row]] for row in rows), cells)
+    ids = tuple(new_ids[metadata.ids[row]] for row in rows)
+    return Metadata(ids, cells, metadata.categorical)
 
 
 def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
@@ -123,11 +125,9 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
     known = set(part.ids)
     more = [name for name in samples if name not in known]
     ids = (*part.ids, *more)
-    columns = {
-        KEPT_STUDY if name == STUDY else name: [*cells, *[""] * len(more)]
-        for name, cells in part.columns.items()
-    }
-    return Metadata(ids, {STUDY: [study] * len(ids), **columns})
+    part = _with_names(part, Relabelling(STUDY, "", KEPT_STUDY))
+    columns = {name: [*cells, *[""] * len(more)] for name, cells in part.columns.items()}
+    return Metadata(ids, {STUDY: [study] * len(ids), **columns}, part.categorical)
 
 
 # --- other names
@@ -185,15 +185,17 @@ def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list
 
 
 def _with_names(part: Metadata, pair: Relabelling) -> Metadata:
-    columns = dict(part.columns)
+    columns, categorical = dict(part.columns), part.categorical
     if not pair.old:
-        columns = {pair.new if name == pair.column else name: columns[name] for name in columns}
+        new_name = {name: name for name in columns} | {pair.column: pair.new}
+        columns = {new_name[name]: columns[name] for name in columns}
+        categorical = frozenset(new_name[name] for name in categorical)
     else:
         columns[pair.column] = [
             pair.new if normalized(cell) == normalized(pair.old) else cell
             for cell in columns[pair.column]
         ]
-    return Metadata(part.ids, columns)
+    return Metadata(part.ids, columns, categorical)
 
 
 # --- what does not agree

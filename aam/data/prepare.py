@@ -92,7 +92,10 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     if metadata is not None:
         arrays.save_metadata(metadata, samples)
     metadata_columns = None if metadata is None else list(metadata.columns)
-    header = StoreHeader(FORMAT, __version__, metadata_columns, _sources(options), arrays.saved)
+    categorical = [] if metadata is None else sorted(metadata.categorical)
+    header = StoreHeader(
+        FORMAT, __version__, metadata_columns, _sources(options), arrays.saved, categorical
+    )
     write_json(folder / HEADER, asdict(header))
     return len(samples), len(columns), entries
 

@@ -7,6 +7,8 @@ select the same samples.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import TargetOptions, TransformName
 from aam.contract.records import AboveZero
+from aam.data.formats.text import number_remedy
 from aam.data.ids import likely_difference
 from aam.data.metadata import (
     LARGEST_NUMBER,
@@ -27,14 +30,29 @@ from aam.data.metadata import (
     as_numbers,
     is_missing,
     normalized,
-    number_remedy,
     rows_where,
+    warn_of_codes,
 )
 
 _DOUBTFUL = frozenset(
     {"missing", "unspecified", "na", "n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
 )
 """Missing values that a program or a person may also have written for a class."""
+
+_ORDERS = [
+    {name: float(rank) for rank, names in enumerate(order) for name in names.split()}
+    for order in (
+        ["verylow", "low", "medium moderate middle mid intermediate normal average", "high",
+         "veryhigh"],
+        ["no absent", "mild", "moderate", "severe"],
+        ["never", "rarely", "occasionally sometimes", "often regularly frequently", "daily always"],
+        ["small", "medium", "large"],
+        "i ii iii iv v vi vii viii ix x".split(),
+    )
+]  # fmt: skip
+"""Orders of classes: rank by name, without blanks and in lower case."""
+_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|–|to)\d+(?:\.\d+)?|(\+))?")
+_OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
 
 _FEW_SAMPLES = 10
 _FEW_NUMBERS = 20
@@ -56,29 +74,33 @@ class LabelledSamples:
     classes: tuple[str, ...] = ()
 
 
-def are_classes(cells: Sequence[str]) -> bool:
-    """Return whether the values of a column are words that samples share, as names of classes are.
+def has_classes(metadata: Metadata, column: str) -> bool:
+    """Return whether the values of a column are names of classes, which samples share.
 
-    Single cells that are no numbers, decimal commas, and a word for values below a detection limit
-    are errors in a column of numbers; dates are numbers; ids differ in nearly all samples.
+    They are words, or values of any form in a column that #q2:types calls categorical. Single cells
+    that are no numbers, decimal commas, and a word for values below a detection limit are errors in
+    a column of numbers; dates are numbers; ids differ in nearly all samples.
 
-    >>> are_classes(["sick", "well", "sick", "NA", "well"]), are_classes(["4,5", "5,1", "high"])
+    >>> def of(*cells: str, **types: frozenset[str]) -> bool:
+    ...     return has_classes(Metadata(cells, {"x": cells}, **types), "x")
+    >>> of("sick", "well", "sick", "NA", "well"), of("4,5", "5,1", "high")
     (True, False)
-    >>> are_classes(["low", "low", "low", "4.5", "5.1"]), are_classes(["2024-03-01"] * 3)
+    >>> of("low", "low", "low", "4.5", "5.1"), of(*["2024-03-01"] * 3)
     (False, False)
+    >>> of("1", "2", "1", "2"), of("1", "2", "1", "2", categorical=frozenset({"x"}))
+    (False, True)
     """
-    known = [cell for cell in cells if not is_missing(cell)]
+    known = [cell for cell in metadata.columns.get(column, ()) if not is_missing(cell)]
     counts = Counter(known)
     is_word = {
         cell: bool(np.isnan(number)) and not number_remedy([cell], "")
         for cell, number in zip(counts, as_numbers(list(counts)).tolist(), strict=True)
     }
     # Most of the samples, and most of the different values.
-    return (
-        2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known)
-        and 2 * sum(is_word.values()) > len(counts)
-        and not _as_ids(len(counts), len(known))
-    )
+    are_words = 2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known) and 2 * sum(
+        is_word.values()
+    ) > len(counts)
+    return (are_words or column in metadata.categorical) and not _as_ids(len(counts), len(known))
 
 
 def _as_ids(classes: int, samples: int) -> bool:
@@ -93,6 +115,7 @@ def read_labels(
     inside = rows_where(target.where, metadata, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
+    _hint_at_order(column, labelled.classes)
     if target.positive_class is not None and target.classifier:
         labelled = _positive_last(labelled, column, normalized(target.positive_class))
     if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
@@ -232,6 +255,28 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
         )
 
 
+def _start(interval: str) -> float | None:
+    """Return where an interval such as <20, 20-40 or >40 begins; None of other names."""
+    match = _INTERVAL.fullmatch(interval)
+    if match is None:
+        return None
+    below, above, number, plus = match.groups()
+    return float(number) + (0.5 if above or plus else 0) - (0.5 if below else 0)
+
+
+def _hint_at_order(column: str, classes: Sequence[str]) -> None:
+    """Print the --ordinal of classes with names such as low and high, I and II, <20 and 20-40."""
+    names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
+    if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
+        return
+    for rank in (*(order.get for order in _ORDERS), _start):
+        ranks = [(place, name) for name in classes if (place := rank(names[name])) is not None]
+        if len(ranks) == len(names):
+            order = shlex.quote(",".join(name for _, name in sorted(ranks)))
+            info(f"The classes of '{column}' are ordered: --ordinal {order} predicts their order.")
+            return
+
+
 def _warn_of_single(column: str, counts: Counter[str]) -> None:
     if single := [name for name in sorted(counts) if counts[name] == 1]:
         warn(
@@ -263,6 +308,7 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F6
             raise DataError(f"The column '{column}' has {what}", evidence, remedy)
     if np.all(values == values[0]):
         raise _constant(column, texts)
+    warn_of_codes(column, values)
     return values
 
 
