@@ -10,6 +10,7 @@ import csv
 import gzip
 import itertools
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def require_inputs(command: ParsedCommand) -> None:
             evidence = f"{spec.flag} '{path}' is part of {owner}"
             cause = "The output would replace a file of a run, a model or a study"
             raise UsageError(cause, evidence, "choose another output")
+    inputs = {spec.flag: path for spec, path in command.paths("input")}
+    table, metadata = inputs.get("--table"), inputs.get("--metadata")
+    exchanged = table and metadata and _is_of_samples(table) and not _is_of_samples(metadata)
+    if exchanged and os.path.isfile(metadata):
+        evidence, remedy = f"--table '{table}', --metadata '{metadata}'", "exchange the two"
+        raise UsageError("Table and metadata are exchanged", evidence, remedy)
     for spec, path in command.paths("input"):
         absent = False
         try:
@@ -151,17 +158,29 @@ def metadata_columns(path: Path) -> list[str] | None:
 
     The reader of the metadata reports what is wrong with such a file.
     """
+    first, *columns = _header(path) or [""]
+    return [name for name in columns if name and first] or None
+
+
+def _header(path: Path) -> list[str] | None:
+    """Read the cells of the first line of a TSV, gzipped or not; None if it is none."""
     try:
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
             for row in itertools.islice(csv.reader(lines, dialect="excel-tab", strict=True), 1000):
-                first, *columns = [cell.strip() for cell in row] or [""]
-                is_comment = first.startswith("#") and first.lower() not in _ID_HEADERS
-                if any((first, *columns)) and not is_comment:
-                    return [name for name in columns if name and first] or None
+                cells = [cell.strip() for cell in row] or [""]
+                is_comment = cells[0].startswith("#") and cells[0].lower() not in _ID_HEADERS
+                if any(cells) and not is_comment:
+                    return cells
     except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         pass
     return None
+
+
+def _is_of_samples(path: Path) -> bool:
+    """Return whether the rows of a TSV are samples, by the name of its first column."""
+    first = (_header(path) or [""])[0].lower().lstrip("#")
+    return re.sub(r"[ _-]", "", first) in ("sampleid", "samplename", "sample", "samples")
 
 
 def check_run_folder(

@@ -335,7 +335,9 @@ def warn_of_codes(column: str, values: NDArray[np.float64]) -> None:
     if not len(others):
         return
     low, high, width = others.min(), others.max(), np.ptp(others)
-    for code, times in zip(*np.unique(finite[np.isin(finite, _CODES)], return_counts=True)):
+    for code, times in zip(
+        *np.unique(finite[np.isin(finite, _CODES)], return_counts=True), strict=True
+    ):
         if (code < 0 <= low) or not low - width <= code <= high + width:
             warn(
                 f"'{column}' is {code:g} in {times} of {len(finite)} samples, and {low:g} to "

@@ -47,11 +47,11 @@ _ORDERS = [
         ["no absent", "mild", "moderate", "severe"],
         ["never", "rarely", "occasionally sometimes", "often regularly frequently", "daily always"],
         ["small", "medium", "large"],
-        "i ii iii iv v vi vii viii ix x".split(),
+        ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
     )
 ]  # fmt: skip
 """Orders of classes: rank by name, without blanks and in lower case."""
-_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|–|to)\d+(?:\.\d+)?|(\+))?")
+_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|\u2013|to)\d+(?:\.\d+)?|(\+))?")
 _OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
 
 _FEW_SAMPLES = 10

@@ -39,16 +39,10 @@ _BINARY = {
 _SAVE_AS_UTF8 = "save it as UTF-8 in a text editor, which Excel's tab-delimited formats are not"
 
 
-def binary_format(data: bytes) -> str | None:
-    """Return the format of a binary file by its first bytes, None for text and unknown formats."""
-    return _BINARY.get(data[:4])
-
-
 def check_text(start: bytes, path: Path, what: str) -> None:
     """Refuse the first bytes of a file that are not those of UTF-8 text."""
-    if (form := binary_format(start)) is not None:
-        remedy = "save it as tab-separated text, and give that file"
-        raise DataError(f"The {what} is not text", f"'{path}' is {form}", remedy)
+    if (form := _BINARY.get(start[:4])) is not None:
+        raise DataError(f"The {what} is not text", f"'{path}' is {form}", "save it as a text file")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"The {what} is not UTF-8 text", f"'{path}' is UTF-16", _SAVE_AS_UTF8)
 

@@ -172,6 +172,10 @@ class Inspect:
         "Metadata column of groups that no split divides, such as subjects.",
         needs=("--metadata-column",),
     )
+    study_column: str | None = basic_option(
+        "Metadata column of studies, each of which models of the others predict.",
+        needs=("--metadata-column",),
+    )
     members: tuple[MemberName, ...] = option(
         "Models to train. {choices}.", default=(), needs=("--metadata-column",)
     )
