@@ -138,12 +138,18 @@ def _relabellings(options: Prepare) -> list[Relabelling]:
     pairs = []
     for pair in listed(options.relabel):
         before, _, new = (part.strip() for part in pair.rpartition("="))
-        column, _, old = (part.strip() for part in before.partition(":"))
-        if not column or not new or (":" in before and not old):
+        column, colon, old = (part.strip() for part in before.partition(":"))
+        # A colon without a value is no pair.
+        named = Relabelling("" if colon and not old else column, old, new)
+        pairs.append((f"--relabel '{pair}'", named))
+    if (path := options.relabel_file) is not None:
+        lines = enumerate(_of_file(path), start=2)
+        pairs += [(f"line {number} of '{path}'", named) for number, named in lines]
+    for source, named in pairs:
+        if not named.column or not named.new:
             remedy = "write COLUMN:VALUE=NEW for a value, COLUMN=NEW for a column, or give a file"
-            raise UsageError("Not a pair of names", f"--relabel '{pair}'", remedy)
-        pairs.append(Relabelling(column, old, new))
-    return pairs + ([] if options.relabel_file is None else _of_file(options.relabel_file))
+            raise UsageError("Not a pair of names", source, remedy)
+    return [named for _, named in pairs]
 
 
 def _of_file(path: Path) -> list[Relabelling]:

@@ -23,6 +23,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
+from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, hash_of, is_sequence, sequences_of
 
@@ -168,7 +169,7 @@ def study_names(options: Prepare) -> tuple[str, ...]:
     if not names:
         return ()
     evidence = f"--studies {','.join(names)} for {tables} tables"
-    if twice := repeated(names):
+    if twice := repeated(name.casefold() for name in names):
         remedy = "give each study a name of its own; join the tables of one study first"
         raise UsageError("Two studies with one name", first_few(twice), remedy)
     if len(names) != tables:
@@ -177,8 +178,9 @@ def study_names(options: Prepare) -> tuple[str, ...]:
     if tables == 1:
         remedy = "give --table once for each study, or leave --studies out"
         raise UsageError("One study alone cannot be joined", evidence, remedy)
-    if wrong := [name for name in names if name.split() != [name]]:
-        raise UsageError("A study's name with spaces", f"'{wrong[0]}'", "give letters and digits")
+    if wrong := [name for name in names if name.split() != [name] or is_missing(name)]:
+        cause = "A study's name with spaces, or that counts as a missing value"
+        raise UsageError(cause, f"'{wrong[0]}'", "give letters and digits")
     return names
 
 
@@ -249,6 +251,18 @@ def _compare_regions(
             for counted in (starts, second_starts)
         )
         if share >= SAME_REGION:
+            for here, other in ((first, second), (second, first)):
+                there = starts_K[other]
+                turned = sum(
+                    dna[:PREFIX_LENGTH] not in there and _turned(dna)[:PREFIX_LENGTH] in there
+                    for dna in dna_KF[here]
+                )
+                if turned >= SAME_REGION * len(dna_KF[here]):
+                    warn(
+                        f"{turned} of {len(dna_KF[here])} ASVs of {named[here]} are read in the "
+                        f"other direction than those of {named[other]}, so that they are never "
+                        "joined: give their reverse complement."
+                    )
             continue
         pair = f"{named[first]} and {named[second]}"
         evidence = (
@@ -258,6 +272,11 @@ def _compare_regions(
         if refuse:
             raise DataError(f"ASVs of {pair} begin differently", evidence, remedy)
         warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
+
+
+def _turned(dna: str) -> str:
+    """Return the reverse complement."""
+    return dna.translate(_COMPLEMENT)[::-1]
 
 
 def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence[str]) -> str:
@@ -278,7 +297,7 @@ def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence
                 f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
                 f"as a primer, off the start of those of {long}"
             )
-    reversed_F = [dna.translate(_COMPLEMENT)[::-1] for dna in parts[1]]
+    reversed_F = [_turned(dna) for dna in parts[1]]
     if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
         return f"those of {second} are read in the other direction: give their reverse complement"
     return "they are of other regions or primers: cut them to a common part, or keep them apart"
