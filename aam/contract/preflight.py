@@ -137,6 +137,8 @@ def require_columns(command: ParsedCommand) -> None:
         DataError: names the option, and the columns nearest to it.
     """
     metadata = command.value("--metadata")
+    if command.value("--relabel") or command.value("--relabel-file"):
+        return  # columns that the file does not have
     if not isinstance(metadata, Path) or (columns := metadata_columns(metadata)) is None:
         return
     for flag in _COLUMNS:

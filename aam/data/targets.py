@@ -145,16 +145,23 @@ def label_samples(
     sample_ids: Sequence[str],
     classifier: bool = False,
     levels: Sequence[str] = (),
+    *,
+    min_classes: int = 2,
+    of_model: str = "",
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why."""
+    """Find the samples with a value in `column`; print how many are left out, and why.
+
+    `of_model` is the remedy for a column of another kind than the target of a model.
+    """
     names = [normalized(level) for level in levels]
-    order = f"--ordinal {','.join(levels)}"
+    order = f"{'the model has' if of_model else '--ordinal'} {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
         remedy = "name each category of the column once, the lowest first"
         raise UsageError("No order of two or more categories", order, remedy)
     rows, labels = _with_value(metadata, column, sample_ids, names, classifier or bool(levels))
     if not classifier and not levels:
-        values = _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
+        remedy = of_model or "correct them, or add --classifier if it is a category"
+        values = _numbers(column, labels, [sample_ids[row] for row in rows.tolist()], remedy)
         return LabelledSamples(rows, values)
     labels = [normalized(text) for text in labels]
     counts = Counter(labels)
@@ -162,16 +169,17 @@ def label_samples(
         raise DataError(
             f"The column '{column}' has values that the order does not have",
             f"{first_few(unknown)} in {sum(unknown.values())} of {len(labels)} samples, {order}",
-            "add them at their place in the order, or leave the samples out by --where",
+            f"{'--relabel them' if of_model else 'add them at their place in the order'}, or leave "
+            "the samples out by --where",
         )
-    if len(counts) < 2:
+    if len(counts) < (2 if levels else min_classes):
         raise _constant(column, labels)
     if levels:
         if absent := [name for name in names if name not in counts]:
             warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
         _warn_of_single(column, counts)
         return LabelledSamples(rows, encode_labels(labels, names).astype(np.float64))
-    _check_classes(column, counts)
+    _check_classes(column, counts, of_model or "leave out --classifier")
     classes = tuple(sorted(counts))
     return LabelledSamples(rows, encode_labels(labels, classes).astype(np.float64), classes)
 
@@ -215,7 +223,7 @@ def spelling(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def _check_classes(column: str, counts: Counter[str]) -> None:
+def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
     """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
     classes, samples = sorted(counts), counts.total()
     are_numbers = not np.isnan(as_numbers(classes)).any()
@@ -224,7 +232,7 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
             raise DataError(
                 f"The column '{column}' is numeric",
                 f"it has {len(classes)} different numbers in {samples} samples",
-                "leave out --classifier",
+                of_numbers,
             )
         if len(classes) == samples:
             raise DataError(
@@ -285,7 +293,7 @@ def _warn_of_single(column: str, counts: Counter[str]) -> None:
         )
 
 
-def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F64:
+def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_words: str) -> F64:
     """Convert the labels of samples to different finite numbers."""
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
@@ -293,7 +301,7 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F6
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
-            number_remedy(wrong, "correct them, or add --classifier if it is a category"),
+            number_remedy(wrong, of_words),
         )
     for what, is_wrong, remedy in (
         ("infinite values", np.isinf(values), "leave these cells empty"),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import betaincinv, expit, logit
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import SMALLEST
@@ -250,6 +250,27 @@ def calibration_sentences(lines: Sequence[CalibrationLine], unit: str = "") -> l
         slopes = (f"{line.slope.text()} in {line.study}" for line in lines if line.name == name)
         sentences.append(f"{_start(name)}, slope (1 is ideal): {', '.join(slopes)}.")
     return sentences
+
+
+def of_one_class(scored: ScoredPredictions, units: int) -> str:
+    """State the sensitivity, or specificity, of samples of one class; "" of other samples.
+
+    The interval is exact (Clopper and Pearson 1934), of as many observations as there are units.
+    """
+    codes = np.unique(scored.actual)
+    if scored.type != "classification" or len(codes) > 1:
+        return ""
+    right_N = scored.predicted == codes[0]
+    right = float(right_N.mean()) * units
+    wrong = units - right
+    lower = betaincinv(right, wrong + 1, 0.025) if right > 0 else 0.0
+    upper = betaincinv(right + 1, wrong, 0.975) if wrong > 0 else 1.0
+    name, of_two = scored.classes[codes[0]], len(scored.classes) == 2
+    return (
+        f"{'Specificity' if of_two and codes[0] == 0 else 'Sensitivity'} "
+        f"{Score(right / units, float(lower), float(upper)).text()}: {int(right_N.sum())} of "
+        f"{len(right_N)} samples, all of the class '{name}', are predicted as '{name}' (95 % exact)"
+    )
 
 
 def _start(name: str) -> str:

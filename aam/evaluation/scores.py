@@ -38,6 +38,7 @@ from aam.evaluation.external_validation import (
     ExternalValidation,
     PartScores,
     calibration_sentences,
+    of_one_class,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
@@ -477,6 +478,10 @@ def _verdict(
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
+    if known := of_one_class(model.scored, folds.held_out_units.number):
+        text = f"{known}, {folds.units}; how the model tells its classes apart is not known."
+        headline = known.partition(":")[0]
+        return Verdict(text, headline, "undecided", metric, units=folds.units)
     # One rounding for the score here, in tables and in tiles: that of its own interval.
     digits = model.score()[metric].digits
     outcome: Outcome
@@ -530,7 +535,14 @@ def _verdict(
             text += f"{folds.units})"
         else:
             text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
-            text += " in two classes)" if metric == "auc" else ")"
+            if metric == "auc":
+                held_out = folds.held_out
+                of_class = (
+                    f"{len(np.unique(held_out.groups[held_out.values == code]))} with '{name}'"
+                    for code, name in enumerate(held_out.classes)
+                )
+                text += f" in each of two classes: {', '.join(of_class)}"
+            text += ")"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
@@ -714,14 +726,16 @@ def next_step(
     column = ["--metadata-column", scores.column]
     other = ["--table", "TABLE", "--metadata", "METADATA", *column]
     if scores.repeated_samples is not None:
-        return "the same with", ["--group-column", scores.repeated_samples.column]
+        words = ["--group-column", scores.repeated_samples.column]
+        return "the same with", [*words, "--output-dir", f"{model}-grouped"]
     if scores.is_better and scores.divided_studies is not None:
-        words = ["--study-column", scores.divided_studies]
+        words = ["--study-column", scores.divided_studies, "--output-dir", f"{model}-studies"]
         return "for a study that it has not seen, the same with", words
     if scores.is_better and scores.studies is None and scores.external is None:
         words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
         return "in another study", words
-    if scores.is_better:
+    one_class = scores.external is not None and scores.verdict.model is None
+    if scores.is_better or (one_class and scores.studies is None):
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
     named = [word for flag in files for word in (flag, files[flag])]

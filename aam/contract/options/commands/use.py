@@ -8,6 +8,8 @@ from aam.contract.options import ONE_OR_MORE, basic_option, option, required_opt
 from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
     MAX_MEMORY_GB,
+    RELABEL,
+    RELABEL_FILE,
     TAXONOMY,
     AsvVectorOptions,
     DeviceOptions,
@@ -212,6 +214,8 @@ class Evaluate:
         excludes=("--classifier",),
         metavar="CATEGORY",
     )
+    relabel: tuple[str, ...] = RELABEL
+    relabel_file: Path | None = RELABEL_FILE
     where: str | None = option(
         "Score only samples whose metadata meet a condition, as in `aam train`."
     )
