@@ -72,7 +72,8 @@ def run_evaluate(options: Evaluate) -> None:
     if options.output is not None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions, options.metadata_column)
-    (metadata,) = relabelled([read_metadata(options.metadata)], options)
+    described = [read_metadata(options.metadata)]
+    (metadata,) = relabelled(described, options.relabel, options.relabel_file)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     levels, column = listed(options.ordinal), options.metadata_column
     words = not levels and has_classes(metadata, column)

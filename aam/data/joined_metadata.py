@@ -20,7 +20,6 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, shortened
 from aam.contract.files import require
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import listed
 from aam.data.formats.text import decoded
 from aam.data.ids import id_remedy
@@ -90,7 +89,7 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
             # Ids of two tables are in one file only with the prefixes that make them different.
             prefixed = one_for_all and any(name in new_ids for name in read[file].ids)
             parts.append(_of_samples(read[file], ids, options.metadata[file].name, study, prefixed))
-    parts = relabelled(parts, options)
+    parts = relabelled(parts, options.relabel, options.relabel_file)
     if studies:
         if any(STUDY in part.columns for part in parts):
             info(f"The column '{STUDY}' of the metadata is now '{KEPT_STUDY}'.")
@@ -141,23 +140,23 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
 # --- other names
 
 
-def _relabellings(options: Prepare | Evaluate) -> list[Relabelling]:
-    """Return what --relabel and --relabel-file give other names."""
-    pairs = []
-    for pair in listed(options.relabel):
+def _relabellings(pairs: Sequence[str], file: Path | None) -> Iterator[Relabelling]:
+    """Yield what --relabel and --relabel-file give other names."""
+    named = []
+    for pair in listed(pairs):
         before, _, new = (part.strip() for part in pair.rpartition("="))
         column, colon, old = (part.strip() for part in before.partition(":"))
-        # A colon without a value is no pair.
-        named = Relabelling("" if colon and not old else column, old, new)
-        pairs.append((f"--relabel '{pair}'", named))
-    if (path := options.relabel_file) is not None:
-        lines = enumerate(_of_file(path), start=2)
-        pairs += [(f"line {number} of '{path}'", named) for number, named in lines]
-    for source, named in pairs:
-        if not named.column or not named.new:
+        named.append(
+            (f"--relabel '{pair}'", Relabelling("" if colon and not old else column, old, new))
+        )
+    if file is not None:
+        lines = enumerate(_of_file(file), start=2)
+        named += [(f"line {number} of '{file}'", pair) for number, pair in lines]
+    for source, relabelling in named:
+        if not relabelling.column or not relabelling.new:
             remedy = "write COLUMN:VALUE=NEW for a value, COLUMN=NEW for a column, or give a file"
             raise UsageError("Not a pair of names", source, remedy)
-    return [named for _, named in pairs]
+        yield relabelling
 
 
 def _of_file(path: Path) -> list[Relabelling]:
@@ -173,10 +172,12 @@ def _of_file(path: Path) -> list[Relabelling]:
     return [Relabelling(*(cell.strip() for cell in row)) for row in rows]
 
 
-def relabelled(parts: Sequence[Metadata], options: Prepare | Evaluate) -> list[Metadata]:
+def relabelled(
+    parts: Sequence[Metadata], pairs: Sequence[str], file: Path | None
+) -> list[Metadata]:
     """Return metadata with the other names; each must be that of a column or value of a part."""
     joined = list(parts)
-    for pair in _relabellings(options):
+    for pair in _relabellings(pairs, file):
         named = [part for part in joined if pair.column in part.columns]
         if not named:
             known = {name for part in joined for name in part.columns}

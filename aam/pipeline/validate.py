@@ -89,7 +89,8 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     check_groups(column, options.group_column, options.study_column)
     loaded = loaded or _model_of(options)
     facts = loaded.facts
-    (metadata,) = relabelled([read_metadata(options.metadata)], options)
+    described = [read_metadata(options.metadata)]
+    (metadata,) = relabelled(described, options.relabel, options.relabel_file)
     table = TableOptions(
         table=options.table,
         sequences=options.sequences,

@@ -70,7 +70,7 @@ def test_the_folder_has_the_name_of_the_column(
     bench: Bench, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(bench.work)
-    header, *rows = bench.rows
+    _, *rows = bench.rows
     metadata = bench.metadata([["sample-id", "Height(cm)", "Weight"], *(row[:3] for row in rows)])
     files = (bench.good / "table.biom", metadata)
     # A name of which the column is the first word is nearer than one with other letters.
