@@ -49,8 +49,8 @@ def require_inputs(command: ParsedCommand) -> None:
             raise UsageError(cause, evidence, "choose another output")
     inputs = {spec.flag: path for spec, path in command.paths("input")}
     table, metadata = inputs.get("--table"), inputs.get("--metadata")
-    exchanged = table and metadata and _is_of_samples(table) and not _is_of_samples(metadata)
-    if exchanged and os.path.isfile(metadata):
+    both = table is not None and metadata is not None and os.path.isfile(metadata)
+    if both and _is_of_samples(table) and not _is_of_samples(metadata):
         evidence, remedy = f"--table '{table}', --metadata '{metadata}'", "exchange the two"
         raise UsageError("Table and metadata are exchanged", evidence, remedy)
     for spec, path in command.paths("input"):
@@ -179,9 +179,9 @@ def _header(path: Path) -> list[str] | None:
     return None
 
 
-def _is_of_samples(path: Path) -> bool:
+def _is_of_samples(path: Path | None) -> bool:
     """Return whether the rows of a TSV are samples, by the name of its first column."""
-    first = (_header(path) or [""])[0].lower().lstrip("#")
+    first = ((path and _header(path)) or [""])[0].lower().lstrip("#")
     return re.sub(r"[ _-]", "", first) in ("sampleid", "samplename", "sample", "samples")
 
 

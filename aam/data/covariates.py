@@ -21,13 +21,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.groups import CovariateOptions
 from aam.contract.records import AboveZero
 from aam.data.formats.text import number_remedy
-from aam.data.metadata import (
-    LARGEST_NUMBER,
-    Metadata,
-    as_numbers,
-    listed_columns,
-    warn_of_codes,
-)
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, warn_of_codes
 
 UNKNOWN = 0
 """Code of a category that is missing or unknown."""

@@ -285,16 +285,13 @@ def _column(
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
     counts, numbers_N = Counter(known), as_numbers(known)
+    are_numbers = np.isfinite(numbers_N).all() and name not in metadata.categorical
     kind: Literal["numbers", "categories", "names", "one value", "empty"]
     if not known:
         kind, text = "empty", "empty"
     elif len(counts) == 1:
         kind, text = "one value", f"one value only, '{shortened(known[0])}'"
-    elif (
-        np.isfinite(numbers_N).all()
-        and len(counts) > FEW_VALUES
-        and name not in metadata.categorical
-    ):
+    elif are_numbers and len(counts) > FEW_VALUES:
         with np.errstate(over="ignore"):  # of numbers near the largest that exist
             low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"

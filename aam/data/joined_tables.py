@@ -244,24 +244,21 @@ def _compare_regions(
 ) -> None:
     """Refuse tables, or warn of them, whose ASVs begin differently: none of one is in the other."""
     starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
-    for (first, starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
-        common = starts.keys() & second_starts.keys()
+    for (first, first_starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
+        common = first_starts.keys() & second_starts.keys()
         share = max(
             sum(counted[start] for start in common) / max(1, counted.total())
-            for counted in (starts, second_starts)
+            for counted in (first_starts, second_starts)
         )
         if share >= SAME_REGION:
             for here, other in ((first, second), (second, first)):
-                there = starts_K[other]
-                turned = sum(
-                    dna[:PREFIX_LENGTH] not in there and _turned(dna)[:PREFIX_LENGTH] in there
-                    for dna in dna_KF[here]
-                )
-                if turned >= SAME_REGION * len(dna_KF[here]):
+                starts, dnas = starts_K[other], dna_KF[here]
+                unlike = (dna for dna in dnas if dna[:PREFIX_LENGTH] not in starts)
+                turned = sum(_turned(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
+                if turned >= SAME_REGION * len(dnas):
                     warn(
-                        f"{turned} of {len(dna_KF[here])} ASVs of {named[here]} are read in the "
-                        f"other direction than those of {named[other]}, so that they are never "
-                        "joined: give their reverse complement."
+                        f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
+                        f"direction, so that none is in {named[other]}: give their reverse complement."
                     )
             continue
         pair = f"{named[first]} and {named[second]}"

@@ -23,6 +23,7 @@ import csv
 import io
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +41,18 @@ from aam.data.ids import id_remedy
 from aam.data.store import is_store, stored_metadata
 from aam.memory import memory_budget
 
-MISSING = frozenset(
-    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
-    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
-    {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
-    # of Qiita's exports, and of R, pandas, spreadsheets and people.
-    | {"unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
+DOUBTFUL = frozenset(
+    # Of Qiita's exports, and of R, pandas, spreadsheets and people.
+    ("missing", "unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown")
+    + ("-", "--", "?", ".")
 )
+"""Missing values that may also be the name of a class."""
+
+MISSING = DOUBTFUL | {
+    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
+    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/.
+    *("", "not applicable", "not collected", "not provided", "restricted access"),
+}
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
 ID_HEADER = "sample-id"
@@ -330,17 +336,14 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
 
 def warn_of_codes(column: str, values: NDArray[np.float64]) -> None:
     """Warn of numbers far from all others that programs write for missing values, such as -999."""
-    finite = values[np.isfinite(values)]
-    others = finite[~np.isin(finite, _CODES)]
-    if not len(others):
-        return
-    low, high, width = others.min(), others.max(), np.ptp(others)
-    for code, times in zip(
-        *np.unique(finite[np.isin(finite, _CODES)], return_counts=True), strict=True
-    ):
+    is_code, finite = np.isin(values, _CODES), np.isfinite(values)
+    others = values[finite & ~is_code]
+    low, high = (others.min(), others.max()) if len(others) else (-np.inf, np.inf)
+    width = high - low
+    for code, times in Counter(values[is_code].tolist()).items():
         if (code < 0 <= low) or not low - width <= code <= high + width:
             warn(
-                f"'{column}' is {code:g} in {times} of {len(finite)} samples, and {low:g} to "
+                f"'{column}' is {code:g} in {times} of {finite.sum()} samples, and {low:g} to "
                 f"{high:g} in others: if that is a code for a missing value, leave the cells empty."
             )
 

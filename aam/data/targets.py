@@ -25,6 +25,7 @@ from aam.contract.records import AboveZero
 from aam.data.formats.text import number_remedy
 from aam.data.ids import likely_difference
 from aam.data.metadata import (
+    DOUBTFUL,
     LARGEST_NUMBER,
     Metadata,
     as_numbers,
@@ -33,11 +34,6 @@ from aam.data.metadata import (
     rows_where,
     warn_of_codes,
 )
-
-_DOUBTFUL = frozenset(
-    {"missing", "unspecified", "na", "n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
-)
-"""Missing values that a program or a person may also have written for a class."""
 
 _ORDERS = [
     {name: float(rank) for rank, names in enumerate(order) for name in names.split()}
@@ -208,7 +204,7 @@ def _with_value(
             f"No sample has a value in the column '{column}'", counted, "name another column"
         )
     # "none" or "NA" may be the name of a class.
-    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
+    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in DOUBTFUL}
     if doubtful and is_category:
         named = " and ".join(f"'{text}'" for text in doubtful)
         remedy = "name it in --ordinal, or write it otherwise in the metadata"
@@ -277,7 +273,8 @@ def _hint_at_order(column: str, classes: Sequence[str]) -> None:
     names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
     if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
         return
-    for rank in (*(order.get for order in _ORDERS), _start):
+    rank_of: list[Callable[[str], float | None]] = [*(order.get for order in _ORDERS), _start]
+    for rank in rank_of:
         ranks = [(place, name) for name in classes if (place := rank(names[name])) is not None]
         if len(ranks) == len(names):
             order = shlex.quote(",".join(name for _, name in sorted(ranks)))

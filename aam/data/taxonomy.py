@@ -86,11 +86,8 @@ def join_taxonomies(
                 common = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
                 ranks_of[joined] = [rank for rank, _ in common]
                 other = next(iter(pairs[len(common) :]), ())
-                if (
-                    joined in earlier
-                    and len(taxonomies) > 1
-                    and len(named_ranks(";".join(other))) > 1
-                ):
+                both_named = len(named_ranks(";".join(other))) == 2
+                if both_named and joined in earlier and len(taxonomies) > 1:
                     differing.setdefault(joined, other)
     if differing:
         warn(

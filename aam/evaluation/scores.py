@@ -47,6 +47,7 @@ from aam.evaluation.intervals import (
     TITLES,
     ResampledMetrics,
     Score,
+    units_of_two_classes,
 )
 from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
@@ -534,15 +535,11 @@ def _verdict(
             text += f"{100 * LEVEL:.0f} % {fixed(lower, digits)} to {fixed(upper, digits)}, "
             text += f"{folds.units})"
         else:
-            text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
+            few = folds.units
             if metric == "auc":
-                held_out = folds.held_out
-                of_class = (
-                    f"{len(np.unique(held_out.groups[held_out.values == code]))} with '{name}'"
-                    for code, name in enumerate(held_out.classes)
-                )
-                text += f" in each of two classes: {', '.join(of_class)}"
-            text += ")"
+                rarer = units_of_two_classes(model.scored, model.units)
+                few = f"{rarer} of {folds.units} have the rarer class"
+            text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from aam.contract.options.command_line import parse
 from aam.data.formats.tables import open_blocks
-from tests.support.bench import CANNOT_CREATE, DATA, USAGE, Bench
+from tests.support.bench import DATA, USAGE, Bench
 from tests.support.commands import aam
 
 Capture = pytest.CaptureFixture[str]
@@ -79,7 +79,7 @@ def test_the_folder_has_the_name_of_the_column(
     (bench.work / "Height(cm)").mkdir()
     (bench.work / "Height(cm)" / "mine.txt").write_text("mine")
     options = ("--members", "kernel", "--folds", 2)
-    assert aam("train", *files, "Height(cm)", *options) == CANNOT_CREATE
+    assert aam("train", *files, "Height(cm)", *options) == USAGE
     assert "mine.txt" in capsys.readouterr().err
     assert [path.name for path in (bench.work / "Height(cm)").iterdir()] == ["mine.txt"]
     (bench.work / "Height(cm)" / "mine.txt").unlink()

@@ -16,20 +16,13 @@ import os
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aam.contract import run_files
-from aam.contract.errors import (
-    CannotCreate,
-    ConfigurationError,
-    UsageError,
-    first_few,
-    nearest,
-)
+from aam.contract.errors import ConfigurationError, UsageError, first_few, nearest
 from aam.contract.options import (
     SYNONYMS,
     OptionSpec,
@@ -338,19 +331,14 @@ def output_folder(command: str, column: str) -> Path:
     >>> str(output_folder("train", "pH (soil)")), str(output_folder("search", "pH"))
     ('pH (soil)', 'pH-search')
     """
-    folder, remedy = (
-        Path(column if command == "train" else f"{column}-{command}"),
-        "add --output-dir",
-    )
-    if re.fullmatch(r"\.*|[~\-\s].*|.*[/\s]", column) or "/" in column or not column.isprintable():
-        raise UsageError("No folder can have the name of the column", f"'{column}'", remedy)
-    with suppress(OSError):  # its check gives the reason
-        names = [name for name in os.listdir(folder) if not name.startswith(".")]
-        if names and run_files.RECORD not in names and not run_files.recognized(folder):
-            evidence = f"'{folder}' has {first_few(sorted(names))}"
-            raise CannotCreate(
-                "The folder of the column's name holds other files", evidence, remedy
-            )
+    folder, files = Path(column if command == "train" else f"{column}-{command}"), list[str]()
+    is_name = re.fullmatch(r"(?!\.*$)[^~\-\s/]([^/]*[^/\s])?", column) and column.isprintable()
+    if is_name and os.path.isdir(folder) and not run_files.recognized(folder):
+        files = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    if not is_name or (files and run_files.RECORD not in files):
+        evidence = f"'{folder}' has {first_few(files)}" if files else f"'{column}'"
+        cause = "No folder for a run can have the name of the column"
+        raise UsageError(cause, evidence, "add --output-dir")
     return folder
 
 
