@@ -258,7 +258,7 @@ def _compare_regions(
                 if turned >= SAME_REGION * len(dnas):
                     warn(
                         f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
-                        f"direction, so that none is in {named[other]}: give their reverse complement."
+                        f"direction than those of {named[other]}: give their reverse complement."
                     )
             continue
         pair = f"{named[first]} and {named[second]}"

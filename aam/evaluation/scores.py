@@ -735,10 +735,11 @@ def next_step(
     if scores.is_better or (one_class and scores.studies is None):
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
-    named = [word for flag in files for word in (flag, files[flag])]
-    if scores.external is not None and training.keys() == files.keys():
-        words = [word for flag in files for word in (flag, training[flag], flag, files[flag])]
-        words += ["--studies", "training,other", "--output", "both.aam"]
+    named = [word for pair in files.items() for word in pair if word]
+    switches = [flag for flag in files if not files[flag]]
+    if scores.external is not None and {*training, *switches} == files.keys():
+        words = [word for flag in training for word in (flag, training[flag], flag, files[flag])]
+        words += [*switches, "--studies", "training,other", "--output", "both.aam"]
         return "both studies as one", ["aam", "prepare", *words]
     return "what the data allow", ["aam", "inspect", *named, *column]
 

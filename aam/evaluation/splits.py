@@ -442,7 +442,7 @@ def read_studies(
     sizes = Counter(studies)
     if alike := repeated(map(spelling, sizes)):
         warn(f"Studies whose names differ in case or spaces alone: {first_few(alike)}.")
-    if max(sizes.values()) < MIN_UNITS:
+    if max(sizes.values()) < MIN_UNITS and column != STUDY:  # which `aam prepare` wrote
         raise DataError(
             f"The values of '{column}' are no studies: none has the samples for a score",
             f"{len(sizes)} values, of {min(sizes.values())} to {max(sizes.values())} samples; a "
