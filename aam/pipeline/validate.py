@@ -80,7 +80,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
 
     Raises:
         AamError: the output exists, the model has no such target, no sample has a label, all have
-            one, or trained the model; see `load_study`.
+            one number, or trained the model; see `load_study`.
     """
     assert options.model is not None and options.table is not None
     column = options.metadata_column
