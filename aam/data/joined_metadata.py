@@ -275,19 +275,23 @@ def _same_classes(columns_K: Sequence[Mapping[str, StudyColumn]]) -> Iterator[st
         for name, other in sorted(pairs):
             here, there = first[name], second[other]
             one, two = ({spelling(value) for value in side.classes} for side in (here, there))
-            if one and two and (one <= two or two <= one) and not one | two <= _ANSWERS:
+            known = not one | two <= _ANSWERS and _plain(name) != _plain(other)
+            if known and one and two and (one <= two or two <= one):
                 yield (
                     f"Columns '{name}' in '{here.study}' and '{other}' in '{there.study}' have the "
                     f"same classes, {first_few(here.classes)}; --relabel {other}={name} joins them."
                 )
 
 
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
 def _one_name_spelt_differently(studies: Sequence[str], parts: Sequence[Metadata]) -> Iterator[str]:
     spellings: dict[str, dict[str, str]] = {}
     for study, part in zip(studies, parts, strict=True):
         for name in part.columns:
-            plain = re.sub(r"[\W_]+", "", name).lower()
-            spellings.setdefault(plain, {}).setdefault(name, study)
+            spellings.setdefault(_plain(name), {}).setdefault(name, study)
     for names in spellings.values():
         if len(names) > 1:
             shown = ", ".join(f"'{name}' in '{study}'" for name, study in names.items())

@@ -278,7 +278,7 @@ def _hint_at_order(column: str, classes: Sequence[str]) -> None:
         ranks = [(place, name) for name in classes if (place := rank(names[name])) is not None]
         if len(ranks) == len(names):
             order = shlex.quote(",".join(name for _, name in sorted(ranks)))
-            info(f"The classes of '{column}' are ordered: --ordinal {order} predicts their order.")
+            info(f"If the classes of '{column}' have an order, add --ordinal {order}.")
             return
 
 

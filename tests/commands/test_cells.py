@@ -96,7 +96,7 @@ def test_ordered_words_hint_at_the_option(
 ) -> None:
     names = order.split(",")
     hint = target(bench, [names[k % len(names)] for k in range(36)], capsys)
-    assert f"--ordinal {order} " in hint.replace("'", "")
+    assert f"--ordinal {order}." in hint.replace("'", "")
 
 
 @pytest.mark.parametrize("names", [["mix", "six", "fix"], ["low", "high"], ["1a", "2a", "3a"]])
