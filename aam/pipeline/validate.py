@@ -19,7 +19,7 @@ from aam import run_record
 from aam.arrays import F64, Rows
 from aam.console import info, warn
 from aam.contract import run_files
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import flat
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import TableOptions
@@ -91,6 +91,11 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     facts = loaded.facts
     described = [read_metadata(options.metadata)]
     (metadata,) = relabelled(described, options.relabel, options.relabel_file)
+    columns = () if loaded.encoder is None else loaded.encoder.columns
+    # The model reads the file itself.
+    if other := [c for c in columns if metadata.columns.get(c) is not described[0].columns.get(c)]:
+        remedy = "write the names in the metadata"
+        raise UsageError("--relabel with columns that the model reads", first_few(other), remedy)
     table = TableOptions(
         table=options.table,
         sequences=options.sequences,

@@ -266,6 +266,20 @@ def test_a_class_under_another_name_is_refused_with_the_pair(
 
 
 @pytest.mark.medium
+def test_columns_that_the_model_reads_are_not_relabelled(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    args = ("--table", studies / "train.biom", "--metadata", studies / "train.tsv", "--members")
+    more = ("kernel", "--metadata-column", "ph", "--categorical-columns", "site", "--folds", 2)
+    assert aam("train", *args, *more, "--output-dir", tmp_path / "run") == 0
+    for pair, status in (("site:site-1=site-2", UsageError.status), ("subject=person", 0)):
+        output = tmp_path / f"o{status}"
+        given = ("--relabel", pair)
+        assert evaluate(tmp_path / "run", studies, output, *given, column="ph") == status
+        assert output.exists() == (status == 0)
+
+
+@pytest.mark.medium
 def test_a_cohort_of_one_class_has_a_sensitivity_or_specificity(
     studies: Path, tmp_path: Path, capsys: Capture
 ) -> None:
