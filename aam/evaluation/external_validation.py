@@ -252,23 +252,27 @@ def calibration_sentences(lines: Sequence[CalibrationLine], unit: str = "") -> l
     return sentences
 
 
-def of_one_class(scored: ScoredPredictions, units: int) -> str:
-    """State the sensitivity, or specificity, of samples of one class; "" of other samples.
+def exact_proportion(share: float, units: int) -> Score:
+    """Return a proportion of as many observations as there are units, with its exact interval.
 
-    The interval is exact (Clopper and Pearson 1934), of as many observations as there are units.
+    That of Clopper and Pearson (1934); of groups of samples the product need not be whole.
     """
+    right, wrong = share * units, (1 - share) * units
+    lower = float(betaincinv(right, wrong + 1, 0.025)) if right > 0 else 0.0
+    upper = float(betaincinv(right + 1, wrong, 0.975)) if wrong > 0 else 1.0
+    return Score(share, lower, upper)
+
+
+def of_one_class(scored: ScoredPredictions, units: int) -> str:
+    """State the sensitivity, or specificity, of samples of one class; "" of other samples."""
     codes = np.unique(scored.actual)
     if scored.type != "classification" or len(codes) > 1:
         return ""
     right_N = scored.predicted == codes[0]
-    right = float(right_N.mean()) * units
-    wrong = units - right
-    lower = betaincinv(right, wrong + 1, 0.025) if right > 0 else 0.0
-    upper = betaincinv(right + 1, wrong, 0.975) if wrong > 0 else 1.0
     name, of_two = scored.classes[codes[0]], len(scored.classes) == 2
     return (
         f"{'Specificity' if of_two and codes[0] == 0 else 'Sensitivity'} "
-        f"{Score(right / units, float(lower), float(upper)).text()}: {int(right_N.sum())} of "
+        f"{exact_proportion(float(right_N.mean()), units).text()}: {int(right_N.sum())} of "
         f"{len(right_N)} samples, all of the class '{name}', are predicted as '{name}' (95 % exact)"
     )
 

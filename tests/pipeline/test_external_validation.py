@@ -25,7 +25,7 @@ from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
-from aam.evaluation.external_validation import calibration_lines
+from aam.evaluation.external_validation import calibration_lines, exact_proportion
 from aam.evaluation.intervals import Score, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.scores import read as read_scores
@@ -568,3 +568,23 @@ def test_intervals_of_calibration_hold_their_level() -> None:
     slopes, shifts = np.mean(inside[::2]), np.mean(inside[1::2])
     assert 0.9 <= slopes <= 0.99
     assert 0.9 <= shifts <= 0.99
+
+
+@pytest.mark.parametrize(("subjects", "samples", "correlation"), [(30, 1, 0.0), (20, 5, 0.5)])
+def test_the_interval_of_one_class_holds_its_level(
+    subjects: int, samples: int, correlation: float
+) -> None:
+    rng, truth, cohorts = np.random.default_rng(4), 0.8, 1000
+    chances = np.full((cohorts, subjects), truth)
+    if correlation:
+        total = 1 / correlation - 1
+        chances = rng.beta(truth * total, (1 - truth) * total, size=chances.shape)
+    shares = rng.binomial(samples, chances).mean(axis=1) / samples
+
+    def coverage(units: int) -> float:
+        scores = [exact_proportion(share, units) for share in shares.tolist()]
+        return float(np.mean([(s.lower or 0) <= truth <= (s.upper or 0) for s in scores]))
+
+    assert coverage(subjects) > 0.94
+    # Samples of a subject are no independent observations.
+    assert samples == 1 or coverage(subjects * samples) < 0.9
