@@ -296,8 +296,8 @@ class Model:
 
         Raises:
             UsageError: an argument is not of its type or range.
-            DataError: no sample has a label that the model can predict, all have one label, or all
-                trained the model; see `predict`.
+            DataError: no sample has a label that the model can predict, all have one number or
+                rank, or all trained the model; see `predict`.
             CannotCreate: the folder holds a run.
         """
         given = {

@@ -21,7 +21,7 @@ the checksums of all bytes.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class StoreHeader:
         metadata: names of the metadata's columns; None without metadata.
         made_from: name, size and SHA-256 of each file that was read, by option.
         arrays: description of each array, by name.
+        categorical: columns of the metadata that the line #q2:types calls categorical.
     """
 
     format: int
@@ -68,6 +69,7 @@ class StoreHeader:
     metadata: list[str] | None
     made_from: dict[str, dict[str, Any]]
     arrays: dict[str, StoredArray]
+    categorical: list[str] = field(default_factory=list)
 
     @property
     def has_tree(self) -> bool:
@@ -118,8 +120,10 @@ def open_store(path: Path) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny |
     return FeatureTable(*ids, counts), tokens_FL, phylogeny
 
 
-def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]]:
-    """Return the ids of the samples with metadata, and their cells by column."""
+def stored_metadata(
+    path: Path,
+) -> tuple[PackedStrings, dict[str, PackedStrings], frozenset[str]]:
+    """Return the ids of the samples with metadata, their cells by column, categorical columns."""
     header = read_header(path)
     if header.metadata is None:
         remedy = "give the TSV itself, or make the store again with --metadata"
@@ -130,7 +134,7 @@ def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]
         name: PackedStrings(cells, ends[k * len(rows) : (k + 1) * len(rows) + 1])
         for k, name in enumerate(header.metadata)
     }
-    return PackedStrings(ids, ids_ends, rows), columns
+    return PackedStrings(ids, ids_ends, rows), columns, frozenset(header.categorical)
 
 
 def stored_taxa(path: Path) -> dict[str, str]:

@@ -114,7 +114,7 @@ def join_labels(
             f"predicted are {first_few(ids)}, the metadata has {first_few(metadata.ids)}",
             "give the metadata of these samples",
         )
-    labelled = label_samples(metadata, column, ids, classifier, levels)
+    labelled = label_samples(metadata, column, ids, classifier, levels, min_classes=1)
     rows, values = frame.iloc[labelled.rows], labelled.values
     if names := labelled.classes or levels:
         scored = class_predictions(rows, [names[int(code)] for code in values], levels)

@@ -38,6 +38,7 @@ from aam.evaluation.external_validation import (
     ExternalValidation,
     PartScores,
     calibration_sentences,
+    of_one_class,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
@@ -46,6 +47,7 @@ from aam.evaluation.intervals import (
     TITLES,
     ResampledMetrics,
     Score,
+    units_of_two_classes,
 )
 from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
@@ -481,6 +483,10 @@ def _verdict(
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
+    if known := of_one_class(model.scored, folds.held_out_units.number):
+        text = f"{known}, {folds.units}; how the model tells its classes apart is not known."
+        headline = known.partition(":")[0]
+        return Verdict(text, headline, "undecided", metric, units=folds.units)
     # One rounding for the score here, in tables and in tiles: that of its own interval.
     digits = model.score()[metric].digits
     outcome: Outcome
@@ -533,8 +539,11 @@ def _verdict(
             text += f"{100 * LEVEL:.0f} % {fixed(lower, digits)} to {fixed(upper, digits)}, "
             text += f"{folds.units})"
         else:
-            text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
-            text += " in two classes)" if metric == "auc" else ")"
+            few = folds.units
+            if metric == "auc":
+                rarer = units_of_two_classes(model.scored, model.units)
+                few = f"{rarer} of {folds.units} have the rarer class"
+            text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
@@ -726,20 +735,23 @@ def next_step(
     column = ["--metadata-column", scores.column]
     other = ["--table", "TABLE", "--metadata", "METADATA", *column]
     if scores.repeated_samples is not None:
-        return "the same with", ["--group-column", scores.repeated_samples.column]
+        words = ["--group-column", scores.repeated_samples.column]
+        return "the same with", [*words, "--output-dir", f"{model}-grouped"]
     if scores.is_better and scores.divided_studies is not None:
-        words = ["--study-column", scores.divided_studies]
+        words = ["--study-column", scores.divided_studies, "--output-dir", f"{model}-studies"]
         return "for a study that it has not seen, the same with", words
     if scores.is_better and scores.studies is None and scores.external is None:
         words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
         return "in another study", words
-    if scores.is_better:
+    one_class = scores.external is not None and scores.verdict.model is None
+    if scores.is_better or (one_class and scores.studies is None):
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
-    named = [word for flag in files for word in (flag, files[flag])]
-    if scores.external is not None and training.keys() == files.keys():
-        words = [word for flag in files for word in (flag, training[flag], flag, files[flag])]
-        words += ["--studies", "training,other", "--output", "both.aam"]
+    named = [word for pair in files.items() for word in pair if word]
+    switches = [flag for flag in files if not files[flag]]
+    if scores.external is not None and {*training, *switches} == files.keys():
+        words = [word for flag in training for word in (flag, training[flag], flag, files[flag])]
+        words += [*switches, "--studies", "training,other", "--output", "both.aam"]
         return "both studies as one", ["aam", "prepare", *words]
     return "what the data allow", ["aam", "inspect", *named, *column]
 

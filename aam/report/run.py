@@ -21,6 +21,7 @@ from aam.contract.records import EDITED
 from aam.contract.run_files import RECORD, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
+from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
@@ -371,6 +372,9 @@ def choose_colours(
     if path is None or (metadata is None and not columns and not path.exists()):
         return ()
     table = read_metadata(path)
+    if metadata is None:
+        file = run.input_path("--relabel-file")
+        (table,) = relabelled([table], run.option("relabel") or (), Path(file) if file else None)
     group = run.option("group_column")
     is_category = run.option("classifier") or run.option("ordinal")
     columns = listed_columns(columns, table)
