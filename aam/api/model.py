@@ -37,7 +37,7 @@ from aam.contract.files import dump_json, require
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
-from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
+from aam.contract.run_files import COUNTS_ALONE, MODEL, PREDICTIONS, RECORD, REPEATS
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -413,7 +413,7 @@ class Model:
 
             return Results(
                 {} if run.scores is None else asdict(run.scores),
-                table("predictions.tsv", ID_HEADER),
+                table(REPEATS if REPEATS in run.files else PREDICTIONS, ID_HEADER),
                 table("splits.tsv", ID_HEADER),
                 table("importance.tsv", "feature-id"),
                 table("associations.tsv", "feature") if run.associations else None,

@@ -28,6 +28,7 @@ from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
+    MIN_SAMPLES,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -100,7 +101,10 @@ def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
 
     Those that do not exist, of too many samples or equal labels, are left out.
     """
-    tests = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
+    relative = samples.samples.relative
+    if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
+        info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
+    tests = {ASSOCIATED: rank_test(relative, folds.labels)}
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)

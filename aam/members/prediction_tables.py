@@ -79,6 +79,44 @@ def held_out_table(
     return pd.DataFrame(content | predicted)
 
 
+def mean_table(
+    sample_ids: Sequence[str],
+    folds: Folds,
+    predictions_MC: F64,
+    members: Mapping[str, F64],
+    half_widths_M: F64 | None,
+    further: Mapping[str, F64],
+) -> pd.DataFrame:
+    """Build the table with a row for each held-out sample: means over its repeats, their number.
+
+    Fold and repeat, of which a sample has several, are left out; `further` columns are [M].
+    """
+    rows_S, place_M, times_S = np.unique(folds.rows_M, return_inverse=True, return_counts=True)
+
+    def mean(values_MC: F64) -> F64:
+        sums = [np.bincount(place_M, values_M) for values_M in values_MC.T]
+        means_SC: F64 = np.stack(sums, axis=1) / times_S[:, None]
+        return means_SC
+
+    labels = folds.labels.take(rows_S)
+    named = {} if labels.studies is None else {"study": [folds.studies[k] for k in labels.studies]}
+    widths_S = None if half_widths_M is None else mean(half_widths_M[:, None])[:, 0]
+    content = {
+        ID_HEADER: [sample_ids[row] for row in rows_S],
+        **named,
+        "split": folds.part,
+        "actual": label_names(labels.values, labels.classes or labels.levels),
+        **prediction_columns(
+            mean(predictions_MC), labels.classes, labels.levels,
+            {name: mean(values_MC) for name, values_MC in members.items()},
+            widths_S, folds.scale.range,
+        ),
+        **{name: mean(values_M[:, None])[:, 0] for name, values_M in further.items()},
+        "repeats": times_S,
+    }  # fmt: skip
+    return pd.DataFrame(content)
+
+
 def prediction_columns(
     predictions_NC: F64,
     classes: Sequence[str],
@@ -136,13 +174,12 @@ def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "")
 
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
-    parts = []
-    for column, table in tables.items():
-        keys = [name for name in KEYS if name in table]
-        if "fold" not in keys:
-            keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
-        parts.append(table.set_index(keys).add_prefix(f"{column}_"))
-    return pd.concat(parts, axis=1).reset_index()
+    keys = [ID_HEADER]
+    # `split` of new samples is a comparison with the training data.
+    if all("actual" in table for table in tables.values()):
+        keys = [name for name in KEYS if all(name in table for table in tables.values())]
+    parts = (table.set_index(keys).add_prefix(f"{name}_") for name, table in tables.items())
+    return pd.concat(list(parts), axis=1).reset_index()
 
 
 def predict_table(
