@@ -13,8 +13,8 @@
     metadata_cells.npy  metadata_ends.npy                           column after column, packed
     taxa.npy  taxa_ends.npy                taxon of each ASV, packed    if any
 
-Processes that open one store share its pages. Opening finds arrays that are absent, cut off, of
-another type or shape, or whose ends are not in order, without reading counts. A command that reads
+Processes that open one store share its pages. Opening finds arrays that are absent, cut off or of
+another shape, or whose ends are not in order, without reading counts. A command that reads
 the whole study compares the checksums of the arrays first, as `aam prepare --verify` does.
 """
 
@@ -39,16 +39,6 @@ from aam.data.table import FeatureTable, MappedCounts, PackedStrings
 HEADER = "store.json"
 FORMAT = 2
 """Version of the layout above; a store of another one is refused."""
-
-_TYPES = {
-    **dict.fromkeys(("counts", "counts_asvs", "ancestors"), "<i4"),
-    **dict.fromkeys(("reads", "metadata_rows"), "<i8"),
-    "lengths": "<f8",
-}
-"""Types of the arrays besides ends, int64, and letters and tokens, uint8."""
-
-_ENDS = {"metadata_ends": "metadata_cells"}
-"""Arrays of which ends are, if these have another name."""
 
 _PREPARE = "make it again with `aam prepare`"
 _AGAIN = f"copy it again and compare the sizes, or {_PREPARE}"
@@ -169,12 +159,7 @@ def verify(path: Path) -> int:
 
 
 def _map(path: Path, header: StoreHeader, name: str, whole: bool = False) -> NDArray[Any]:
-    """Map an array read-only: pages are read when touched, and shared by processes.
-
-    Args:
-        path, header, name: its place.
-        whole: compare its checksum, which reads it.
-    """
+    """Map an array read-only: pages are read when touched, and shared; of a `whole` one all are."""
     file, expected = path / f"{name}.npy", header.arrays.get(name)
     try:
         # Mapping compares the size of the file with its header, and so finds missing values.
@@ -183,10 +168,9 @@ def _map(path: Path, header: StoreHeader, name: str, whole: bool = False) -> NDA
         raise _refused(file, error) from error
     if expected is None or array.shape != expected.shape:
         raise _damaged(f"'{file}' has the shape {array.shape}")
-    if array.dtype.str != _TYPES.get(name, "<i8" if name.endswith("_ends") else "|u1"):
-        raise _damaged(f"'{file}' has the type {array.dtype}")
     if name.endswith("_ends"):
-        last = header.arrays[_ENDS.get(name, name.removesuffix("_ends"))].shape[0]
+        of = "metadata_cells" if name == "metadata_ends" else name.removesuffix("_ends")
+        last = header.arrays[of].shape[0]
         if not array.size or array[0] or array[-1] != last or (array[1:] < array[:-1]).any():
             raise _damaged(f"'{file}' is not in order from 0 to {last}")
     if name == "reads" and (array < 1).any():

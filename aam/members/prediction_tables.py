@@ -25,6 +25,7 @@ from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import KEYS
 from aam.inference.output_tables import (
     ALONE,
@@ -79,42 +80,19 @@ def held_out_table(
     return pd.DataFrame(content | predicted)
 
 
-def mean_table(
-    sample_ids: Sequence[str],
-    folds: Folds,
-    predictions_MC: F64,
-    members: Mapping[str, F64],
-    half_widths_M: F64 | None,
-    further: Mapping[str, F64],
-) -> pd.DataFrame:
-    """Build the table with a row for each held-out sample: means over its repeats, their number.
-
-    Fold and repeat, of which a sample has several, are left out; `further` columns are [M].
-    """
-    rows_S, place_M, times_S = np.unique(folds.rows_M, return_inverse=True, return_counts=True)
-
-    def mean(values_MC: F64) -> F64:
-        sums = [np.bincount(place_M, values_M) for values_M in values_MC.T]
-        means_SC: F64 = np.stack(sums, axis=1) / times_S[:, None]
-        return means_SC
-
-    labels = folds.labels.take(rows_S)
-    named = {} if labels.studies is None else {"study": [folds.studies[k] for k in labels.studies]}
-    widths_S = None if half_widths_M is None else mean(half_widths_M[:, None])[:, 0]
-    content = {
-        ID_HEADER: [sample_ids[row] for row in rows_S],
-        **named,
-        "split": folds.part,
-        "actual": label_names(labels.values, labels.classes or labels.levels),
-        **prediction_columns(
-            mean(predictions_MC), labels.classes, labels.levels,
-            {name: mean(values_MC) for name, values_MC in members.items()},
-            widths_S, folds.scale.range,
-        ),
-        **{name: mean(values_M[:, None])[:, 0] for name, values_M in further.items()},
-        "repeats": times_S,
-    }  # fmt: skip
-    return pd.DataFrame(content)
+def mean_table(table: pd.DataFrame, labels: Labels, members: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each held-out sample: means over its repeats, and their number."""
+    numbers = {*table.select_dtypes("number")} - {"actual"}  # a mean of equal numbers may round
+    repeats = table.groupby(ID_HEADER, sort=False)
+    columns = [name for name in table if name not in KEYS[:3]]
+    means = repeats.agg({name: "mean" if name in numbers else "first" for name in columns})
+    for prefix in ("", *(f"{name}_" for name in members)):
+        names = labels.classes or ("" if prefix else labels.levels)
+        if names:
+            chances_NC = means[[f"{prefix}p_{name}" for name in names]].to_numpy()
+            codes_N = chances_NC.argmax(axis=1) if labels.classes else median_codes(chances_NC)
+            means[f"{prefix}predicted"] = label_names(codes_N, names)
+    return means.assign(repeats=repeats.size()).reset_index()
 
 
 def prediction_columns(

@@ -147,19 +147,17 @@ def run(
                     for metric, score in model_scores.metrics.items()
                     if score.value is not None
                 }
-                log_scores(options.run, to_plain(options), finals)
                 best = {
                     f"{folds.part}_{name}": score.value
                     for name, score in scores.models[ENSEMBLE].metrics.items()
                 }
                 made["best"] = made.get("best", {}) | best
+                with later_step("scores in the tracker"):
+                    log_scores(options.run, to_plain(options), finals)
             model.save(folder / MODEL)
             with later_step("ordination"):
                 _write_ordination(labelled, result, folder)
-            with later_step("importance of ASVs"):
-                _write_importance(options, labelled, model, result)
-            with later_step("explanations"):
-                _write_explanations(options, labelled, model, result)
+            _write_importance(options, labelled, model, result)
             record.finish(**labelled.facts, **made, members=list(result.members))
             page = write_report_of_run(folder, labelled.study.table) if report else None
     if scores is None:
@@ -241,11 +239,12 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
     folds, combined = result.folds, result.combined
     folder, ids = options.run.output_dir, labelled.study.table.sample_ids
     predicted = combined.predictions_MC, combined.members, combined.half_widths_M
-    further = {k: v for member in result.members.values() for k, v in member.columns.items()}
-    table = held_out_table(ids, folds, *predicted).assign(**further)
+    table = held_out_table(ids, folds, *predicted)
+    for member in result.members.values():
+        table = table.assign(**member.columns)
     if len(np.unique(folds.rows_M)) < len(table):
         write_table(folder / REPEATS, table)
-        table = mean_table(ids, folds, *predicted, further)
+        table = mean_table(table, folds.labels, list(result.members))
     write_table(folder / PREDICTIONS, table)
 
 
@@ -327,39 +326,28 @@ def _scores(
 def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
-    """Write importance.tsv, the ASVs on which the predictions depend, and associations.tsv."""
+    """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
+    folder, ids = options.run.output_dir, labelled.study.table.feature_ids
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    table = importance_table(model, labelled.study, taxa, labelled.covariates)
-    write_table(options.run.output_dir / "importance.tsv", table)
-    if result.folds.study_column is not None:
-        relative = result.samples.samples.relative
-        ids = labelled.study.table.feature_ids
-        agreement = agreement_table(table, relative, ids, result.folds)
+    with later_step("importance of ASVs"):
+        table = importance_table(model, labelled.study, taxa, labelled.covariates)
+        write_table(folder / "importance.tsv", table)
+        agreement = None
+        if result.folds.study_column is not None:
+            relative = result.samples.samples.relative
+            agreement = agreement_table(table, relative, ids, result.folds)
         if agreement is not None:
-            write_table(options.run.output_dir / "associations.tsv", agreement)
+            write_table(folder / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]
-            info(
-                agreement_sentence(
-                    *(asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-                )
-            )
-
-
-def _write_explanations(
-    options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
-) -> None:
-    """Write explanations.tsv, what moved the predictions of some held-out samples."""
-    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    try:
+            columns = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+            info(agreement_sentence(*columns))
+    with later_step("explanations"):
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
-            labelled.study.table.feature_ids, taxa,
+            ids, taxa,
         )  # fmt: skip
-    except DataError as error:  # members of which none divides its predictions
-        info(str(error))
-        return
-    if len(explained):
-        write_table(options.run.output_dir / "explanations.tsv", explained)
+        if len(explained):
+            write_table(folder / "explanations.tsv", explained)
 
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
