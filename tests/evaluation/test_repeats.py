@@ -213,3 +213,5 @@ def test_a_single_split_is_not_repeated(
     words = ("--metadata-column", "ph", "--output-dir", tmp_path / "r", "--folds", 1)
     assert aam("train", *given, *words, "--repeats", 2) == 64
     assert "--folds 2 or more" in capsys.readouterr().err
+    assert aam("train", *given, *words[:4], "--repeats", 10_000_000) == 64
+    assert "give 1 to 1000 for --repeats" in capsys.readouterr().err
