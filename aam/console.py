@@ -261,11 +261,9 @@ def later_step(result: str) -> Iterator[None]:
     """Turn a failure of a step after the training into a warning: it costs its own result alone."""
     try:
         yield
-    except AamError as error:
-        warn(f"No {result}: {error}")
     except Exception as error:
-        reason = f"{type(error).__name__}, {error}"
-        warn(f"No {result}; model and predictions are complete: {reason}")
+        reason = error if isinstance(error, AamError) else f"{type(error).__name__}, {error}"
+        warn(f"No {result}, model and predictions are complete: {reason}")
 
 
 def _level_of_caller() -> int:

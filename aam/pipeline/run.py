@@ -328,7 +328,9 @@ def _write_importance(
 ) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
     folder, ids = options.run.output_dir, labelled.study.table.feature_ids
-    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
+    taxa = None
+    with later_step("names of taxa"):
+        taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     with later_step("importance of ASVs"):
         table = importance_table(model, labelled.study, taxa, labelled.covariates)
         write_table(folder / "importance.tsv", table)

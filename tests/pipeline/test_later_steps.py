@@ -61,7 +61,7 @@ def test_a_failure_costs_its_own_result_alone(
         ("importance of ASVs", "importance of nothing"),
     ]:
         complete = "model and predictions are complete: ZeroDivisionError"
-        assert f"warning: No {result}; {complete}, {reason}" in shown.err
+        assert f"warning: No {result}, {complete}, {reason}" in shown.err
     assert "a guess" in shown.out
     assert not (run / "importance.tsv").exists()
     record = json.loads((run / "run.json").read_text())
@@ -77,6 +77,6 @@ def test_a_training_without_scores_keeps_model_and_predictions(
     words = ("--members", "undefined", "--repeats", 1, "--output-dir", run)
     assert aam("train", *given, *words) == DataError.status
     shown = capsys.readouterr().err
-    assert "warning: No scores; model and predictions are complete: ValueError" in shown
+    assert "warning: No scores, model and predictions are complete: ValueError" in shown
     assert f"The model has no scores: '{run}' has it and predictions" in shown.splitlines()[-1]
     assert len(read(run / "predictions.tsv")) == 60 and (run / "model" / "model.json").exists()
