@@ -88,7 +88,7 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
             info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
         frame = frame[frame["split"] == chosen]
     if "repeats" in frame.columns:
-        info("These predictions are means over repeats, whose scores differ from those of the run.")
+        info(f"These predictions are means over repeats; the run scores those of {REPEATS}.")
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
     repeated = [
         sample
