@@ -81,7 +81,7 @@ class Results(NamedTuple):
             and predicted value, interval or class probabilities, predictions of each member.
         splits: a row for each sample and fold: its part (train, validation, test) and group.
         importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
-            in each fold.
+            in each fold; empty where it failed.
         associations: ASVs and taxa by their association within the studies of `study_column`, by
             feature; None of a single study.
     """
@@ -419,7 +419,7 @@ class Model:
                 {} if run.scores is None else asdict(run.scores),
                 table(REPEATS if REPEATS in run.files else PREDICTIONS, ID_HEADER),
                 table("splits.tsv", ID_HEADER),
-                table("importance.tsv", "feature-id"),
+                table("importance.tsv", "feature-id") if run.importance else pd.DataFrame(),
                 table("associations.tsv", "feature") if run.associations else None,
             )
 

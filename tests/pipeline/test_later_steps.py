@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from aam import AAMRegressor, AamWarning
 from aam.contract.errors import DataError
 from aam.contract.options.commands import options_of
 from aam.contract.options.groups import MEMBERS, MemberEntry
+from aam.data.metadata import read_metadata
 from tests.support.commands import aam, read
 from tests.support.run_folders import make_study
 
@@ -67,6 +70,13 @@ def test_a_failure_costs_its_own_result_alone(
     record = json.loads((run / "run.json").read_text())
     assert {"model", "predictions.tsv", "scores.json", "report.html"} <= {*record["files"]}
     assert aam("predict", *files, "--model", run, "--output", tmp_path / "p.tsv") == 0
+    labels = read_metadata(study / "metadata.tsv")
+    ph = [float(text) for text in labels.values("ph", list(labels.ids))]
+    with pytest.warns(AamWarning, match="No importance of ASVs"):
+        fitted = AAMRegressor(members="failing", repeats=1).fit(
+            study / "table.biom", pd.Series(ph, labels.ids)
+        )
+    assert fitted.importance_.empty and fitted.scores_["verdict"]
 
 
 def test_a_training_without_scores_keeps_model_and_predictions(
