@@ -37,6 +37,7 @@ from aam.api.arguments import (
     metadata_file,
     metadata_ids,
     path_argument,
+    require_paths,
     sequences_in_memory,
     shown,
     taxonomy_file,
@@ -44,7 +45,7 @@ from aam.api.arguments import (
 )
 from aam.api.model import IN_MEMORY, Model, Results, fitted
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import build, flag_of, specs
+from aam.contract.options import build, flag_of, specs, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.preflight import check_run_folder
@@ -203,6 +204,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             if not self.evaluate and self.output_dir is None:
                 options = replace(options, repeats=1)  # without scores there is nothing to average
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
+            require_paths("train", values_of(options) | {"--metadata": path})
             options = resolve(options)
             # A kernel and a forest read no phylogeny, so no ASV is refused for it.
             phylogeny = options.phylogeny if options.uses_network else None

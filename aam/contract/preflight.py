@@ -35,9 +35,14 @@ def require_inputs(command: ParsedCommand) -> None:
 
     Raises:
         MissingInput: names the option and the path.
-        UsageError: two paths are one, an output folder holds an input that it would replace or a
-            file of the study, or an output would replace a file of a run, a model or a study.
+        UsageError: a path is not UTF-8, two paths are one, an output folder holds an input that it
+            would replace or a file of the study, or an output would replace a file of a run, a
+            model or a study.
     """
+    for spec, path in (*command.paths("input"), *command.paths("output")):
+        if (name := str(path).encode(errors="replace").decode()) != str(path):
+            evidence, remedy = f"{spec.flag} '{name}'", "rename it: run records are in UTF-8"
+            raise UsageError("A path that is not UTF-8", evidence, remedy)
     outputs: dict[str, OptionSpec] = {}
     for spec, path in command.paths("output"):
         real = os.path.realpath(path)
@@ -86,7 +91,8 @@ def _check_in_folder(
     """Refuse an input in an output folder that is replaced, or mixed with a study."""
     name = path.relative_to(folder).as_posix()
     mixed = output.field == "output_dir" and spec.flag in _STUDY_FILES and path.parent == folder
-    listed = [] if command.option("--resume-from") is None else run_files.files_of(folder)
+    writes_run = command.command == "evaluate" or command.option("--resume-from") is not None
+    listed = run_files.files_of(folder) if writes_run else []
     of_run = not run_files.not_listed([name], listed)
     # A study of `aam prepare` is replaced as a whole, a run by its list.
     replaced = command.value("--overwrite") and (of_run or command.command == "prepare")

@@ -317,6 +317,10 @@ def mixed_model_test(
         folds: splits and groups, among which labels are shuffled.
     """
     number = len(outputs_NC)
+    weights = sparse.csc_array(log_abundances, dtype=np.float64)
+    q_F, tested = np.ones(weights.shape[1]), np.flatnonzero(np.diff(weights.indptr) >= MIN_SAMPLES)
+    if not len(tested):
+        return q_F
     mean_N = kernel_NN.mean(axis=0)
     values, vectors = np.linalg.eigh(kernel_NN - mean_N - mean_N[:, None] + mean_N.mean())
     kept = values > max(values[-1] * 1e-10, 0)
@@ -332,8 +336,6 @@ def mixed_model_test(
     labels_NX -= labels_NX.mean(axis=0)
     whitened_NX = labels_NX - U @ (shrunk_K[:, None] * (U.T @ labels_NX))
     norms_X = np.sqrt((labels_NX * whitened_NX).sum(axis=0).clip(min=1e-12))
-    weights = sparse.csc_array(log_abundances, dtype=np.float64)
-    tested = np.flatnonzero(np.diff(weights.indptr) >= MIN_SAMPLES)
     columns_TN = sparse.csr_array(weights[:, tested].T)
     squares_T = columns_TN.power(2).sum(axis=1) - number * columns_TN.mean(axis=1) ** 2
     squares_T -= np.square((columns_TN @ U) * np.sqrt(shrunk_K)).sum(axis=1)
@@ -351,12 +353,10 @@ def mixed_model_test(
         q_T[order] = np.minimum.accumulate(ratio[::-1])[::-1].clip(max=1)
         return q_T
 
-    q_F = np.ones(weights.shape[1])
-    if len(tested):
-        q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
-        least_B = np.sort(q_BT[1:].min(axis=1))
-        as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
-        q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
+    q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
+    least_B = np.sort(q_BT[1:].min(axis=1))
+    as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
+    q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
     return q_F
 
 

@@ -8,7 +8,8 @@ AUC, Pearson and Spearman compare samples of the same fold alone, see `aam.evalu
 AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the guess
 has 0.5.
 
-The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
+The held-out predictions themselves are in `predictions.tsv`, of several repeats in
+`predictions-repeats.tsv`, beside means of each sample: `fold`, and `predicted`, `lower`,
 `upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix
 `<member>_`.
 """

@@ -29,6 +29,7 @@ from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
+    MIN_SAMPLES,
     RATE,
     association_sentence,
     mixed_model_test,
@@ -107,8 +108,10 @@ def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) 
     Those that do not exist, of too many samples or equal labels, are left out; for `reads` see
     `rank_test`.
     """
-    tests = {}
-    if (test := rank_test(samples.samples.relative, folds.labels, reads)) is not None:
+    relative, tests = samples.samples.relative, {}
+    if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
+        info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
+    if (test := rank_test(relative, folds.labels, reads)) is not None:
         tests[ASSOCIATED] = test.q_values
         if test.depth:
             tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))

@@ -199,7 +199,8 @@ def check_ids(ids: Sequence[str], what: str) -> None:
     if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
-        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+        named = f"{what}s".replace("ys", "ies").capitalize()
+        raise DataError(f"{named} without an id", str(unnamed), "name them")
     try:
         "\n".join(ids).encode()
     except UnicodeEncodeError as error:
