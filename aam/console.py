@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
-from aam.contract.errors import printable
+from aam.contract.errors import AamError, printable
 from aam.number_format import significant
 
 T = TypeVar("T")
@@ -254,6 +254,16 @@ def warn(message: str) -> None:
     if (rendered := _library.get()) is not None:
         warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
     _print(f"warning: {message}", "yellow")
+
+
+@contextmanager
+def later_step(result: str) -> Iterator[None]:
+    """Turn a failure of a step after the training into a warning: it costs its own result alone."""
+    try:
+        yield
+    except Exception as error:
+        reason = error if isinstance(error, AamError) else f"{type(error).__name__}, {error}"
+        warn(f"No {result}, model and predictions are complete: {reason}")
 
 
 def _level_of_caller() -> int:

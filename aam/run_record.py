@@ -83,10 +83,14 @@ def read(path: Path) -> dict[str, Any]:
     raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
 
 
+DROP_EMPTY = "--drop-empty-samples"
+
+
 def study_files(options: Any) -> dict[str, str]:
-    """Return the files of the study that options name, by flag."""
+    """Return the files of the study that options name, by flag, and --drop-empty-samples as ""."""
     values = values_of(options)
-    return {flag: str(values[flag]) for flag in OF_A_STUDY if values[flag] is not None}
+    files = {flag: str(values[flag]) for flag in OF_A_STUDY if values[flag] is not None}
+    return files | ({DROP_EMPTY: ""} if values[DROP_EMPTY] else {})
 
 
 def recorded_study_files(record: Mapping[str, Any]) -> dict[str, str]:

@@ -45,7 +45,7 @@ def main() -> None:
                 # The same test of samples as if they were independent.
                 ungrouped = replace(folds.labels, groups=np.arange(len(folds.labels.values)))
                 by_samples = rank_test(samples.samples.relative, ungrouped)
-                rates |= {} if by_samples is None else {"by samples": by_samples}
+                rates |= {} if by_samples is None else {"by samples": by_samples.q_values}
                 named[run, with_signal] = [
                     (rates[test] < RATE).sum() if test in rates else 0 for test in tests
                 ]

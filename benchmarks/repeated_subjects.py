@@ -6,8 +6,11 @@ Studies of independent samples have columns that are no subjects: a text that re
 the number of the target in other units or in intervals, days of collection with an effect of the
 batch, a whole number that follows the target, and categories. Studies of subjects have identifiers
 as shuffled whole numbers, dates of birth, names such as 12-4-31 and numbered names; few subjects of
-many samples have the column name `subject`. Simulated communities are log-normal; with --data,
-samples are drawn from real studies: persons of one sample (ravel), infants (ecam), mouths (oral).
+many samples have the column name `subject`. Longitudinal studies have 2 to 60 samples of a subject,
+under a plain name, beside its sex and arm and the day of each sample; others have as many samples
+of a site, a study, an arm, a month or a batch, each of another person, and the persons' sex, age
+and day. Simulated communities are log-normal; with --data, samples are drawn from real studies:
+persons of one sample (ravel), infants (ecam), mouths (oral).
 
 Prints, for each kind of study, the fraction in which a column is named, and of subjects the
 fraction of samples whose nearest community is of the same one.
@@ -42,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="pattern of the kinds of studies")
     parser.add_argument("--data", type=Path, help="folder of ecam, oral and ravel")
     arguments = parser.parse_args()
     kinds: dict[str, Kind] = {
@@ -57,10 +61,24 @@ def main() -> None:
             kinds[f"subjects, sd {sigma}, {form}"] = partial(
                 simulated_subjects, sigma=sigma, form=form
             )
+    for each in (2, 5, 10, 22, 40, 60):
+        for sigma in (0.7, 1.0):
+            kinds[f"longitudinal, sd {sigma}, {each} each"] = partial(
+                longitudinal, each=each, sigma=sigma, subjects=(12, 31)
+            )
+    for each in (10, 22, 40, 60):
+        kinds[f"6 to 11 subjects, sd 1.0, {each} each"] = partial(
+            longitudinal, each=each, sigma=1.0, subjects=(6, 12)
+        )
+    for factor in FACTORS:
+        for naming in ("named", "plain name", "plain name, no sex"):
+            kinds[f"{factor}, {naming}"] = partial(independent_of, factor=factor, naming=naming)
     if arguments.data:
         kinds |= real_studies(arguments.data)
     print(f"{'study':44} named  nearest")
     for number, (kind, study) in enumerate(kinds.items()):
+        if not re.search(arguments.only, kind):
+            continue
         named, hits = [], []
         for replicate in range(arguments.studies):
             found, nearest = study(np.random.default_rng([arguments.seed, number, replicate]))
@@ -133,7 +151,7 @@ def independent(
             "back": [str(40 - int(v / 25)) for v in values_N],
         }
     known = Communities.of(counts, labels)
-    return any(alikeness(*column, known, labels) for column in columns.items()), np.nan
+    return any(alikeness(*column, columns, known, labels) for column in columns.items()), np.nan
 
 
 def _birth(k: int) -> str:
@@ -185,9 +203,75 @@ def subjects_found(
     texts = [FORMS[form](int(order[k])) for k in subject_N]
     known = Communities.of(counts, labels)
     code_R, nearest_R, _ = known.nearest(subject_N, subject_N >= 0, all_samples=False)
-    return alikeness(name, texts, known, labels) > 0, float(np.mean(code_R == nearest_R)) if len(
-        code_R
-    ) else np.nan
+    return alikeness(name, texts, {name: texts}, known, labels) > 0, float(
+        np.mean(code_R == nearest_R)
+    ) if len(code_R) else np.nan
+
+
+PLAIN = ("goat", "llama", "ewe code", "pig", "toddler", "tag", "Woman", "barcode of cow")
+
+
+def longitudinal(
+    rng: np.random.Generator, each: int, sigma: float, subjects: tuple[int, int]
+) -> tuple[bool, float]:
+    """Return whether subjects with a median of `each` samples are named, and no other column."""
+    people = int(rng.integers(*subjects))
+    sizes = rng.integers(max(2, each * 3 // 4), each * 5 // 4 + 1, people)
+    subject_N = np.repeat(np.arange(people), sizes)
+    days = int(sizes.max()) * int(rng.integers(1, 4))
+    day_N = np.concatenate([rng.permutation(days)[:size] for size in sizes])
+    drift_NU = rng.normal(0, 0.5, ASVS) * (day_N[:, None] / days - 0.5)
+    logs_NU = rng.normal(0, sigma, (people, ASVS))[subject_N] + drift_NU
+    counts = communities(rng, logs_NU + rng.normal(0, 1.5, logs_NU.shape))
+    labels = drawn_target(rng, subject_N)
+    if rng.integers(4) == 0:
+        labels = Labels.of(day_N.astype(np.float64), (), None)
+    name, form = str(rng.choice(PLAIN)), list(FORMS)[rng.integers(len(FORMS))]
+    order = rng.permutation(people)
+    columns = {
+        name: [FORMS[form](int(order[k])) for k in subject_N],
+        "sex": ["fm"[k] for k in rng.integers(2, size=people)[subject_N]],
+        "arm": [f"arm {k}" for k in rng.integers(3, size=people)[subject_N]],
+        "age": [str(k) for k in rng.integers(20, 80, people)[subject_N]],
+        "day": [str(k) for k in day_N],
+        "weather": [f"w{k}" for k in rng.integers(14, size=len(day_N))],
+    }
+    known = Communities.of(counts, labels)
+    ratios = {column[0]: alikeness(*column, columns, known, labels) for column in columns.items()}
+    return max(ratios, key=ratios.__getitem__) == name and ratios[name] > 0, np.nan
+
+
+FACTORS: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
+    "sites": ((3, 19), ("site", "body_site", "sample type", "env_biome")),
+    "studies": ((2, 16), ("study", "Project", "cohort", "country")),
+    "arms": ((2, 9), ("arm", "treatment", "diet", "group")),
+    "months": ((12, 13), ("month", "season", "collection month")),
+    "batches": ((4, 25), ("batch", "plate", "sequencing run")),
+}
+"""Numbers and names of what samples of different persons share."""
+
+
+def independent_of(rng: np.random.Generator, factor: str, naming: str) -> tuple[bool, float]:
+    """Return whether a column is named where 6 to 60 persons share a value of a factor."""
+    limits, names = FACTORS[factor]
+    values, each = int(rng.integers(*limits)), int(rng.integers(6, 61))
+    sizes = rng.integers(max(2, each // 2), each * 3 // 2 + 1, values)
+    value_N = np.repeat(np.arange(values), sizes)
+    number, sigma = len(value_N), float(rng.choice([0.4, 0.7, 1.0, 1.5]))
+    logs_NU = rng.normal(0, sigma, (values, ASVS))[value_N]
+    counts = communities(rng, logs_NU + rng.normal(0, 1.5, logs_NU.shape))
+    name = str(rng.choice(names if naming == "named" else PLAIN))
+    columns = {
+        name: [f"v{k}" for k in value_N],
+        "code": [f"c{k}" for k in rng.integers(int(rng.integers(12, 41)), size=number)],
+        "age": [str(k) for k in rng.integers(20, 80, number)],
+        "day": [str(k) for k in rng.integers(int(rng.integers(3, 200)), size=number)],
+    }
+    if naming != "plain name, no sex":
+        columns["sex"] = ["fm"[k] for k in rng.integers(2, size=number)]
+    labels = drawn_target(rng, value_N)
+    known = Communities.of(counts, labels)
+    return any(alikeness(*column, columns, known, labels) for column in columns.items()), np.nan
 
 
 def real_studies(folder: Path) -> dict[str, Kind]:
@@ -226,11 +310,13 @@ def real_studies(folder: Path) -> dict[str, Kind]:
     delivery = metadata["ecam"].values("delivery", ids["ecam"]) == "Vaginal"
     mouths = np.array([(PEOPLE.findall(name) or [""])[0] for name in ids["oral"]])
 
-    def repeated(rng: np.random.Generator, study: str, form: str, few: bool) -> tuple[bool, float]:
+    def repeated(
+        rng: np.random.Generator, study: str, form: str, few: bool, many: bool = False
+    ) -> tuple[bool, float]:
         subjects = infants if study == "ecam" else mouths
         people = np.unique(subjects[subjects != ""])
         chosen = rng.permutation(people)[: 3 if few else int(rng.integers(15, len(people) + 1))]
-        most = 30 if few else int(rng.integers(2, 6))
+        most = 30 if few else int(rng.integers(6, 31)) if many else int(rng.integers(2, 6))
         rows = np.concatenate(
             [rng.permutation(np.flatnonzero(subjects == k))[:most] for k in chosen]
         )
@@ -246,6 +332,9 @@ def real_studies(folder: Path) -> dict[str, Kind]:
     for study in ("ecam", "oral"):
         for form in FORMS:
             kinds[f"{study}, {form}"] = partial(repeated, study=study, form=form, few=False)
+    kinds["ecam, up to 6 to 30 samples each"] = partial(
+        repeated, study="ecam", form="names", few=False, many=True
+    )
     kinds["ecam, 3 infants of up to 30 samples"] = partial(
         repeated, study="ecam", form="names", few=True
     )

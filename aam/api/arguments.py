@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+import os
 import re
 import tempfile
 import typing
@@ -29,9 +30,11 @@ from aam import wings
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
 from aam.contract.options import SYNONYMS, fits, specs
+from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.commands import names, options_of
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import Device, Metric, TableOptions
+from aam.contract.preflight import require_inputs
 from aam.contract.version import __version__
 from aam.data.formats.tables import PARTS, check_ids
 from aam.data.metadata import ID_HEADER, is_id_header
@@ -158,9 +161,28 @@ def arguments(
 
 def path_argument(name: str, value: Any, instead: str) -> Path:
     """Return the path of an argument; `instead` names what it may be besides."""
-    if not isinstance(value, (str, PathLike)):
-        raise UsageError(f"Invalid {name}", shown(value), f"give a path or {instead}")
+    require_type(name, value, (str, PathLike), f"a path or {instead}")
     return Path(value)
+
+
+def require_type(name: str, value: Any, expected: Any, instead: str) -> None:
+    """Refuse an argument that is not of the expected type, or one of several."""
+    if not isinstance(value, expected):
+        raise UsageError(f"Invalid {name}", shown(value), f"give {instead}")
+
+
+def require_paths(command: str, given: Mapping[str, Any]) -> None:
+    """Check paths, flag -> value, as those of a command line, see `preflight.require_inputs`.
+
+    An input that is not there is in memory.
+    """
+    outputs = [spec.flag for spec in options_of(command) if spec.role == "output"]
+    there = {
+        flag: value
+        for flag, value in given.items()
+        if flag in outputs or not isinstance(value, Path) or os.path.exists(value)
+    }
+    require_inputs(ParsedCommand(command, there))
 
 
 def checked_ids(names: Iterable[Any], what: str) -> list[str]:

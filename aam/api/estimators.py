@@ -38,6 +38,7 @@ from aam.api.arguments import (
     metadata_file,
     metadata_ids,
     path_argument,
+    require_paths,
     sequences_in_memory,
     shown,
     taxonomy_file,
@@ -45,7 +46,7 @@ from aam.api.arguments import (
 )
 from aam.api.model import IN_MEMORY, Model, Results, fitted
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import build, flag_of, specs
+from aam.contract.options import build, flag_of, specs, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.preflight import check_run_folder
@@ -70,8 +71,9 @@ _MEANINGS = {
     "`numeric_columns`; `fit` looks for columns that predict the target by themselves.",
     "group_column": "Column of the metadata, or of `obs` of AnnData, whose samples stay on one "
     "side of each split; `groups` of `fit` replaces it.",
-    "positive_class": "The class of two that effects, ROC and calibration are of; None: the last "
-    "of `classes_`, in whose order probabilities stay.",
+    "positive_class": "The class of two that effects, ROC and calibration are of; None: the one "
+    "that is not called control, healthy, no or the like, else the last of `classes_`, in whose "
+    "order probabilities stay.",
     "taxonomy": "Taxon by feature id, for the names of ASVs: a dictionary, a DataFrame with the "
     "column Taxon, or a TSV or .qza file of QIIME 2.",
     "tree": "Rooted phylogeny of the ASVs: Newick, .qza or skbio.TreeNode. UniFrac is computed "
@@ -203,6 +205,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             if not self.evaluate and self.output_dir is None:
                 options = replace(options, repeats=1)  # without scores there is nothing to average
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
+            require_paths("train", values_of(options) | {"--metadata": path})
             options = resolve(options)
             # A kernel and a forest read no phylogeny, so no ASV is refused for it.
             phylogeny = options.phylogeny if options.uses_network else None

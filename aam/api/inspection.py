@@ -16,9 +16,11 @@ from aam.api.arguments import (
     is_anndata,
     metadata_file,
     path_argument,
+    require_paths,
     table_files,
     tree_file,
 )
+from aam.contract.options import values_of
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.conditions import require_consistent
 from aam.data.inspection import inspect as inspect_files
@@ -83,6 +85,7 @@ def inspect(
             **values,
         )
         require_consistent(options)
+        require_paths("inspect", values_of(options))
         if page is not None:
             require_page(page)
         inspection, target = inspect_files(files, options.tree, options.metadata), None

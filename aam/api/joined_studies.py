@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -17,9 +18,11 @@ from aam.api.arguments import (
     Sequences,
     Table,
     arguments,
+    checked_ids,
     is_anndata,
     library_call,
     metadata_file,
+    require_type,
     shown,
     written_table,
 )
@@ -74,20 +77,25 @@ def join_studies(
     >>> table.ids().tolist(), metadata.study.tolist()
     (['a.s1', 'b.s1'], ['a', 'b'])
     """
-    if not isinstance(tables, Mapping):
-        raise UsageError("Invalid tables", shown(tables), "give a dictionary of them by study")
-    for name, given in {"metadata": metadata, "sequences": sequences}.items():
-        if given is not None and {*given} != {*tables}:
-            evidence = f"{first_few(given)} for the studies {first_few(tables)}"
+    given = {"tables": tables, "metadata": metadata, "sequences": sequences, "relabel": relabel}
+    for name, value in given.items():
+        if value is not None or name == "tables":
+            by = "column" if name == "relabel" else "study"
+            require_type(name, value, Mapping, f"a dictionary by {by}")
+        if value is not None and name != "relabel" and {*value} != {*tables}:
+            evidence = f"{first_few(value)} for the studies {first_few(tables)}"
             raise UsageError(f"Not {name} for each study", evidence, "give it by study for all")
-    if metadata is None and tables and all(map(is_anndata, tables.values())):
+    if not tables:
+        raise UsageError("No studies", "tables is empty", "give two or more")
+    names = checked_ids(tables, "study")
+    if metadata is None and all(map(is_anndata, tables.values())):
         metadata = {name: table.obs for name, table in tables.items()}
     values = {"trim_length": trim_length, "drop_empty_samples": drop_empty_samples}
     with library_call("join_studies") as folder:
         paths, fastas, described = [], [], []
-        for name, table in tables.items():
-            # Names of studies may have slashes and spaces, which names of folders may not.
-            of_study = folder / quote(name, safe="")
+        for number, (name, table) in enumerate(tables.items(), start=1):
+            # Any text is the name of a study, but not of a folder: `..`, or one of 300 letters.
+            of_study = folder / f"{number} {quote(names[number - 1], safe='')[:50]}"
             of_study.mkdir()
             path, fasta = written_table(table, (sequences or {}).get(name), of_study)
             paths.append(path)
@@ -104,7 +112,7 @@ def join_studies(
             table=tuple(paths),
             sequences=tuple(fastas),
             metadata=tuple(described),
-            studies=tuple(tables),
+            studies=tuple(names),
             relabel_file=_relabel_file(relabel, folder),
             **arguments(Prepare, values),
         )
@@ -128,8 +136,10 @@ def _relabel_file(
         return None
     rows = [RELABEL_HEADER]
     for column, new in relabel.items():
-        pairs = new.items() if isinstance(new, Mapping) else [("", new)]
-        rows += [(str(column), str(old), str(name)) for old, name in pairs]
+        for old, name in new.items() if isinstance(new, Mapping) else [("", new)]:
+            for text in (column, old, name):
+                require_type("relabel", text, (str, numbers.Real), "text for each name")
+            rows.append((str(column), str(old), str(name)))
     if wrong := [row for row in rows if set("\t\r\n") & set("".join(row))]:
         raise UsageError("Invalid relabel", shown(wrong[0]), "give names of one line without tabs")
     path = folder / "relabel.tsv"
@@ -139,8 +149,8 @@ def _relabel_file(
 
 def _column(values: list[str]) -> pd.Series[float] | list[str | None]:
     """Return the values of a column as numbers if all are, else as text; None is missing."""
-    numbers = as_numbers(values)
+    as_floats = as_numbers(values)
     known = np.array([value != "" for value in values])
-    if known.any() and np.isfinite(numbers[known]).all():
-        return numbers
+    if known.any() and np.isfinite(as_floats[known]).all():
+        return as_floats
     return [value or None for value in values]

@@ -27,17 +27,20 @@ from aam.api.arguments import (
     library_call,
     metadata_file,
     path_argument,
+    require_paths,
+    require_type,
     shown,
     table_files,
     taxonomy_file,
 )
 from aam.contract import run_files
-from aam.contract.errors import DataError, MissingInput, UsageError, nearest
+from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
+from aam.contract.options import values_of
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
-from aam.contract.run_files import COUNTS_ALONE, MODEL, RECORD
+from aam.contract.run_files import COUNTS_ALONE, MODEL, PREDICTIONS, RECORD, REPEATS
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -78,7 +81,7 @@ class Results(NamedTuple):
             and predicted value, interval or class probabilities, predictions of each member.
         splits: a row for each sample and fold: its part (train, validation, test) and group.
         importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
-            in each fold.
+            in each fold; empty where it failed.
         associations: ASVs and taxa by their association within the studies of `study_column`, by
             feature; None of a single study.
     """
@@ -296,8 +299,8 @@ class Model:
 
         Raises:
             UsageError: an argument is not of its type or range.
-            DataError: no sample has a label that the model can predict, all have one label, or all
-                trained the model; see `predict`.
+            DataError: no sample has a label that the model can predict, all have one number or
+                rank, or all trained the model; see `predict`.
             CannotCreate: the folder holds a run.
         """
         given = {
@@ -319,6 +322,7 @@ class Model:
                 device=self.device,
                 **values,
             )
+            require_paths("evaluate", values_of(options))
             scores, predictions = validate(options, trained(self.loaded, self.path))
         return Evaluation(asdict(scores), predictions.set_index(ID_HEADER))
 
@@ -413,9 +417,9 @@ class Model:
 
             return Results(
                 {} if run.scores is None else asdict(run.scores),
-                table("predictions.tsv", ID_HEADER),
+                table(REPEATS if REPEATS in run.files else PREDICTIONS, ID_HEADER),
                 table("splits.tsv", ID_HEADER),
-                table("importance.tsv", "feature-id"),
+                table("importance.tsv", "feature-id") if run.importance else pd.DataFrame(),
                 table("associations.tsv", "feature") if run.associations else None,
             )
 
@@ -440,6 +444,8 @@ class Model:
             if overwrite and kept is not None and kept.resolve() == folder.resolve():
                 return
             check_run_folder(folder, overwrite, resumable=False)
+            paths = {"--model": self.path, "--output": folder, "--overwrite": overwrite}
+            require_paths("evaluate", paths)
             run_files.remove(folder)
             model.save(folder / MODEL)
             record = json.loads(files[RECORD])
@@ -478,6 +484,8 @@ class Model:
             name = "report.html"
             place = page or (Path(name) if self.files else run.folder / name)
             columns = metadata_file(metadata, folder)
+            paths = {"--run-dir": run.folder, "--output": place, "--metadata": columns}
+            require_paths("report", paths)
             write_report(run, place, columns, **values, abundances=self._abundances(run))
             return place
 
@@ -497,6 +505,10 @@ class Model:
         """
         if importance is None:
             return self.plot("importance", unit=unit, ax=ax)
+        arguments(Report, {"unit": unit})
+        require_type("importance", importance, pd.DataFrame, "what `importance` returns")
+        sizes = importance.filter(regex="^(permutation|effect|forest|transformer_effect)")
+        _require_numbers(sizes, "importance")
         texts = importance.reset_index().map(lambda value: "" if pd.isna(value) else str(value))
         effect = f"effect ({unit})" if unit else "effect"
         with drawing_on(ax):
@@ -527,9 +539,11 @@ class Model:
         Raises:
             DataError: `effects` are not those of `explain`, or lack the sample.
         """
-        _require_effects(effects)
-        name = str(effects["sample"].iloc[0] if sample is None else sample)
-        if name not in (known := effects["sample"].unique().tolist()):
+        effects = _checked_effects(effects)
+        # Of a sample without its mean there is no start.
+        known = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
+        name = str(sample) if sample is not None or not known else known[0]
+        if name not in known:
             remedy = nearest(name, known, "give a sample of these effects")
             raise DataError("No effects of this sample", repr(sample), remedy)
         with drawing_on(ax):
@@ -548,8 +562,7 @@ class Model:
         Raises:
             DataError: `effects` are not those of `explain`.
         """
-        _require_effects(effects)
-        shares = None
+        effects, shares = _checked_effects(effects), None
         if table is not None:
             with library_call():
                 read = as_biom(table).norm(axis="sample", inplace=False)
@@ -579,6 +592,8 @@ class Model:
             DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         names = (name, *others)
+        for picture in names:
+            require_type("picture", picture, str, f"one of {', '.join(PICTURES)}")
         if unknown := [picture for picture in names if picture not in PICTURES]:
             remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
             raise UsageError("Invalid picture", repr(unknown[0]), remedy)
@@ -627,10 +642,21 @@ class Model:
         )
 
 
-def _require_effects(effects: pd.DataFrame) -> None:
-    if not {"sample", "feature", "kind", "effect", "unit"} <= {*effects} or effects.empty:
+def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of `explain`, whose names may be numbers in one that was read again."""
+    require_type("effects", effects, pd.DataFrame, "what `explain` returns")
+    texts = ["sample", "feature", "kind", "unit"]
+    if not {*texts, "effect"} <= {*effects} or effects.empty:
         what = f"columns {', '.join(map(str, effects.columns)) or 'none'}"
         raise DataError("No effects of samples", what, "give what `explain` returns")
+    _require_numbers(effects[["effect"]], "effects")
+    return effects.astype(dict.fromkeys(texts, str))
+
+
+def _require_numbers(table: pd.DataFrame, what: str) -> None:
+    if wrong := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
+        remedy = f"give the {what} as this package returns them"
+        raise DataError(f"Columns of the {what} are not numbers", first_few(wrong), remedy)
 
 
 def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
@@ -708,6 +734,10 @@ def load(
     options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
     with library_call():
+        if options.device not in ("auto", "cpu"):
+            from aam.network.numerics.device import choose_device  # PyTorch: 2 CPU-seconds
+
+            choose_device(options)  # also of members that need none
         return Model(path, options, read(path, options), verbose=verbose)
 
 
@@ -750,6 +780,7 @@ def compare(
             if name in named or run.folder == IN_MEMORY:
                 run = dataclasses.replace(run, folder=Path(name))
             runs.append(run)
+        require_paths("compare", {"--output": page})
         compared = compare_runs(runs, page)
     tables = {}
     for table in compared:

@@ -12,8 +12,10 @@ from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.groups import listed
 from aam.contract.run_files import target_folders
+from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
-from aam.data.targets import are_classes
+from aam.data.targets import has_classes
+from aam.evaluation.external_validation import of_one_class
 from aam.evaluation.meta_analysis import resample, score_studies
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
@@ -70,10 +72,11 @@ def run_evaluate(options: Evaluate) -> None:
     if options.output is not None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions, options.metadata_column)
-    metadata = read_metadata(options.metadata)
+    described = [read_metadata(options.metadata)]
+    (metadata,) = relabelled(described, options.relabel, options.relabel_file)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     levels, column = listed(options.ordinal), options.metadata_column
-    words = not levels and are_classes(metadata.columns.get(column, ()))
+    words = not levels and has_classes(metadata, column)
     scored, ids = join_labels(frame, metadata, column, options.classifier or words, levels)
     # Metrics of a column that the model does not predict look like those of a bad model.
     if differing := other_labels(frame, scored, ids):
@@ -95,6 +98,8 @@ def run_evaluate(options: Evaluate) -> None:
     if options.output is not None:
         write_json(options.output, scores)
     show(scores)
+    if known := of_one_class(scored, len({*ids})):
+        info(f"{known}.")
     if studies is not None:
         print_table(studies_table(studies, scored.classes))
     if options.output is not None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import textwrap
-from typing import TYPE_CHECKING
 
 from aam.console import info
 from aam.contract.errors import CannotCreate, UsageError, printable
@@ -27,9 +26,6 @@ from aam.data.simulation import (
 from aam.data.store import is_part, is_store, verify
 from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
-
-if TYPE_CHECKING:
-    pass
 
 MAX_COLUMNS = 60
 """Columns of the metadata up to which `inspect` prints those without a warning."""

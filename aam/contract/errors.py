@@ -142,18 +142,23 @@ def first_few(ids: Iterable[object]) -> str:
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    Near are spellings that have seven of ten letters in common, in this order, and else those that
-    have the name as a whole word, or are one of it. Leading dashes do not count, and - is _.
+    Near are the names that begin with it as a whole word, else spellings that have seven of ten
+    letters in common, in this order, and else those that have the name as a whole word, or are one
+    of it. Leading dashes do not count, and - is _.
 
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
+    >>> nearest("Height", ["Weight", "Height(cm)"], "name one")
+    "did you mean 'Height(cm)'?"
     >>> nearest("--quiet", ["--equal-depth"], "see `aam --help`")
     'see `aam --help`'
     """
     import difflib  # 0.5 ms that only an error costs
 
     plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
-    matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
+    matches = [text for text in spellings if re.match(rf"{re.escape(plain)}[\W_]", text)]
+    if not 0 < len(matches) <= most:
+        matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
     containing = [
         text
         for text in spellings

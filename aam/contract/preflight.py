@@ -10,6 +10,7 @@ import csv
 import gzip
 import itertools
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from aam.contract.files import names_beside
 from aam.contract.options import OptionSpec
 from aam.contract.options.command_line import ParsedCommand
 
-_STUDY_FILES = ("--table", "--metadata", "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
+_STUDY = ("--table", "--metadata")
+_STUDY_FILES = (*_STUDY, "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
 _COLUMNS = ("--metadata-column", "--group-column", "--categorical-columns", "--numeric-columns",
             "--color-by", "--categories", "--by")  # fmt: skip
 _ID_HEADERS = ("#sampleid", "#sample id", "#otuid", "#otu id")
@@ -33,9 +35,14 @@ def require_inputs(command: ParsedCommand) -> None:
 
     Raises:
         MissingInput: names the option and the path.
-        UsageError: two paths are one, an output folder holds an input that it would replace or a
-            file of the study, or an output would replace a file of a run, a model or a study.
+        UsageError: a path is not UTF-8, two paths are one, an output folder holds an input that it
+            would replace or a file of the study, or an output would replace a file of a run, a
+            model or a study.
     """
+    for spec, path in (*command.paths("input"), *command.paths("output")):
+        if (name := str(path).encode(errors="replace").decode()) != str(path):
+            evidence, remedy = f"{spec.flag} '{name}'", "rename it: run records are in UTF-8"
+            raise UsageError("A path that is not UTF-8", evidence, remedy)
     outputs: dict[str, OptionSpec] = {}
     for spec, path in command.paths("output"):
         real = os.path.realpath(path)
@@ -46,6 +53,13 @@ def require_inputs(command: ParsedCommand) -> None:
             evidence = f"{spec.flag} '{path}' is part of {owner}"
             cause = "The output would replace a file of a run, a model or a study"
             raise UsageError(cause, evidence, "choose another output")
+    study = {spec.flag: path for spec, path in command.paths("input") if spec.flag in _STUDY}
+    if [_is_of_samples(path) for path in study.values() if os.path.isfile(path)] == [True, False]:
+        raise UsageError(
+            "Table and metadata are exchanged",
+            ", ".join(f"{flag} '{path}'" for flag, path in study.items()),
+            "exchange the two",
+        )
     for spec, path in command.paths("input"):
         absent = False
         try:
@@ -77,7 +91,8 @@ def _check_in_folder(
     """Refuse an input in an output folder that is replaced, or mixed with a study."""
     name = path.relative_to(folder).as_posix()
     mixed = output.field == "output_dir" and spec.flag in _STUDY_FILES and path.parent == folder
-    listed = [] if command.option("--resume-from") is None else run_files.files_of(folder)
+    writes_run = command.command == "evaluate" or command.option("--resume-from") is not None
+    listed = run_files.files_of(folder) if writes_run else []
     of_run = not run_files.not_listed([name], listed)
     # A study of `aam prepare` is replaced as a whole, a run by its list.
     replaced = command.value("--overwrite") and (of_run or command.command == "prepare")
@@ -130,6 +145,8 @@ def require_columns(command: ParsedCommand) -> None:
         DataError: names the option, and the columns nearest to it.
     """
     metadata = command.value("--metadata")
+    if command.value("--relabel") or command.value("--relabel-file"):
+        return  # columns that the file does not have
     if not isinstance(metadata, Path) or (columns := metadata_columns(metadata)) is None:
         return
     for flag in _COLUMNS:
@@ -151,17 +168,28 @@ def metadata_columns(path: Path) -> list[str] | None:
 
     The reader of the metadata reports what is wrong with such a file.
     """
+    return [name for name in _header(path)[1:] if name] or None
+
+
+def _header(path: Path) -> list[str]:
+    """Read the cells of the header of a TSV, gzipped or not; none if it has none."""
     try:
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
             for row in itertools.islice(csv.reader(lines, dialect="excel-tab", strict=True), 1000):
-                first, *columns = [cell.strip() for cell in row] or [""]
-                is_comment = first.startswith("#") and first.lower() not in _ID_HEADERS
-                if any((first, *columns)) and not is_comment:
-                    return [name for name in columns if name and first] or None
+                cells = [cell.strip() for cell in row] or [""]
+                is_comment = cells[0].startswith("#") and cells[0].lower() not in _ID_HEADERS
+                if any(cells) and not is_comment:
+                    return cells if cells[0] else []
     except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         pass
-    return None
+    return []
+
+
+def _is_of_samples(path: Path) -> bool:
+    """Return whether the rows of a TSV are samples, by the name of its first column."""
+    first = re.sub(r"[# _-]", "", "".join(_header(path)[:1]).lower())
+    return first in ("sampleid", "samplename", "sample", "samples")
 
 
 def check_run_folder(

@@ -28,10 +28,13 @@ MODEL = "model"
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
 
+PREDICTIONS, REPEATS = "predictions.tsv", "predictions-repeats.tsv"
+"""Predictions of the held-out samples: a row for each, and all where repeats predict it again."""
+
 UNIFRAC = "unifrac.tsv"
 """Distances that `aam unifrac` adds to a run, for the report."""
 
-_OF_RUN = (MODEL, "splits.tsv", "predictions.tsv", "scores.json", "importance.tsv",
+_OF_RUN = (MODEL, "splits.tsv", PREDICTIONS, REPEATS, "scores.json", "importance.tsv",
            "associations.tsv", "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
 _OF_NETWORK = ("progress.json", "embeddings.tsv", "mlflow.db", "wandb")
 _OF_FIT = ("checkpoints", "metrics.csv", "tensorboard")

@@ -20,7 +20,8 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.groups import CovariateOptions
 from aam.contract.records import AboveZero
-from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, number_remedy
+from aam.data.formats.text import number_remedy
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, warn_of_codes
 
 UNKNOWN = 0
 """Code of a category that is missing or unknown."""
@@ -238,6 +239,7 @@ def _read(
                 f"{first_few(wrong)}",
                 number_remedy(wrong, "correct them, or name it in --categorical-columns"),
             )
+        warn_of_codes(name, values)
     missing = {name: int((texts[name] == "").sum()) for name in columns}
     if shown := [f"{number} without '{name}'" for name, number in missing.items() if number]:
         warn(

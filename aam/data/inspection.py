@@ -21,7 +21,7 @@ from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.groups import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
 from aam.data.ids import likely_difference
-from aam.data.metadata import Metadata, as_numbers, read_metadata
+from aam.data.metadata import Metadata, as_numbers, read_metadata, warn_of_codes
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
 from aam.data.study import Study, load_table, sum_equal_sequences
@@ -285,12 +285,13 @@ def _column(
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
     counts, numbers_N = Counter(known), as_numbers(known)
+    are_numbers = np.isfinite(numbers_N).all() and name not in metadata.categorical
     kind: Literal["numbers", "categories", "names", "one value", "empty"]
     if not known:
         kind, text = "empty", "empty"
     elif len(counts) == 1:
         kind, text = "one value", f"one value only, '{shortened(known[0])}'"
-    elif np.isfinite(numbers_N).all() and len(counts) > FEW_VALUES:
+    elif are_numbers and len(counts) > FEW_VALUES:
         with np.errstate(over="ignore"):  # of numbers near the largest that exist
             low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"
@@ -306,6 +307,8 @@ def _column(
         missing = len(values) - len(known)
         text += f"; {missing} of {len(values)} missing" if missing else ""
         inspection.fact(name, text)
+    if kind == "numbers":
+        inspection.read(name, lambda: warn_of_codes(name, numbers_N))
     cases = Counter(value.lower() for value in counts)
     if variants := [value for value in counts if cases[value.lower()] > 1]:
         inspection.warn(name, f"values that differ in case alone: {first_few(variants)}")

@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from aam.data.formats.text import decoded
 from aam.data.ids import id_remedy
 from aam.data.joined_tables import study_names
 from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
+from aam.data.targets import spelling
 
 STUDY = "study"
 """Column with the name of each sample's study."""
@@ -40,6 +41,12 @@ UNITS = 5
 
 RELABEL_HEADER = ("column", "value", "new")
 """Columns of --relabel-file."""
+
+_ANSWERS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "0", "1"])
+"""Classes that columns of any meaning have."""
+
+_FREE_TEXT = 4
+"""Words of a value of free text."""
 
 _SHOWN = 8
 """Warnings about columns that are printed; the number of further ones is."""
@@ -82,7 +89,7 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
             # Ids of two tables are in one file only with the prefixes that make them different.
             prefixed = one_for_all and any(name in new_ids for name in read[file].ids)
             parts.append(_of_samples(read[file], ids, options.metadata[file].name, study, prefixed))
-    parts = _relabelled(parts, _relabellings(options))
+    parts = relabelled(parts, options.relabel, options.relabel_file)
     if studies:
         if any(STUDY in part.columns for part in parts):
             info(f"The column '{STUDY}' of the metadata is now '{KEPT_STUDY}'.")
@@ -98,7 +105,8 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
         name: [cell for part in parts for cell in part.columns.get(name, [""] * len(part.ids))]
         for name in names
     }
-    return Metadata(tuple(name for part in parts for name in part.ids), columns)
+    categorical = frozenset().union(*(part.categorical for part in parts))
+    return Metadata(tuple(name for part in parts for name in part.ids), columns, categorical)
 
 
 def _of_samples(
@@ -115,7 +123,8 @@ def _of_samples(
             of_each if prefixed else id_remedy(new_ids, metadata.ids, of_each),
         )
     cells = {name: [cells[row] for row in rows] for name, cells in metadata.columns.items()}
-    return Metadata(tuple(new_ids[metadata.ids[row]] for row in rows), cells)
+    ids = tuple(new_ids[metadata.ids[row]] for row in rows)
+    return Metadata(ids, cells, metadata.categorical)
 
 
 def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
@@ -123,27 +132,31 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
     known = set(part.ids)
     more = [name for name in samples if name not in known]
     ids = (*part.ids, *more)
-    columns = {
-        KEPT_STUDY if name == STUDY else name: [*cells, *[""] * len(more)]
-        for name, cells in part.columns.items()
-    }
-    return Metadata(ids, {STUDY: [study] * len(ids), **columns})
+    part = _with_names(part, Relabelling(STUDY, "", KEPT_STUDY))
+    columns = {name: [*cells, *[""] * len(more)] for name, cells in part.columns.items()}
+    return Metadata(ids, {STUDY: [study] * len(ids), **columns}, part.categorical)
 
 
 # --- other names
 
 
-def _relabellings(options: Prepare) -> list[Relabelling]:
-    """Return what --relabel and --relabel-file give other names."""
-    pairs = []
-    for pair in listed(options.relabel):
+def _relabellings(pairs: Sequence[str], file: Path | None) -> Iterator[Relabelling]:
+    """Yield what --relabel and --relabel-file give other names."""
+    named = []
+    for pair in listed(pairs):
         before, _, new = (part.strip() for part in pair.rpartition("="))
-        column, _, old = (part.strip() for part in before.partition(":"))
-        if not column or not new or (":" in before and not old):
+        column, colon, old = (part.strip() for part in before.partition(":"))
+        named.append(
+            (f"--relabel '{pair}'", Relabelling("" if colon and not old else column, old, new))
+        )
+    if file is not None:
+        lines = enumerate(_of_file(file), start=2)
+        named += [(f"line {number} of '{file}'", pair) for number, pair in lines]
+    for source, relabelling in named:
+        if not relabelling.column or not relabelling.new:
             remedy = "write COLUMN:VALUE=NEW for a value, COLUMN=NEW for a column, or give a file"
-            raise UsageError("Not a pair of names", f"--relabel '{pair}'", remedy)
-        pairs.append(Relabelling(column, old, new))
-    return pairs + ([] if options.relabel_file is None else _of_file(options.relabel_file))
+            raise UsageError("Not a pair of names", source, remedy)
+        yield relabelling
 
 
 def _of_file(path: Path) -> list[Relabelling]:
@@ -159,10 +172,12 @@ def _of_file(path: Path) -> list[Relabelling]:
     return [Relabelling(*(cell.strip() for cell in row)) for row in rows]
 
 
-def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list[Metadata]:
+def relabelled(
+    parts: Sequence[Metadata], pairs: Sequence[str], file: Path | None
+) -> list[Metadata]:
     """Return metadata with the other names; each must be that of a column or value of a part."""
     joined = list(parts)
-    for pair in pairs:
+    for pair in _relabellings(pairs, file):
         named = [part for part in joined if pair.column in part.columns]
         if not named:
             known = {name for part in joined for name in part.columns}
@@ -185,15 +200,17 @@ def _relabelled(parts: Sequence[Metadata], pairs: Sequence[Relabelling]) -> list
 
 
 def _with_names(part: Metadata, pair: Relabelling) -> Metadata:
-    columns = dict(part.columns)
+    columns, categorical = dict(part.columns), part.categorical
     if not pair.old:
-        columns = {pair.new if name == pair.column else name: columns[name] for name in columns}
+        new_name = {name: name for name in columns} | {pair.column: pair.new}
+        columns = {new_name[name]: columns[name] for name in columns}
+        categorical = frozenset(new_name[name] for name in categorical)
     else:
         columns[pair.column] = [
             pair.new if normalized(cell) == normalized(pair.old) else cell
             for cell in columns[pair.column]
         ]
-    return Metadata(part.ids, columns)
+    return Metadata(part.ids, columns, categorical)
 
 
 # --- what does not agree
@@ -212,6 +229,13 @@ class StudyColumn:
         """Whether most values are numbers; a few words among them are mistakes or codes."""
         return 2 * len(self.numbers) > len(self.values)
 
+    @property
+    def classes(self) -> dict[str, None]:
+        """Values that samples share; none of a single value, names of samples, or numbers."""
+        classes = dict.fromkeys(self.values)
+        shared = 2 <= len(classes) <= min(CLASSES, len(self.values) / 2)
+        return classes if shared and (not self.is_numeric or len(classes) == 2) else {}
+
 
 def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
     """Print which columns the studies have in common, and warn of those that do not agree."""
@@ -221,15 +245,10 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
     if names:
         rest = f"; of some: {first_few(partly)}" if partly else ""
         info(f"Metadata columns of every study: {first_few(common)}{rest}.")
-    warnings = list(_one_name_spelt_differently(studies, parts))
+    columns_K = [_columns_of(study, part) for study, part in zip(studies, parts, strict=True)]
+    warnings = [*_one_name_spelt_differently(studies, parts), *_same_classes(columns_K)]
     for name in names:
-        columns = []
-        for study, part in zip(studies, parts, strict=True):
-            if name in part.columns:
-                known = [value for value in part.values(name, part.ids).tolist() if value]
-                numbers = as_numbers(known)
-                columns.append(StudyColumn(study, known, numbers[np.isfinite(numbers)]))
-        columns = [column for column in columns if column.values]
+        columns = [of_study[name] for of_study in columns_K if name in of_study]
         text = _other_kind(columns) or _other_unit(columns) or _other_classes(name, columns)
         if text:
             warnings.append(f"Column '{name}' {text}.")
@@ -239,12 +258,40 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
         warn(f"{len(warnings) - _SHOWN} further columns do not agree between the studies.")
 
 
+def _columns_of(study: str, part: Metadata) -> dict[str, StudyColumn]:
+    """Return the columns of a study that have values."""
+    columns = {}
+    for name in part.columns:
+        if name != STUDY and (known := list(filter(None, part.values(name, part.ids).tolist()))):
+            numbers = as_numbers(known)
+            columns[name] = StudyColumn(study, known, numbers[np.isfinite(numbers)])
+    return columns
+
+
+def _same_classes(columns_K: Sequence[Mapping[str, StudyColumn]]) -> Iterator[str]:
+    """Propose pairs of columns of other names that have the same classes in two studies."""
+    for first, second in combinations(columns_K, 2):
+        pairs = product(first.keys() - second.keys(), second.keys() - first.keys())
+        for name, other in sorted(pairs):
+            here, there = first[name], second[other]
+            one, two = ({spelling(value) for value in side.classes} for side in (here, there))
+            known = not one | two <= _ANSWERS and _plain(name) != _plain(other)
+            if known and one and two and (one <= two or two <= one):
+                yield (
+                    f"Columns '{name}' in '{here.study}' and '{other}' in '{there.study}' have the "
+                    f"same classes, {first_few(here.classes)}; --relabel {other}={name} joins them."
+                )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
 def _one_name_spelt_differently(studies: Sequence[str], parts: Sequence[Metadata]) -> Iterator[str]:
     spellings: dict[str, dict[str, str]] = {}
     for study, part in zip(studies, parts, strict=True):
         for name in part.columns:
-            plain = re.sub(r"[\W_]+", "", name).lower()
-            spellings.setdefault(plain, {}).setdefault(name, study)
+            spellings.setdefault(_plain(name), {}).setdefault(name, study)
     for names in spellings.values():
         if len(names) > 1:
             shown = ", ".join(f"'{name}' in '{study}'" for name, study in names.items())
@@ -281,15 +328,12 @@ def _other_unit(columns: Sequence[StudyColumn]) -> str:
 
 def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
     """Return the classes of studies that each have one that the other lacks; "" if none have."""
-    classes = {column.study: dict.fromkeys(column.values) for column in columns}
-    # A single value describes the study, and names of samples or subjects are no classes.
-    classes = {
-        column.study: classes[column.study]
-        for column in columns
-        if 2 <= len(classes[column.study]) <= min(CLASSES, len(column.values) / 2)
-        and (not column.is_numeric or len(classes[column.study]) == 2)
-    }
+    classes = {column.study: column.classes for column in columns if column.classes}
     for (study, first_classes), (second, second_classes) in combinations(classes.items(), 2):
+        # Free text has no value in common.
+        words = max(len(value.split()) for value in (*first_classes, *second_classes))
+        if words >= _FREE_TEXT and first_classes.keys().isdisjoint(second_classes):
+            continue
         if first_classes.keys() - second_classes.keys() and (
             free := second_classes.keys() - first_classes.keys()
         ):

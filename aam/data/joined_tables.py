@@ -25,6 +25,7 @@ from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
 from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined
+from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
 
@@ -167,7 +168,7 @@ def study_names(options: Prepare) -> tuple[str, ...]:
     if not names:
         return ()
     evidence = f"--studies {','.join(names)} for {tables} tables"
-    if twice := repeated(names):
+    if twice := repeated(name.casefold() for name in names):
         remedy = "give each study a name of its own; join the tables of one study first"
         raise UsageError("Two studies with one name", first_few(twice), remedy)
     if len(names) != tables:
@@ -176,8 +177,9 @@ def study_names(options: Prepare) -> tuple[str, ...]:
     if tables == 1:
         remedy = "give --table once for each study, or leave --studies out"
         raise UsageError("One study alone cannot be joined", evidence, remedy)
-    if wrong := [name for name in names if name.split() != [name]]:
-        raise UsageError("A study's name with spaces", f"'{wrong[0]}'", "give letters and digits")
+    if wrong := [name for name in names if name.split() != [name] or is_missing(name)]:
+        cause = "A study's name with spaces, or that counts as a missing value"
+        raise UsageError(cause, f"'{wrong[0]}'", "give letters and digits")
     return names
 
 
@@ -241,13 +243,22 @@ def _compare_regions(
 ) -> None:
     """Refuse tables, or warn of them, whose ASVs begin differently: none of one is in the other."""
     starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
-    for (first, starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
-        common = starts.keys() & second_starts.keys()
+    for (first, first_starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
+        common = first_starts.keys() & second_starts.keys()
         share = max(
             sum(counted[start] for start in common) / max(1, counted.total())
-            for counted in (starts, second_starts)
+            for counted in (first_starts, second_starts)
         )
         if share >= SAME_REGION:
+            for here, other in ((first, second), (second, first)):
+                starts, dnas = starts_K[other], dna_KF[here]
+                unlike = (dna for dna in dnas if dna[:PREFIX_LENGTH] not in starts)
+                turned = sum(_turned(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
+                if turned >= SAME_REGION * len(dnas):
+                    warn(
+                        f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
+                        f"direction than those of {named[other]}: give their reverse complement."
+                    )
             continue
         pair = f"{named[first]} and {named[second]}"
         evidence = (
@@ -257,6 +268,11 @@ def _compare_regions(
         if refuse:
             raise DataError(f"ASVs of {pair} begin differently", evidence, remedy)
         warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
+
+
+def _turned(dna: str) -> str:
+    """Return the reverse complement."""
+    return dna.translate(_COMPLEMENT)[::-1]
 
 
 def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence[str]) -> str:
@@ -277,7 +293,7 @@ def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence
                 f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
                 f"as a primer, off the start of those of {long}"
             )
-    reversed_F = [dna.translate(_COMPLEMENT)[::-1] for dna in parts[1]]
+    reversed_F = [_turned(dna) for dna in parts[1]]
     if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
         return f"those of {second} are read in the other direction: give their reverse complement"
     return "they are of other regions or primers: cut them to a common part, or keep them apart"

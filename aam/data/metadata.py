@@ -23,6 +23,7 @@ import csv
 import io
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +36,23 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
-from aam.data.formats.text import decoded
+from aam.data.formats.text import decoded, number_remedy
 from aam.data.ids import id_remedy
 from aam.data.store import is_store, stored_metadata
 from aam.memory import memory_budget
 
-MISSING = frozenset(
-    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
-    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
-    {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
-    # of Qiita's exports, and of R, pandas, spreadsheets and people.
-    | {"unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
+DOUBTFUL = frozenset(
+    # Of Qiita's exports, and of R, pandas, spreadsheets and people.
+    ("missing", "unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown")
+    + ("-", "--", "?", ".")
 )
+"""Missing values that may also be the name of a class."""
+
+MISSING = DOUBTFUL | {
+    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
+    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/.
+    *("", "not applicable", "not collected", "not provided", "restricted access"),
+}
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
 ID_HEADER = "sample-id"
@@ -59,6 +65,9 @@ _ID_HEADERS = frozenset(
 
 _OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name"})
 """First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
+
+_CODES = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
+"""Numbers that spreadsheets and statistics programs hold for missing values."""
 
 LARGEST_NUMBER = 1e30
 """Larger numbers overflow in squares and in single precision."""
@@ -100,10 +109,12 @@ class Metadata:
     Attributes:
         ids: n sample names, unique.
         columns: the n cells of each column, by its name; "" for an empty cell.
+        categorical: columns that the line #q2:types calls categorical.
     """
 
     ids: Sequence[str]
     columns: Mapping[str, Sequence[str]]
+    categorical: frozenset[str] = frozenset()
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
         """Return the value of each sample [N], "" where it is missing or the sample has no row.
@@ -188,9 +199,11 @@ def read_metadata(path: Path) -> Metadata:
         cause = f"Duplicated sample ids in the metadata '{path}'"
         raise DataError(cause, first_few(twice), "keep one row of each")
     columns = {name: [row[k] for row in cells_NC] for k, name in enumerate(header[1:])}
+    types = {name: directives.get("types", {}).get(name, "").lower() for name in columns}
     for name, column in columns.items():
-        _check_type(name, column, directives.get("types", {}).get(name, ""), path)
-    return Metadata(tuple(ids), columns)
+        _check_type(name, column, types[name], path)
+    categorical = frozenset(name for name in columns if types[name] == "categorical")
+    return Metadata(tuple(ids), columns, categorical)
 
 
 def _refusal(path: Path, reason: str, remedy: str) -> DataError:
@@ -258,7 +271,7 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
 
 def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> None:
     """Refuse a column of a type that QIIME 2 does not have, or with other values than its type."""
-    kind = stated.lower() or "categorical"
+    kind = stated or "categorical"
     if kind not in ("categorical", "numeric"):
         evidence = f"the column '{name}' is of the type '{kind}'"
         raise _refusal(path, evidence, "write categorical or numeric")
@@ -321,6 +334,20 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([number(text) for text in texts], dtype=np.float64)
 
 
+def warn_of_codes(column: str, values: NDArray[np.float64]) -> None:
+    """Warn of numbers far from all others that programs write for missing values, such as -999."""
+    is_code, finite = np.isin(values, _CODES), np.isfinite(values)
+    others = values[finite & ~is_code]
+    low, high = (others.min(), others.max()) if len(others) else (-np.inf, np.inf)
+    width = high - low
+    for code, times in Counter(values[is_code].tolist()).items():
+        if (code < 0 <= low) or not low - width <= code <= high + width:
+            warn(
+                f"'{column}' is {code:g} in {times} of {finite.sum()} samples, and {low:g} to "
+                f"{high:g} in others: if that is a code for a missing value, leave the cells empty."
+            )
+
+
 def normalized(text: str) -> str:
     """Write a whole number without decimals; other texts stay as they are.
 
@@ -329,17 +356,6 @@ def normalized(text: str) -> str:
     """
     integer = re.fullmatch(r"(-?[0-9]+)\.0*", text)
     return integer[1] if integer else text
-
-
-def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
-    """Return the remedy for values that are not numbers: decimal commas, dates or others."""
-    for pattern, remedy in (
-        (r"\s*[-+]?\d+,\d+\s*", "write decimal points, not commas"),
-        (r"\s*\d+([-/.])\d+\1\d+([ T].*)?", "write dates as numbers, such as days since the first"),
-    ):
-        if all(re.fullmatch(pattern, text) for text in wrong):
-            return remedy
-    return otherwise
 
 
 @dataclass(frozen=True)

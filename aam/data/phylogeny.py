@@ -29,7 +29,7 @@ from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require, user_cache
 from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
-from aam.data.formats.text import binary_format, decoded
+from aam.data.formats.text import check_text
 from aam.data.ids import id_remedy
 from aam.data.sequences import as_dna
 from aam.memory import check_memory, memory_budget
@@ -103,8 +103,7 @@ def read_phylogeny(
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
-    if text.startswith((b"\xff\xfe", b"\xfe\xff")) or binary_format(text):
-        decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is no such text.
+    check_text(text[:4], path, "tree")  # names need not be UTF-8
     nodes = text.count(b",") + text.count(b")") + 1
     _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
     read, cache = None, None

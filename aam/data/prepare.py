@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import info
+from aam.contract.errors import DataError
 from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
@@ -26,7 +27,7 @@ from aam.contract.version import __version__
 from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
-from aam.data.joined_tables import join_tables
+from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
@@ -88,11 +89,18 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     arrays.save("counts_ends", np.concatenate([[0], np.cumsum(kept_richness_N[kept_N])]))
     arrays.save("reads", reads_N[kept_N])
     samples = [table.sample_ids[row] for row in np.flatnonzero(kept_N).tolist()]
+    for study, new_ids in zip(study_names(options), joined.id_of_sample, strict=False):
+        if set(samples).isdisjoint(new_ids.values()):
+            evidence = f"none of its {len(new_ids)} has reads of the ASVs that are kept"
+            raise DataError(f"Study '{study}' has no sample", evidence, "leave out its table")
     arrays.save_strings("samples", samples)
     if metadata is not None:
         arrays.save_metadata(metadata, samples)
     metadata_columns = None if metadata is None else list(metadata.columns)
-    header = StoreHeader(FORMAT, __version__, metadata_columns, _sources(options), arrays.saved)
+    categorical = [] if metadata is None else sorted(metadata.categorical)
+    header = StoreHeader(
+        FORMAT, __version__, metadata_columns, _sources(options), arrays.saved, categorical
+    )
     write_json(folder / HEADER, asdict(header))
     return len(samples), len(columns), entries
 

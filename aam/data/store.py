@@ -13,15 +13,15 @@
     metadata_cells.npy  metadata_ends.npy                           column after column, packed
     taxa.npy  taxa_ends.npy                taxon of each ASV, packed    if any
 
-Opening costs the same for ten samples and ten million, and processes that open one store share its
-pages. It finds arrays that are absent, cut off or of another shape; `aam prepare --verify` compares
-the checksums of all bytes.
+Processes that open one store share its pages. Opening finds arrays that are absent, cut off or of
+another shape, or whose ends are not in order, without reading counts. A command that reads
+the whole study compares the checksums of the arrays first, as `aam prepare --verify` does.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class StoreHeader:
         metadata: names of the metadata's columns; None without metadata.
         made_from: name, size and SHA-256 of each file that was read, by option.
         arrays: description of each array, by name.
+        categorical: columns of the metadata that the line #q2:types calls categorical.
     """
 
     format: int
@@ -68,6 +69,7 @@ class StoreHeader:
     metadata: list[str] | None
     made_from: dict[str, dict[str, Any]]
     arrays: dict[str, StoredArray]
+    categorical: list[str] = field(default_factory=list)
 
     @property
     def has_tree(self) -> bool:
@@ -99,12 +101,17 @@ def read_header(path: Path) -> StoreHeader:
     return header
 
 
-def open_store(path: Path) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny | None]:
-    """Map the table of a store, its ASVs ordered by id, their complete sequences and the tree."""
+def open_store(
+    path: Path, whole: bool = False
+) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny | None]:
+    """Map the table of a store, its ASVs ordered by id, their complete sequences and the tree.
+
+    `whole` compares the checksums: 0.5 CPU-seconds for a GiB, which reading it all takes anyway.
+    """
     header = read_header(path)
 
     def arrays(*names: str) -> list[NDArray[Any]]:
-        return [_map(path, header, name) for name in names]
+        return [_map(path, header, name, whole) for name in names]
 
     (tokens_FL,) = arrays("tokens")
     data, indices, indptr, reads = arrays("counts", "counts_asvs", "counts_ends", "reads")
@@ -118,19 +125,21 @@ def open_store(path: Path) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny |
     return FeatureTable(*ids, counts), tokens_FL, phylogeny
 
 
-def stored_metadata(path: Path) -> tuple[PackedStrings, dict[str, PackedStrings]]:
-    """Return the ids of the samples with metadata, and their cells by column."""
+def stored_metadata(
+    path: Path,
+) -> tuple[PackedStrings, dict[str, PackedStrings], frozenset[str]]:
+    """Return the ids of the samples with metadata, their cells by column, categorical columns."""
     header = read_header(path)
     if header.metadata is None:
         remedy = "give the TSV itself, or make the store again with --metadata"
         raise DataError("The store holds no metadata", f"'{path}'", remedy)
     names = ("samples", "samples_ends", "metadata_rows", "metadata_cells", "metadata_ends")
-    ids, ids_ends, rows, cells, ends = (_map(path, header, name) for name in names)
+    ids, ids_ends, rows, cells, ends = (_map(path, header, name, True) for name in names)
     columns = {
         name: PackedStrings(cells, ends[k * len(rows) : (k + 1) * len(rows) + 1])
         for k, name in enumerate(header.metadata)
     }
-    return PackedStrings(ids, ids_ends, rows), columns
+    return PackedStrings(ids, ids_ends, rows), columns, frozenset(header.categorical)
 
 
 def stored_taxa(path: Path) -> dict[str, str]:
@@ -140,35 +149,38 @@ def stored_taxa(path: Path) -> dict[str, str]:
         remedy = "give the taxonomy itself, or make the store again with --taxonomy"
         raise DataError("The store holds no taxonomy", f"'{path}'", remedy)
     names = ("asvs", "asvs_ends", "taxa", "taxa_ends")
-    ids, ids_ends, taxa, taxa_ends = (_map(path, header, name) for name in names)
+    ids, ids_ends, taxa, taxa_ends = (_map(path, header, name, True) for name in names)
     pairs = zip(PackedStrings(ids, ids_ends), PackedStrings(taxa, taxa_ends), strict=True)
     return {name: taxon for name, taxon in pairs if taxon}
 
 
 def verify(path: Path) -> int:
     """Read every byte and compare the checksums; return the number of files."""
-    arrays = read_header(path).arrays
-    for name, array in track(arrays.items(), "Checksums", len(arrays), "files"):
-        file = path / f"{name}.npy"
-        try:
-            digest = sha256(file)
-        except OSError as error:
-            raise _refused(file, error) from error
-        if digest != array.sha256:
-            raise _damaged(f"'{file}' has another checksum")
-    return len(arrays)
+    header = read_header(path)
+    for name in track(header.arrays, "Checksums", len(header.arrays), "files"):
+        _map(path, header, name, whole=True)
+    return len(header.arrays)
 
 
-def _map(path: Path, header: StoreHeader, name: str) -> NDArray[Any]:
-    """Map an array read-only: pages are read when touched, and shared by processes."""
+def _map(path: Path, header: StoreHeader, name: str, whole: bool = False) -> NDArray[Any]:
+    """Map an array read-only: pages are read when touched, and shared; of a `whole` one all are."""
     file, expected = path / f"{name}.npy", header.arrays.get(name)
     try:
         # Mapping compares the size of the file with its header, and so finds missing values.
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # of a damaged header NumPy raises errors of its parser
         raise _refused(file, error) from error
     if expected is None or array.shape != expected.shape:
         raise _damaged(f"'{file}' has the shape {array.shape}")
+    if name.endswith("_ends"):
+        of = "metadata_cells" if name == "metadata_ends" else name.removesuffix("_ends")
+        last = header.arrays[of].shape[0]
+        if not array.size or array[0] or array[-1] != last or (array[1:] < array[:-1]).any():
+            raise _damaged(f"'{file}' is not in order from 0 to {last}")
+    if name == "reads" and (array < 1).any():
+        raise _damaged(f"'{file}' has a sample without reads")
+    if whole and sha256(file) != expected.sha256:
+        raise _damaged(f"'{file}' has another checksum")
     return np.asarray(array)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,9 @@ def load_study(
     check_store_options(input, None if phylogeny is None else phylogeny.tree)
     matrix = None if phylogeny is None else phylogeny.unifrac_matrix
     with_tree = phylogeny is not None and matrix is None
-    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree))
+    # Other ranks read a part.
+    whole = os.environ.get("RANK", "0") == "0"
+    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree), whole)
     if matrix is None:
         return study
     distances = read_distances(matrix, tuple(study.table.sample_ids), budget)
@@ -197,7 +200,7 @@ def load_table(input: TableOptions) -> FeatureTable:
     """Read only the feature table into memory."""
     if is_store(input.table):
         check_store_options(input, None)
-        table, _, _ = open_store(input.table)
+        table, _, _ = open_store(input.table, whole=True)
         counts = table.counts[np.arange(len(table.sample_ids))]
         return FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
     budget = memory_budget(input.max_memory_gb)
@@ -222,9 +225,9 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
         )
 
 
-def _map_store(origin: StoreOrigin) -> Study:
-    """Memory-map the store and the samples of `origin`."""
-    table, whole_FL, tree = open_store(origin.path)
+def _map_store(origin: StoreOrigin, whole: bool = False) -> Study:
+    """Memory-map the store and the samples of `origin`, see `open_store`."""
+    table, whole_FL, tree = open_store(origin.path, whole)
     tokens_FL = whole_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:
         longer = int((whole_FL[:, origin.max_bp] != PAD).sum())
@@ -259,7 +262,7 @@ def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     path = options.input.table
     if is_store(path):
         check_store_options(options.input, options.tree)
-        table, _, phylogeny = open_store(path)
+        table, _, phylogeny = open_store(path, whole=True)
         if phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
         return table, phylogeny

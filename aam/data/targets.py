@@ -7,6 +7,8 @@ select the same samples.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,21 +22,37 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import TargetOptions, TransformName
 from aam.contract.records import AboveZero
+from aam.data.formats.text import number_remedy
 from aam.data.ids import likely_difference
 from aam.data.metadata import (
+    DOUBTFUL,
     LARGEST_NUMBER,
     Metadata,
     as_numbers,
     is_missing,
     normalized,
-    number_remedy,
     rows_where,
+    warn_of_codes,
 )
 
-_DOUBTFUL = frozenset(
-    {"missing", "unspecified", "na", "n/a", "nan", "none", "null", "unknown", "-", "--", "?", "."}
-)
-"""Missing values that a program or a person may also have written for a class."""
+_ORDERS = [
+    {name: float(rank) for rank, names in enumerate(order) for name in names.split()}
+    for order in (
+        ["verylow", "low", "medium moderate middle mid intermediate normal average", "high",
+         "veryhigh"],
+        ["no absent", "mild", "moderate", "severe"],
+        ["never", "rarely", "occasionally sometimes", "often regularly frequently", "daily always"],
+        ["small", "medium", "large"],
+        ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
+    )
+]  # fmt: skip
+"""Orders of classes: rank by name, without blanks and in lower case."""
+_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|\u2013|to)\d+(?:\.\d+)?|(\+))?")
+_OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
+
+_REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
+_REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
+"""Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10
 _FEW_NUMBERS = 20
@@ -56,29 +74,33 @@ class LabelledSamples:
     classes: tuple[str, ...] = ()
 
 
-def are_classes(cells: Sequence[str]) -> bool:
-    """Return whether the values of a column are words that samples share, as names of classes are.
+def has_classes(metadata: Metadata, column: str) -> bool:
+    """Return whether the values of a column are names of classes, which samples share.
 
-    Single cells that are no numbers, decimal commas, and a word for values below a detection limit
-    are errors in a column of numbers; dates are numbers; ids differ in nearly all samples.
+    They are words, or values of any form in a column that #q2:types calls categorical. Single cells
+    that are no numbers, decimal commas, and a word for values below a detection limit are errors in
+    a column of numbers; dates are numbers; ids differ in nearly all samples.
 
-    >>> are_classes(["sick", "well", "sick", "NA", "well"]), are_classes(["4,5", "5,1", "high"])
+    >>> def of(*cells: str, **types: frozenset[str]) -> bool:
+    ...     return has_classes(Metadata(cells, {"x": cells}, **types), "x")
+    >>> of("sick", "well", "sick", "NA", "well"), of("4,5", "5,1", "high")
     (True, False)
-    >>> are_classes(["low", "low", "low", "4.5", "5.1"]), are_classes(["2024-03-01"] * 3)
+    >>> of("low", "low", "low", "4.5", "5.1"), of(*["2024-03-01"] * 3)
     (False, False)
+    >>> of("1", "2", "1", "2"), of("1", "2", "1", "2", categorical=frozenset({"x"}))
+    (False, True)
     """
-    known = [cell for cell in cells if not is_missing(cell)]
+    known = [cell for cell in metadata.columns.get(column, ()) if not is_missing(cell)]
     counts = Counter(known)
     is_word = {
         cell: bool(np.isnan(number)) and not number_remedy([cell], "")
         for cell, number in zip(counts, as_numbers(list(counts)).tolist(), strict=True)
     }
     # Most of the samples, and most of the different values.
-    return (
-        2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known)
-        and 2 * sum(is_word.values()) > len(counts)
-        and not _as_ids(len(counts), len(known))
-    )
+    are_words = 2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known) and 2 * sum(
+        is_word.values()
+    ) > len(counts)
+    return (are_words or column in metadata.categorical) and not _as_ids(len(counts), len(known))
 
 
 def _as_ids(classes: int, samples: int) -> bool:
@@ -93,14 +115,28 @@ def read_labels(
     inside = rows_where(target.where, metadata, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
+    _hint_at_order(column, labelled.classes)
     if target.positive_class is not None and target.classifier:
         labelled = _positive_last(labelled, column, normalized(target.positive_class))
+    elif len(labelled.classes) == 2:
+        labelled = _positive_last(labelled, column, likely_positive(labelled.classes))
     if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
         warn(
             f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
             "predicted as a number: add --classifier if they are classes."
         )
     return LabelledSamples(inside[labelled.rows], labelled.values, labelled.classes)
+
+
+def likely_positive(classes: Sequence[str]) -> str:
+    """Return the class of two that is no control, else the second.
+
+    >>> likely_positive(["Crohn's disease", "healthy"]), likely_positive(["control", "healthy"])
+    ("Crohn's disease", 'healthy')
+    """
+    words = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
+    first, second = (bool(_REFERENCES & of_class) for of_class in words)
+    return classes[0] if second and not first else classes[1]
 
 
 def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
@@ -122,16 +158,23 @@ def label_samples(
     sample_ids: Sequence[str],
     classifier: bool = False,
     levels: Sequence[str] = (),
+    *,
+    min_classes: int = 2,
+    of_model: str = "",
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why."""
+    """Find the samples with a value in `column`; print how many are left out, and why.
+
+    `of_model` is the remedy for a column of another kind than the target of a model.
+    """
     names = [normalized(level) for level in levels]
-    order = f"--ordinal {','.join(levels)}"
+    order = f"{'the model has' if of_model else '--ordinal'} {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
         remedy = "name each category of the column once, the lowest first"
         raise UsageError("No order of two or more categories", order, remedy)
     rows, labels = _with_value(metadata, column, sample_ids, names, classifier or bool(levels))
     if not classifier and not levels:
-        values = _numbers(column, labels, [sample_ids[row] for row in rows.tolist()])
+        remedy = of_model or "correct them, or add --classifier if it is a category"
+        values = _numbers(column, labels, [sample_ids[row] for row in rows.tolist()], remedy)
         return LabelledSamples(rows, values)
     labels = [normalized(text) for text in labels]
     counts = Counter(labels)
@@ -139,16 +182,17 @@ def label_samples(
         raise DataError(
             f"The column '{column}' has values that the order does not have",
             f"{first_few(unknown)} in {sum(unknown.values())} of {len(labels)} samples, {order}",
-            "add them at their place in the order, or leave the samples out by --where",
+            f"{'--relabel them' if of_model else 'add them at their place in the order'}, or leave "
+            "the samples out by --where",
         )
-    if len(counts) < 2:
+    if len(counts) < (2 if levels else min_classes):
         raise _constant(column, labels)
     if levels:
         if absent := [name for name in names if name not in counts]:
             warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
         _warn_of_single(column, counts)
         return LabelledSamples(rows, encode_labels(labels, names).astype(np.float64))
-    _check_classes(column, counts)
+    _check_classes(column, counts, of_model or "leave out --classifier")
     classes = tuple(sorted(counts))
     return LabelledSamples(rows, encode_labels(labels, classes).astype(np.float64), classes)
 
@@ -177,7 +221,7 @@ def _with_value(
             f"No sample has a value in the column '{column}'", counted, "name another column"
         )
     # "none" or "NA" may be the name of a class.
-    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _DOUBTFUL}
+    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in DOUBTFUL}
     if doubtful and is_category:
         named = " and ".join(f"'{text}'" for text in doubtful)
         remedy = "name it in --ordinal, or write it otherwise in the metadata"
@@ -192,7 +236,7 @@ def spelling(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def _check_classes(column: str, counts: Counter[str]) -> None:
+def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
     """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
     classes, samples = sorted(counts), counts.total()
     are_numbers = not np.isnan(as_numbers(classes)).any()
@@ -201,7 +245,7 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
             raise DataError(
                 f"The column '{column}' is numeric",
                 f"it has {len(classes)} different numbers in {samples} samples",
-                "leave out --classifier",
+                of_numbers,
             )
         if len(classes) == samples:
             raise DataError(
@@ -232,6 +276,29 @@ def _check_classes(column: str, counts: Counter[str]) -> None:
         )
 
 
+def _start(interval: str) -> float | None:
+    """Return where an interval such as <20, 20-40 or >40 begins; None of other names."""
+    match = _INTERVAL.fullmatch(interval)
+    if match is None:
+        return None
+    below, above, number, plus = match.groups()
+    return float(number) + (0.5 if above or plus else 0) - (0.5 if below else 0)
+
+
+def _hint_at_order(column: str, classes: Sequence[str]) -> None:
+    """Print the --ordinal of classes with names such as low and high, I and II, <20 and 20-40."""
+    names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
+    if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
+        return
+    rank_of: list[Callable[[str], float | None]] = [*(order.get for order in _ORDERS), _start]
+    for rank in rank_of:
+        ranks = [(place, name) for name in classes if (place := rank(names[name])) is not None]
+        if len(ranks) == len(names):
+            order = shlex.quote(",".join(name for _, name in sorted(ranks)))
+            info(f"If the classes of '{column}' have an order, add --ordinal {order}.")
+            return
+
+
 def _warn_of_single(column: str, counts: Counter[str]) -> None:
     if single := [name for name in sorted(counts) if counts[name] == 1]:
         warn(
@@ -240,7 +307,7 @@ def _warn_of_single(column: str, counts: Counter[str]) -> None:
         )
 
 
-def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F64:
+def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_words: str) -> F64:
     """Convert the labels of samples to different finite numbers."""
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
@@ -248,7 +315,7 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F6
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
-            number_remedy(wrong, "correct them, or add --classifier if it is a category"),
+            number_remedy(wrong, of_words),
         )
     for what, is_wrong, remedy in (
         ("infinite values", np.isinf(values), "leave these cells empty"),
@@ -263,6 +330,7 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str]) -> F6
             raise DataError(f"The column '{column}' has {what}", evidence, remedy)
     if np.all(values == values[0]):
         raise _constant(column, texts)
+    warn_of_codes(column, values)
     return values
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats.artifact import read_payload
@@ -75,15 +75,25 @@ def join_taxonomies(
     {'ACG': 'd__B; g__A'}
     """
     ranks_of: dict[str, list[str]] = {}
+    differing: dict[str, tuple[str, ...]] = {}  # of two taxonomies, the first ranks that differ
     for number, new_ids in enumerate(id_of_asv):
-        taxa = taxonomies[number % len(taxonomies)]
+        taxa, earlier = taxonomies[number % len(taxonomies)], set(ranks_of)
         require_common(taxa, list(new_ids))
         for name, joined in new_ids.items():
             if name in taxa:
                 ranks = [rank.strip() for rank in taxa[name].split(";")]
-                pairs = zip(ranks, ranks_of.get(joined, ranks), strict=False)
-                common = takewhile(lambda pair: pair[0] == pair[1], pairs)
+                pairs = list(zip(ranks_of.get(joined, ranks), ranks, strict=False))
+                common = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
                 ranks_of[joined] = [rank for rank, _ in common]
+                other = next(iter(pairs[len(common) :]), ())
+                both_named = len(named_ranks(";".join(other))) == 2
+                if both_named and joined in earlier and len(taxonomies) > 1:
+                    differing.setdefault(joined, other)
+    if differing:
+        warn(
+            f"The taxonomies differ for {len(differing)} ASVs, which keep the ranks in common; "
+            f"one is {' and '.join(next(iter(differing.values())))}: name all by one reference."
+        )
     return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}
 
 

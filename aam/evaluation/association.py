@@ -20,6 +20,7 @@ from scipy import sparse
 from scipy.stats import chi2, false_discovery_control, rankdata
 
 from aam.arrays import F64, Codes, Rows
+from aam.data.table import AUTO_FRACTION, NUMPY_LIMIT
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import shuffled_rows
@@ -30,6 +31,9 @@ RATE = 0.1
 ASSOCIATED, CONDITIONAL = "q_associated", "q_conditional"
 """Columns of importance.tsv with the false discovery rates of `rank_test`, `mixed_model_test`."""
 
+EQUAL_DEPTH = "depth_associated"
+"""Column with `RankTest.depth`, where `rank_test` compared samples at equal depth."""
+
 MIN_SAMPLES = 5
 """Samples, or groups, that have an ASV, below which it is not tested."""
 
@@ -39,6 +43,15 @@ SHUFFLED = 200
 _PENALTIES = np.logspace(-5, 1, 25)
 """Ratios of noise and kernel of the mixed model, among which the labels choose."""
 
+DRAWS = 10
+"""Rarefied tables whose rank scores are averaged where samples are compared at equal depth."""
+
+_DEPTH_DIFFERS = 0.05
+"""P of the reads themselves below which samples are compared at equal depth."""
+
+_MOST_LACKING = 0.5
+"""Part of the variance of a draw that the mean of draws lacks at most, which few draws tell."""
+
 _MIN_UNITS = 6
 """Samples, or groups, below which nothing is tested: the statistic has no chi-squared law."""
 
@@ -46,107 +59,15 @@ _CONSTANT = 0.1
 """Share of the variance of the labels within groups, up to which they are those of the groups."""
 
 
-def rank_test(abundances: sparse.csr_array, labels: Labels) -> F64 | None:
-    """Return the false discovery rate at which each ASV is associated with the target, [F].
-
-    Samples of one group are not independent. Where their labels are (nearly) the same, the mean
-    abundance and label of a group are one observation. Where labels vary within groups, samples are
-    ranked and compared within each group, which is a stratum (van Elteren 1960). Of several studies
-    each is a stratum: a difference between studies is no association.
-
-    The statistic is the extended Mantel-Haenszel one with rank scores (Landis, Heyman and Koch
-    1978, doi:10.2307/1402778): without strata that of Kruskal and Wallis (of two classes,
-    Wilcoxon's) or, of numbers and ordered categories, of Spearman's correlation. Q-values are those
-    of Benjamini and Hochberg.
-
-    Args:
-        abundances: relative abundances, [N, F].
-        labels: labels and groups of the N samples.
-
-    Returns:
-        Q-values from 0 to 1; 1 for an ASV of fewer than `MIN_SAMPLES` observations above 0. None
-        of fewer than six observations, or where all labels (of each stratum) are equal.
-
-    >>> rng = np.random.default_rng(0)
-    >>> shares = rng.random((40, 3))
-    >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 40), (), None)
-    >>> (rank_test(sparse.csr_array(shares), labels) < 0.1).tolist()
-    [False, True, False]
-    """
-    sums = _score_sums(abundances, labels)
-    return None if sums is None else sums.q_values
-
-
 @dataclass(frozen=True)
-class StudyAgreement:
-    """Association of F features with a number, ranks or classes in each of K studies.
-
-    Of classes the directions are those of the class whose association is the strongest.
-    """
-
-    class_F: Codes  # code of that class, of two always the second; 0 of a number or ranks
-    z_F: F64  # standard normal without association, of all studies; above 0 it rises
-    p_F: F64  # of `rank_test`
-    q_F: F64
-    z_KF: F64  # the same of each study; NaN where it has too few samples
-
-    @property
-    def studies_F(self) -> Codes:
-        """Number of studies in which each feature is tested."""
-        number_F: Codes = np.isfinite(self.z_KF).sum(axis=0)
-        return number_F
-
-    @property
-    def agreeing_F(self) -> Codes:
-        """Number of studies whose direction is that of all of them."""
-        with np.errstate(invalid="ignore"):
-            agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
-        number_F: Codes = (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
-        return number_F
-
-
-def study_agreement(abundances: sparse.csr_array, labels: Labels) -> StudyAgreement | None:
-    """Test each feature within all studies together, and return its direction in each of them.
-
-    Args:
-        abundances: relative abundances of ASVs or taxa, [N, F].
-        labels: labels, groups and studies of the N samples.
-
-    Returns:
-        None where `rank_test` has none.
-
-    >>> rng = np.random.default_rng(0)
-    >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
-    >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 60), (), None, (), studies)
-    >>> found = study_agreement(sparse.csr_array(shares), labels)
-    >>> int(found.agreeing_F[1]), bool(found.q_F[1] < 0.001)
-    (2, True)
-    """
-    assert labels.studies is not None
-    whole = _score_sums(abundances, labels)
-    if whole is None:
-        return None
-    z_FD = whole.z_FD
-    strongest_F = np.nan_to_num(np.abs(z_FD)).argmax(axis=1)
-    place_F = np.arange(len(z_FD))
-    z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
-    for k, study in enumerate(np.unique(labels.studies)):
-        rows = np.flatnonzero(labels.studies == study)
-        sums = _score_sums(abundances[rows], labels.take(rows))
-        if sums is not None:
-            tested_F = sums.present_F >= MIN_SAMPLES
-            z_KF[k] = np.where(tested_F, sums.z_FD[place_F, strongest_F], np.nan)
-    class_F = strongest_F + (len(labels.classes) == 2)
-    return StudyAgreement(class_F, z_FD[place_F, strongest_F], whole.p_values, whole.q_values, z_KF)
-
-
-@dataclass(frozen=True)
-class _ScoreSums:
-    """Sums of rank scores with the labels, and their covariance without association."""
+class RankTest:
+    """Association of F features with the target: sums of their rank scores with the labels."""
 
     sums_FD: F64
-    covariance_FDD: F64
-    present_F: Codes  # observations in which a feature is above 0
+    covariance_FDD: F64  # of the sums, without association
+    present_F: F64  # observations in which a feature is above 0, at equal depth in the mean
+    # reads to which samples were rarefied, the fewest of any study; 0 where all reads were compared
+    depth: int = 0
 
     @property
     def z_FD(self) -> F64:
@@ -182,9 +103,137 @@ class _ScoreSums:
         return q_F
 
 
-def _score_sums(abundances: sparse.csr_array, labels: Labels) -> _ScoreSums | None:
-    """Sum the rank scores of each feature over all strata; None where there is nothing to test."""
-    units, labels, stratum_N = _observations(sparse.csr_array(abundances, dtype=np.float64), labels)
+def rank_test(
+    abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
+) -> RankTest | None:
+    """Test the association of each of F features with the target.
+
+    Samples of one group are not independent. Where their labels are (nearly) the same, the mean
+    abundance and label of a group are one observation. Where labels vary within groups, samples are
+    ranked and compared within each group, which is a stratum (van Elteren 1960). Of several studies
+    each is a stratum: a difference between studies is no association.
+
+    The statistic is the extended Mantel-Haenszel one with rank scores (Landis, Heyman and Koch
+    1978, doi:10.2307/1402778): without strata that of Kruskal and Wallis (of two classes,
+    Wilcoxon's) or, of numbers and ordered categories, of Spearman's correlation. Q-values are those
+    of Benjamini and Hochberg.
+
+    More reads show more of the rare ASVs, whose ranks rise with them. Where the reads differ with
+    the target (by the same test), samples are compared at equal depth, see `_compare`.
+
+    Args:
+        abundances: relative abundances, [N, F].
+        labels: labels and groups of the N samples.
+        reads: reads of each sample, int64 [N]; None for abundances that are no counts of reads.
+
+    Returns:
+        None of fewer than six observations, or where all labels (of each stratum) are equal.
+
+    >>> rng = np.random.default_rng(0)
+    >>> shares = rng.random((40, 3))
+    >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 40), (), None)
+    >>> (rank_test(sparse.csr_array(shares), labels).q_values < 0.1).tolist()
+    [False, True, False]
+    """
+    if reads is not None:
+        of_depth = _compare(sparse.csr_array(reads[:, None]), labels)
+        if of_depth is not None and of_depth.p_values[0] < _DEPTH_DIFFERS:
+            return _compare(abundances, labels, reads)
+    return _compare(abundances, labels)
+
+
+@dataclass(frozen=True)
+class StudyAgreement:
+    """Association of F features with a number, ranks or classes in each of K studies.
+
+    Of classes the directions are those of the class whose association is the strongest.
+    """
+
+    class_F: Codes  # code of that class, of two always the second; 0 of a number or ranks
+    z_F: F64  # standard normal without association, of all studies; above 0 it rises
+    p_F: F64  # of `rank_test`
+    q_F: F64
+    z_KF: F64  # the same of each study; NaN where it has too few samples
+    depth: int = 0  # see `RankTest`
+
+    @property
+    def studies_F(self) -> Codes:
+        """Number of studies in which each feature is tested."""
+        number_F: Codes = np.isfinite(self.z_KF).sum(axis=0)
+        return number_F
+
+    @property
+    def agreeing_F(self) -> Codes:
+        """Number of studies whose direction is that of all of them."""
+        with np.errstate(invalid="ignore"):
+            agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
+        number_F: Codes = (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
+        return number_F
+
+
+def study_agreement(
+    abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
+) -> StudyAgreement | None:
+    """Test each feature within all studies together, and return its direction in each of them.
+
+    Args:
+        abundances: relative abundances of ASVs or taxa, [N, F].
+        labels: labels, groups and studies of the N samples.
+        reads: see `rank_test`.
+
+    Returns:
+        None where `rank_test` has none.
+
+    >>> rng = np.random.default_rng(0)
+    >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
+    >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 60), (), None, (), studies)
+    >>> found = study_agreement(sparse.csr_array(shares), labels)
+    >>> int(found.agreeing_F[1]), bool(found.q_F[1] < 0.001)
+    (2, True)
+    """
+    assert labels.studies is not None
+    whole = rank_test(abundances, labels, reads)
+    if whole is None:
+        return None
+    reads = reads if whole.depth else None
+    z_FD = whole.z_FD
+    strongest_F = np.nan_to_num(np.abs(z_FD)).argmax(axis=1)
+    place_F = np.arange(len(z_FD))
+    z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
+    for k, study in enumerate(np.unique(labels.studies)):
+        rows = np.flatnonzero(labels.studies == study)
+        of_rows = None if reads is None else reads[rows]
+        of_study = _compare(abundances[rows], labels.take(rows), of_rows)
+        if of_study is not None:
+            tested_F = of_study.present_F >= MIN_SAMPLES
+            z_KF[k] = np.where(tested_F, of_study.z_FD[place_F, strongest_F], np.nan)
+    class_F, z_F = strongest_F + (len(labels.classes) == 2), z_FD[place_F, strongest_F]
+    return StudyAgreement(class_F, z_F, whole.p_values, whole.q_values, z_KF, whole.depth)
+
+
+def _compare(
+    abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
+) -> RankTest | None:
+    """Sum the rank scores of each feature over all strata; None where there is nothing to test.
+
+    With `reads` samples are rarefied to what 95 % of their study have, and scores are the means of
+    `DRAWS` draws. Samples of equal depth are exchangeable, so that without association the sum of
+    a draw has the variance of permuted labels. The mean of draws lacks a part of the variance that
+    these add to each sample; it is subtracted.
+    """
+    table, rng, depth = sparse.csr_array(abundances, dtype=np.float64), np.random.default_rng(0), 0
+    if reads is not None:
+        reads, depth_N = np.minimum(reads, NUMPY_LIMIT - 1), np.zeros_like(reads)
+        study_N = np.zeros_like(reads) if labels.studies is None else labels.studies
+        for study in np.unique(study_N):
+            of_study = study_N == study
+            depth_N[of_study] = np.quantile(reads[of_study], 1 - AUTO_FRACTION, method="lower")
+        rows = np.flatnonzero(reads >= depth_N)
+        table, labels, depth = table[rows], labels.take(rows), int(depth_N.min())
+        entries = np.diff(table.indptr)
+        reads_E, depth_E = reads[rows].repeat(entries), depth_N[rows].repeat(entries)
+        counts_E = np.minimum(np.rint(table.data * reads_E).astype(np.int64), reads_E)
+    group_N, labels, stratum_N = _observations(labels)
     size_S = np.bincount(stratum_N)
     outputs_ND = labels.outputs_NC if labels.classes else _ranks(labels.values, stratum_N)
     mean_SD = np.stack([np.bincount(stratum_N, y) for y in outputs_ND.T], axis=1) / size_S[:, None]
@@ -197,8 +246,37 @@ def _score_sums(abundances: sparse.csr_array, labels: Labels) -> _ScoreSums | No
     products_ND2 = (centred_ND[:, :, None] * centred_ND[:, None, :]).reshape(len(centred_ND), -1)
     labels_SD2 = np.stack([np.bincount(stratum_N, y) for y in products_ND2.T], axis=1)
 
+    draws = DRAWS if depth else 1
+    scores = squares = sparse.csr_array((table.shape[1], len(stratum_N)))
+    variance, present_F = sparse.csr_array((table.shape[1], len(size_S))), np.zeros(table.shape[1])
+    for _ in range(draws):
+        units, size_I = table, np.bincount(group_N)
+        if depth:
+            drawn_E = rng.hypergeometric(counts_E, reads_E - counts_E, depth_E).astype(np.float64)
+            units = sparse.csr_array((drawn_E, table.indices, table.indptr), table.shape, copy=True)
+            units.eliminate_zeros()
+        if len(size_I) < len(group_N):
+            mean = (1 / size_I[group_N], (group_N, np.arange(len(group_N))))
+            units = sparse.csr_array(sparse.csr_array(mean) @ units)
+        of_draw, variance_of_draw = _rank_scores(units, stratum_N)
+        scores, squares = scores + of_draw, squares + of_draw.power(2)
+        variance = variance + variance_of_draw
+        present_F += np.bincount(units.indices, minlength=len(present_F)) / draws
+    shape = len(present_F), *[centred_ND.shape[1]] * 2
+    covariance_FDD = ((variance / draws) @ labels_SD2).reshape(shape)
+    if depth:
+        # (1 - 1 / draws) times the variance between draws, which has draws - 1 degrees of freedom.
+        lacking = (squares - scores.power(2) / draws) / draws
+        lacking_F = lacking @ np.square(centred_ND).sum(axis=1)
+        part_F = lacking_F / np.maximum(np.trace(covariance_FDD, 0, 1, 2), 1e-300)
+        covariance_FDD *= 1 - part_F.clip(max=_MOST_LACKING)[:, None, None]
+    return RankTest((scores / draws) @ centred_ND, covariance_FDD, present_F, depth)
+
+
+def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_array, ...]:
+    """Return scores of observations above those of zeros, [F, N], and their variance, [F, S]."""
     # Ranks of the entries of each pair of an ASV and a stratum; zeros have the lowest, shared rank.
-    entries = units.tocoo()
+    size_S, entries, shape = np.bincount(stratum_N), units.tocoo(), units.shape
     pair_P, pair_E = np.unique(
         entries.col.astype(np.int64) * len(size_S) + stratum_N[entries.row], return_inverse=True
     )
@@ -211,17 +289,12 @@ def _score_sums(abundances: sparse.csr_array, labels: Labels) -> _ScoreSums | No
     zero_P = ((zeros_P + 1) / 2 - middle_P) / (size_P + 1)
     squares_P = np.bincount(pair_E, centred_E**2, len(pair_P)) + zeros_P * zero_P**2
     # The labels of a stratum sum to 0, so that the ranks of zeros may be subtracted everywhere.
-    shape = units.shape
     scores = sparse.csr_array((centred_E - zero_P[pair_E], (entries.col, entries.row)), shape[::-1])
-    sums_FD = scores @ centred_ND
     variance = sparse.csr_array(
         (squares_P / np.maximum(size_P - 1, 1), (pair_P // len(size_S), pair_P % len(size_S))),
         (shape[1], len(size_S)),
     )
-    covariance_FDD = (variance @ labels_SD2).reshape(shape[1], *[centred_ND.shape[1]] * 2)
-
-    present_F = np.bincount(entries.col, minlength=shape[1])
-    return _ScoreSums(sums_FD, covariance_FDD, present_F)
+    return scores, variance
 
 
 def mixed_model_test(
@@ -244,6 +317,10 @@ def mixed_model_test(
         folds: splits and groups, among which labels are shuffled.
     """
     number = len(outputs_NC)
+    weights = sparse.csc_array(log_abundances, dtype=np.float64)
+    q_F, tested = np.ones(weights.shape[1]), np.flatnonzero(np.diff(weights.indptr) >= MIN_SAMPLES)
+    if not len(tested):
+        return q_F
     mean_N = kernel_NN.mean(axis=0)
     values, vectors = np.linalg.eigh(kernel_NN - mean_N - mean_N[:, None] + mean_N.mean())
     kept = values > max(values[-1] * 1e-10, 0)
@@ -259,8 +336,6 @@ def mixed_model_test(
     labels_NX -= labels_NX.mean(axis=0)
     whitened_NX = labels_NX - U @ (shrunk_K[:, None] * (U.T @ labels_NX))
     norms_X = np.sqrt((labels_NX * whitened_NX).sum(axis=0).clip(min=1e-12))
-    weights = sparse.csc_array(log_abundances, dtype=np.float64)
-    tested = np.flatnonzero(np.diff(weights.indptr) >= MIN_SAMPLES)
     columns_TN = sparse.csr_array(weights[:, tested].T)
     squares_T = columns_TN.power(2).sum(axis=1) - number * columns_TN.mean(axis=1) ** 2
     squares_T -= np.square((columns_TN @ U) * np.sqrt(shrunk_K)).sum(axis=1)
@@ -278,28 +353,34 @@ def mixed_model_test(
         q_T[order] = np.minimum.accumulate(ratio[::-1])[::-1].clip(max=1)
         return q_T
 
-    q_F = np.ones(weights.shape[1])
-    if len(tested):
-        q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
-        least_B = np.sort(q_BT[1:].min(axis=1))
-        as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
-        q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
+    q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
+    least_B = np.sort(q_BT[1:].min(axis=1))
+    as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
+    q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
     return q_F
 
 
-def association_sentence(q_values_U: Mapping[str, F64], target: str) -> str:
+def association_sentence(q_values_U: Mapping[str, F64], target: str, better: bool) -> str:
     """Return how many of U ASVs are associated with the target, by the tests that exist.
 
-    >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age")
+    `better` tells whether the model is shown to be better than a guess.
+
+    >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age", better=True)
     "Associated with 'age' (rank test, by groups if any, q < 0.1): 2 of 3 ASVs."
     """
     number = {name: int((q_U < RATE).sum()) for name, q_U in q_values_U.items()}
     parts = []
     if ASSOCIATED in number:
-        parts.append(
+        text = (
             f"Associated with '{target}' (rank test, by groups if any, q < {RATE}): "
-            f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs."
+            f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs"
         )
+        if EQUAL_DEPTH in number:
+            text += f", at equal depth, since the sequencing depth differs with '{target}'"
+        if better and not number[ASSOCIATED]:
+            text += "; a model also reads ASVs that are most abundant at middle values, or only "
+            text += "tell something together"
+        parts.append(f"{text}.")
     if CONDITIONAL in number:
         parts.append(
             f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."
@@ -307,7 +388,9 @@ def association_sentence(q_values_U: Mapping[str, F64], target: str) -> str:
     return " ".join(parts)
 
 
-def agreement_sentence(q_F: F64, studies_F: Codes, agreeing_F: Codes) -> str:
+def agreement_sentence(
+    q_F: F64, studies_F: Codes, agreeing_F: Codes, at_equal_depth: bool = False
+) -> str:
     """Return how many features are associated, and how many of these in all studies that have them.
 
     >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
@@ -315,34 +398,32 @@ def agreement_sentence(q_F: F64, studies_F: Codes, agreeing_F: Codes) -> str:
     """
     found_F = q_F < RATE
     number = int((found_F & (agreeing_F == studies_F)).sum())
+    how = ", at equal depth" if at_equal_depth else ""
     return (
-        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}), "
-        f"{number} of them in one direction in each."
+        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}"
+        f"{how}), {number} of them in one direction in each."
     )
 
 
-def _observations(
-    abundances: sparse.csr_array, labels: Labels
-) -> tuple[sparse.csr_array, Labels, Rows]:
-    """Return abundances, labels and strata of the observations: groups, or samples in groups."""
+def _observations(labels: Labels) -> tuple[Rows, Labels, Rows]:
+    """Return the observation of each sample, a group or itself, and their labels and strata."""
     study_N = np.zeros(len(labels.groups), dtype=np.int64)
     if labels.studies is not None:
         study_N = labels.studies
     # A subject in two studies is two groups.
     pairs_2N, group_N = np.unique([study_N, labels.groups], axis=1, return_inverse=True)
-    number, size_I = len(group_N), np.bincount(group_N)
+    each_N, size_I = np.arange(len(group_N)), np.bincount(group_N)
     stratum_N = np.unique(study_N, return_inverse=True)[1].astype(np.int64)
-    if len(size_I) == number:
-        return abundances, labels, stratum_N
+    if len(size_I) == len(group_N):
+        return each_N, labels, stratum_N
     outputs_NC = labels.outputs_NC
     mean_IC = np.stack([np.bincount(group_N, y) for y in outputs_NC.T], axis=1) / size_I[:, None]
     within = np.square(outputs_NC - mean_IC[group_N]).sum()
     if within > _CONSTANT * np.square(outputs_NC - outputs_NC.mean(axis=0)).sum():
-        return abundances, labels, group_N
-    mean = sparse.csr_array((1 / size_I[group_N], (group_N, np.arange(number))))
+        return each_N, labels, group_N
     values_I = mean_IC.argmax(axis=1).astype(np.float64) if labels.classes else mean_IC[:, 0]
     return (
-        sparse.csr_array(mean @ abundances),
+        group_N,
         Labels.of(values_I, labels.classes, None, labels.levels),
         np.unique(pairs_2N[0], return_inverse=True)[1].astype(np.int64),
     )

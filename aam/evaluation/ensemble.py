@@ -219,8 +219,9 @@ def combine_members(
     calibrated_MC = np.empty_like(mean_MC)
     for fold in np.unique(folds.fold_M):
         # Fitted to the sample itself, a temperature would make its score too good: it comes from
-        # other folds of the same partition. One for each fold keeps the order of its samples, which
-        # a score compares; a single split has no other folds and stays as it is.
+        # other folds of the same partition. One for each fold keeps the order of two classes, by
+        # which a score compares its samples; of more the order may change, and the score is that
+        # of the calibrated probabilities. A single split has no other folds and stays as it is.
         inside = folds.fold_M == fold
         same = folds.repeat_M == folds.repeat_M[inside][0]
         outside = np.flatnonzero(~inside & same)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import betaincinv, expit, logit
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import SMALLEST
@@ -250,6 +250,31 @@ def calibration_sentences(lines: Sequence[CalibrationLine], unit: str = "") -> l
         slopes = (f"{line.slope.text()} in {line.study}" for line in lines if line.name == name)
         sentences.append(f"{_start(name)}, slope (1 is ideal): {', '.join(slopes)}.")
     return sentences
+
+
+def exact_proportion(share: float, units: int) -> Score:
+    """Return a proportion of as many observations as there are units, with its exact interval.
+
+    That of Clopper and Pearson (1934); of groups of samples the product need not be whole.
+    """
+    right, wrong = share * units, (1 - share) * units
+    lower = float(betaincinv(right, wrong + 1, 0.025)) if right > 0 else 0.0
+    upper = float(betaincinv(right + 1, wrong, 0.975)) if wrong > 0 else 1.0
+    return Score(share, lower, upper)
+
+
+def of_one_class(scored: ScoredPredictions, units: int) -> str:
+    """State the sensitivity, or specificity, of samples of one class; "" of other samples."""
+    codes = np.unique(scored.actual)
+    if scored.type != "classification" or len(codes) > 1:
+        return ""
+    right_N = scored.predicted == codes[0]
+    name, of_two = scored.classes[codes[0]], len(scored.classes) == 2
+    return (
+        f"{'Specificity' if of_two and codes[0] == 0 else 'Sensitivity'} "
+        f"{exact_proportion(float(right_N.mean()), units).text()}: {int(right_N.sum())} of "
+        f"{len(right_N)} samples, all of the class '{name}', are predicted as '{name}' (95 % exact)"
+    )
 
 
 def _start(name: str) -> str:

@@ -299,7 +299,7 @@ class ResampledMetrics:
         """Return the interval of a metric on its scale."""
         units = self.units.number
         if name == "auc":
-            units = _units_of_two_classes(self.scored, self.units)
+            units = units_of_two_classes(self.scored, self.units)
         value, replicates_Z = self.whole[name], self.replicates[name]
         return jackknife_interval(
             value, replicates_Z, self.units.effective, METRICS[name].scale, units
@@ -314,13 +314,13 @@ def resample_metrics(
     replicates = {
         name: units.replicates(partial(metric, scored)) for name, metric in metrics.items()
     }
-    if "auc" in metrics and _units_of_two_classes(scored, units) < MIN_UNITS:
+    if "auc" in metrics and units_of_two_classes(scored, units) < MIN_UNITS:
         replicates["auc"] = np.empty(0)
     whole = {name: value_of(metric, scored) for name, metric in metrics.items()}
     return ResampledMetrics(scored, units, whole, replicates)
 
 
-def _units_of_two_classes(scored: ScoredPredictions, units: Units) -> int:
+def units_of_two_classes(scored: ScoredPredictions, units: Units) -> int:
     """Return the units of the second of the classes by their units, of two the rarer one.
 
     They decide the error of an AUC.

@@ -165,6 +165,7 @@ class StudyScore:
     predicted_mean: float | None
     better: bool  # whether the first metric is above that of a guess beyond noise
     left_out: str = ""  # why it has no part in the summary; "" where it has
+    constant: bool = False  # whether all its samples have the same prediction
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,8 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
         means = float(scored.actual.mean()), float(scored.predicted.mean())
     elif len(scored.classes) == 2 and scored.probabilities is not None:
         means = float(scored.actual.mean()), float(scored.probabilities[:, 1].mean())
-    return StudyScore(name, len(scored.actual), units, metrics, *means, better, left_out)
+    number, constant = len(scored.actual), scored.is_constant
+    return StudyScore(name, number, units, metrics, *means, better, left_out, constant)
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:

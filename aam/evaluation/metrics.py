@@ -91,6 +91,13 @@ class ScoredPredictions:
             return np.zeros(len(self.actual), dtype=np.int64)
         return np.unique(self.folds, return_inverse=True)[1].astype(np.int64)
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether all samples of each fold have the same prediction, up to rounding."""
+        values_NC = self.predicted[:, None] if self.probabilities is None else self.probabilities
+        ranges = (np.ptp(values_NC[self.fold_N == k], axis=0).max() for k in np.unique(self.fold_N))
+        return bool(max(ranges, default=0) <= 1e-9 * np.abs(values_NC).max(initial=0))
+
     def take(self, rows: Codes) -> ScoredPredictions:
         """Return the samples at `rows` (int [m])."""
         return ScoredPredictions(

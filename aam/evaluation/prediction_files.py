@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from aam.console import info
 from aam.contract.errors import DataError, first_few
+from aam.contract.run_files import PREDICTIONS, REPEATS, files_of
 from aam.data.formats.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
 from aam.data.targets import encode_labels, label_samples
@@ -35,12 +36,16 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     Training rows are left out, and validation rows too if there are test rows; a line is printed.
 
     Args:
-        path: TSV file of `aam predict`, or `predictions.tsv` of a run folder.
+        path: TSV file of `aam predict`, or `predictions.tsv` of a run folder, in place of which the
+            predictions of each repeat are read if there are several.
         target: name of the target in a file of several, whose columns `TARGET_predicted`, ... are
             read; "" if there is one.
     """
     import pandas as pd
 
+    if path.name == PREDICTIONS and REPEATS in files_of(path.parent):
+        path = path.with_name(REPEATS)
+        info(f"Scored as in the run: the predictions of each repeat, '{path}'.")
     header, rows = read_rows(path, "predictions file")
     frame = pd.DataFrame(rows, columns=header, dtype=str)
     prefix = f"{target}_"
@@ -82,6 +87,8 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         if rest:
             info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
         frame = frame[frame["split"] == chosen]
+    if "repeats" in frame.columns:
+        info(f"These predictions are means over repeats; the run scores those of {REPEATS}.")
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
     repeated = [
         sample
@@ -114,7 +121,7 @@ def join_labels(
             f"predicted are {first_few(ids)}, the metadata has {first_few(metadata.ids)}",
             "give the metadata of these samples",
         )
-    labelled = label_samples(metadata, column, ids, classifier, levels)
+    labelled = label_samples(metadata, column, ids, classifier, levels, min_classes=1)
     rows, values = frame.iloc[labelled.rows], labelled.values
     if names := labelled.classes or levels:
         scored = class_predictions(rows, [names[int(code)] for code in values], levels)

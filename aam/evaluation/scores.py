@@ -8,7 +8,8 @@ AUC, Pearson and Spearman compare samples of the same fold alone, see `aam.evalu
 AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the guess
 has 0.5.
 
-The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
+The held-out predictions themselves are in `predictions.tsv`, of several repeats in
+`predictions-repeats.tsv`, beside means of each sample: `fold`, and `predicted`, `lower`,
 `upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix
 `<member>_`.
 """
@@ -38,6 +39,7 @@ from aam.evaluation.external_validation import (
     ExternalValidation,
     PartScores,
     calibration_sentences,
+    of_one_class,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
@@ -46,6 +48,7 @@ from aam.evaluation.intervals import (
     TITLES,
     ResampledMetrics,
     Score,
+    units_of_two_classes,
 )
 from aam.evaluation.learning_curve import LearningCurve
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
@@ -310,12 +313,14 @@ def evaluate(
     Returns:
         The scores, without those of inputs, depth, learning curve and confounders.
     """
-    labels = folds.labels
+    labels, members = folds.labels, combined.members
+    if len(members) == 1:  # the model itself, calibrated
+        members = dict.fromkeys(members, combined.predictions_MC)
     drawn = {
         name: folds.drawn(predictions_MC)
         for name, predictions_MC in (
             (ENSEMBLE, combined.predictions_MC),
-            *combined.members.items(),
+            *members.items(),
             (GUESS, folds.dummy_MC),
         )
     }
@@ -346,7 +351,7 @@ def evaluate(
             float(log_loss(codes_M, after_MC, labels=names)),
             float(log_loss(codes_M, before_MC, labels=names)),
         )
-    compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
+    compared = (ENSEMBLE, *members) if len(members) > 1 else ()
     return Scores(
         verdict=(
             _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated, divided_studies)
@@ -424,6 +429,8 @@ def _verdict_over_studies(
             left_out.setdefault(study.left_out, []).append(study.study)
         named = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
         reasons.append(f"not in the summary: {', '.join(named)}")
+    if constant := [study.study for study in included if study.constant]:
+        reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
     value, lower, upper = (
         (None, None, None)
         if summary is None
@@ -477,6 +484,10 @@ def _verdict(
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
+    if known := of_one_class(model.scored, folds.held_out_units.number):
+        text = f"{known}, {folds.units}; how the model tells its classes apart is not known."
+        headline = known.partition(":")[0]
+        return Verdict(text, headline, "undecided", metric, units=folds.units)
     # One rounding for the score here, in tables and in tiles: that of its own interval.
     digits = model.score()[metric].digits
     outcome: Outcome
@@ -529,12 +540,17 @@ def _verdict(
             text += f"{100 * LEVEL:.0f} % {fixed(lower, digits)} to {fixed(upper, digits)}, "
             text += f"{folds.units})"
         else:
-            text += f"no interval: {folds.units}, at least {MIN_UNITS} are needed"
-            text += " in two classes)" if metric == "auc" else ")"
+            few = folds.units
+            if metric == "auc":
+                rarer = units_of_two_classes(model.scored, model.units)
+                few = f"{rarer} of {folds.units} have the rarer class"
+            text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
         text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
         reasons.append("no p: too few different orders of the groups' labels")
+    if model.scored.is_constant:
+        reasons.append("all samples have the same prediction")
     place = ""
     if divided_studies is not None and lower is not None:
         place = " in new samples of the same studies"
@@ -572,7 +588,7 @@ def compare(
 
 
 def compare_inputs(
-    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds
+    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds, better: bool
 ) -> InputScores:
     """Compare models that read metadata and counts, or one of these.
 
@@ -581,11 +597,13 @@ def compare_inputs(
         predictions: held-out predictions [M, C] by metadata alone, by counts alone, and by both.
         both: name of the latter.
         folds: labels and splits.
+        better: whether the model of both is shown to be better than a guess.
     """
     drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
     counts_add, metadata_add = (
-        part.beyond_noise and part.value is not None and part.value > 0 for part in differences
+        better and part.beyond_noise and part.value is not None and part.value > 0
+        for part in differences
     )
     conclusion = (
         "The counts add to the metadata. "
@@ -598,6 +616,8 @@ def compare_inputs(
         else "The metadata add nothing to the counts beyond noise: a model without them needs the "
         "table alone."
     )
+    if not better:
+        conclusion = "What either adds cannot be told: both together are not better than a guess."
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
@@ -641,7 +661,9 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         return f"{text} (no interval: {units})"
     low, high = difference.lower, difference.upper
     ahead = difference if difference.value >= 0 else Score(None, -high, -low)
-    text += f" ({100 * LEVEL:.0f} % {ahead.limits()}, {units})"
+    if not (limits := ahead.limits()):  # the same score whichever unit is left out
+        return f"{text} ({units})"
+    text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
 
 
@@ -649,7 +671,7 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
     """Return how the members are combined, with the weights of the final model and the folds.
 
     >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
-    'the kernel alone; in the folds kernel 50%, forest 50%'
+    'the kernel alone; the scored models of the folds are kernel 50%, forest 50%'
     """
     named = [name for name, weight in weights.items() if weight > 0]
     if len(set(weights.values())) == 1:
@@ -666,7 +688,7 @@ def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[s
     for name in weights:
         low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
         ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
-    return f"{text}; in the folds {', '.join(ranges)}"
+    return f"{text}; the scored models of the folds are {', '.join(ranges)}"
 
 
 def result_sentences(scores: Scores, unit: str = "") -> list[str]:
@@ -714,20 +736,23 @@ def next_step(
     column = ["--metadata-column", scores.column]
     other = ["--table", "TABLE", "--metadata", "METADATA", *column]
     if scores.repeated_samples is not None:
-        return "the same with", ["--group-column", scores.repeated_samples.column]
+        words = ["--group-column", scores.repeated_samples.column]
+        return "the same with", [*words, "--output-dir", f"{model}-grouped"]
     if scores.is_better and scores.divided_studies is not None:
-        words = ["--study-column", scores.divided_studies]
+        words = ["--study-column", scores.divided_studies, "--output-dir", f"{model}-studies"]
         return "for a study that it has not seen, the same with", words
     if scores.is_better and scores.studies is None and scores.external is None:
         words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
         return "in another study", words
-    if scores.is_better:
+    one_class = scores.external is not None and scores.verdict.model is None
+    if scores.is_better or (one_class and scores.studies is None):
         words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
         return "new samples", ["aam", "predict", *words]
-    named = [word for flag in files for word in (flag, files[flag])]
-    if scores.external is not None and training.keys() == files.keys():
-        words = [word for flag in files for word in (flag, training[flag], flag, files[flag])]
-        words += ["--studies", "training,other", "--output", "both.aam"]
+    named = [word for pair in files.items() for word in pair if word]
+    switches = [flag for flag in files if not files[flag]]
+    if scores.external is not None and {*training, *switches} == files.keys():
+        words = [word for flag in training for word in (flag, training[flag], flag, files[flag])]
+        words += [*switches, "--studies", "training,other", "--output", "both.aam"]
         return "both studies as one", ["aam", "prepare", *words]
     return "what the data allow", ["aam", "inspect", *named, *column]
 

@@ -23,13 +23,14 @@ import numpy.typing as npt
 
 from aam.arrays import Rows
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.files import atomic_write
 from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.text import quoting, read_text
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata
+from aam.data.targets import spelling
 from aam.evaluation.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -440,7 +441,9 @@ def read_studies(
             "name another --study-column, or leave the option out",
         )
     sizes = Counter(studies)
-    if max(sizes.values()) < MIN_UNITS:
+    if alike := repeated(map(spelling, sizes)):
+        warn(f"Studies whose names differ in case or spaces alone: {first_few(alike)}.")
+    if max(sizes.values()) < MIN_UNITS and column != STUDY:  # which `aam prepare` wrote
         raise DataError(
             f"The values of '{column}' are no studies: none has the samples for a score",
             f"{len(sizes)} values, of {min(sizes.values())} to {max(sizes.values())} samples; a "

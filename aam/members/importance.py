@@ -28,6 +28,9 @@ from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
+    EQUAL_DEPTH,
+    MIN_SAMPLES,
+    RATE,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -62,16 +65,20 @@ class Stability:
     first: int  # `FIRST`, or U if that is less
     times_U: Rows  # number of folds in which an ASV is among the first
 
-    @property
-    def sentence(self) -> str:
-        """Describe the agreement."""
+    def sentence(self, q_U: F64 | None) -> str:
+        """Describe the agreement; `q_U` has the false discovery rates of the rank test."""
         text = (
             f"Two of {self.folds} folds have {self.common:.1f} of their first {self.first} ASVs in "
             f"common (rank correlation {self.correlation:.2f})"
         )
-        if self.common < UNSTABLE * self.first:
-            return f"{text}: the list changes with the fold and is no finding."
-        return f"{text}."
+        if self.common >= UNSTABLE * self.first:
+            return f"{text}."
+        text += ": the list changes with the fold"
+        # Tests of the samples hold whatever the order of the model is.
+        if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
+            named = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
+            return f"{text}; among these in every fold: {named}."
+        return f"{text} and is no finding."
 
 
 def stability(ranks_KU: F64) -> Stability:
@@ -95,17 +102,24 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-def q_values(samples: TrainingSamples, folds: Folds) -> dict[str, F64]:
+def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
     """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
 
-    Those that do not exist, of too many samples or equal labels, are left out.
+    Those that do not exist, of too many samples or equal labels, are left out; for `reads` see
+    `rank_test`.
     """
-    tests = {ASSOCIATED: rank_test(samples.samples.relative, folds.labels)}
+    relative, tests = samples.samples.relative, {}
+    if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
+        info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
+    if (test := rank_test(relative, folds.labels, reads)) is not None:
+        tests[ASSOCIATED] = test.q_values
+        if test.depth:
+            tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
         tests[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
-    return {name: q_F for name, q_F in tests.items() if q_F is not None}
+    return tests
 
 
 SEED = 0
@@ -183,12 +197,15 @@ def importance_table(
     # A member of weight 0 predicts nothing, so its ASVs are not the model's.
     weights = [loaded.facts.weights[name] for name in models]
     columns["rank"] = _mean_rank([member.size_U for member in members], weights)
-    q_values_U = {name: np.ones(len(ids)) for name in loaded.q_values}
+    # ASVs that the training study does not have were not tested.
+    q_values_U = {
+        name: np.full(len(ids), np.nan if name == EQUAL_DEPTH else 1.0) for name in loaded.q_values
+    }
     for name, q_U in q_values_U.items():
         q_U[rows] = loaded.q_values[name][known]
     columns |= q_values_U
     if q_values_U:
-        info(association_sentence(q_values_U, loaded.column))
+        info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
@@ -196,7 +213,7 @@ def importance_table(
         stable = stability(ranks_KU)
         columns["stability"] = stable.times_U / stable.folds
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
-        info(stable.sentence)
+        info(stable.sentence(q_values_U.get(ASSOCIATED)))
     if len(rows) < len(ids):
         info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
@@ -328,6 +345,7 @@ def agreement_table(
     abundances: sparse.csr_array,
     feature_ids: Sequence[str],
     folds: Folds,
+    reads: Rows | None,
 ) -> pd.DataFrame | None:
     """Return a row for each ASV and taxon that is tested in at least two studies.
 
@@ -336,6 +354,7 @@ def agreement_table(
         abundances: relative abundances, [N, F].
         feature_ids: F names.
         folds: labels, studies and their names.
+        reads: see `q_values`.
 
     Returns:
         Columns of associations.tsv, see `docs/importance.md`: ASVs before taxa, the least p first.
@@ -357,7 +376,7 @@ def agreement_table(
         names = ["; ".join(ranks) for ranks in taxa]
         kinds.append(("taxon", of_asvs @ member, {"feature": names, "taxon": names}, np.nan))
     for kind, shares, names_of, rank in kinds:
-        agreement = study_agreement(shares, folds.labels)
+        agreement = study_agreement(shares, folds.labels, reads)
         if agreement is None:
             return None
         described = {"kind": kind, "studies": agreement.studies_F, "agreeing": agreement.agreeing_F}
@@ -367,6 +386,8 @@ def agreement_table(
             f"z_{name}": z_F for name, z_F in zip(folds.studies, agreement.z_KF, strict=True)
         }
         statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
+        if agreement.depth:
+            statistics["depth"] = agreement.depth
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

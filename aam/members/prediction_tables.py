@@ -25,6 +25,7 @@ from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
@@ -77,6 +78,21 @@ def held_out_table(
         predictions_MC, labels.classes, labels.levels, members, half_widths_M, folds.scale.range
     )
     return pd.DataFrame(content | predicted)
+
+
+def mean_table(table: pd.DataFrame, labels: Labels, members: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each held-out sample: means over its repeats, and their number."""
+    numbers = {*table.select_dtypes("number")} - {"actual"}  # a mean of equal numbers may round
+    repeats = table.groupby(ID_HEADER, sort=False)
+    columns = [name for name in table if name not in KEYS[:3]]
+    means = repeats.agg({name: "mean" if name in numbers else "first" for name in columns})
+    for prefix in ("", *(f"{name}_" for name in members)):
+        names = labels.classes or ("" if prefix else labels.levels)
+        if names:
+            chances_NC = means[[f"{prefix}p_{name}" for name in names]].to_numpy()
+            codes_N = chances_NC.argmax(axis=1) if labels.classes else median_codes(chances_NC)
+            means[f"{prefix}predicted"] = label_names(codes_N, names)
+    return means.assign(repeats=repeats.size()).reset_index()
 
 
 def prediction_columns(
@@ -136,13 +152,12 @@ def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "")
 
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
-    parts = []
-    for column, table in tables.items():
-        keys = [name for name in KEYS if name in table]
-        if "fold" not in keys:
-            keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
-        parts.append(table.set_index(keys).add_prefix(f"{column}_"))
-    return pd.concat(parts, axis=1).reset_index()
+    keys = [ID_HEADER]
+    # `split` of new samples is a comparison with the training data.
+    if all("actual" in table for table in tables.values()):
+        keys = [name for name in KEYS if all(name in table for table in tables.values())]
+    parts = (table.set_index(keys).add_prefix(f"{name}_") for name, table in tables.items())
+    return pd.concat(list(parts), axis=1).reset_index()
 
 
 def predict_table(

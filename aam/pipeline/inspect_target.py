@@ -13,7 +13,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.metadata import Metadata
 from aam.data.study import Study
-from aam.data.targets import are_classes
+from aam.data.targets import has_classes
 from aam.evaluation.confounding import Association, leading
 from aam.evaluation.intervals import TITLES
 from aam.members.option_checks import resolve
@@ -37,10 +37,11 @@ def inspect_target(
         return None
     if set(study.table.sample_ids).isdisjoint(metadata.ids):
         return None
-    classes = are_classes(metadata.columns[column])
+    classes = has_classes(metadata, column)
     classifier = options.classifier or (classes and not options.ordinal)
     if classifier and not options.classifier:
-        inspection.fact("target", f"'{column}' has words: aam train predicts its classes")
+        form = "is of the type categorical" if column in metadata.categorical else "has words"
+        inspection.fact("target", f"'{column}' {form}: aam train predicts its classes")
     # The options of a training of the same files and column. It needs a folder; a preview writes
     # nothing to it.
     values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}

@@ -23,9 +23,9 @@ from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
     TargetTransform,
-    are_classes,
     category_codes,
     fit_transform,
+    has_classes,
     output_range,
     read_labels,
 )
@@ -112,10 +112,11 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
         UsageError: an option of numbers alone.
     """
     target = options.target
-    cells = metadata.columns.get(target.metadata_column, ())
-    if target.type != "regression" or not are_classes(cells):
+    column = target.metadata_column
+    if target.type != "regression" or not has_classes(metadata, column):
         return options
-    info(f"'{target.metadata_column}' has words: its classes are predicted (--classifier).")
+    form = "is of the type categorical" if column in metadata.categorical else "has words"
+    info(f"'{column}' {form}: its classes are predicted (--classifier).")
     options = replace(options, target=replace(target, classifier=True))
     require_consistent(options)
     return options

@@ -36,7 +36,8 @@ def preview(
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
     # What makes all that follows too good comes first.
-    if (repeated := find_repeated_samples(study, folds, column)) is not None:
+    repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
+    if repeated is not None:
         warn(repeated.sentence)
     if samples < _FEW_SAMPLES:
         warn(
@@ -55,8 +56,9 @@ def preview(
         shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
         _warn_of_rare_classes(column, names, folds)
         largest, times = counts.most_common(1)[0]
+        positive = f"; '{shortened(names[1])}' is positive" * (len(folds.labels.classes) == 2)
         info(
-            f"{start}; {len(counts)} classes: {', '.join(shown)}. Always guessing "
+            f"{start}; {len(counts)} classes: {', '.join(shown)}{positive}. Always guessing "
             f"'{shortened(largest)}' is right for {times / samples:.0%}."
         )
     else:

@@ -1,21 +1,22 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
 A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The values of such a column are on a few samples each, and the most similar
-community of a sample is often that of another sample of the same value. Both neighbour and chance
-are those among samples of the same class or of a similar number, so that a column that refines the
-target is no evidence; neither are measures, such as a day, whose adjacent values are alike too. A
-column with a name such as `host_subject_id` may have few values, each on many samples.
+scores too well. The most similar community of a sample is then often that of another sample of the
+same subject. Both neighbour and chance are those among samples of the same class or of a similar
+number, so that a column that refines the target is no evidence; neither are measures, such as a
+day, whose adjacent values are alike too. Communities of a site or a study are as alike as those of
+a subject, but its samples are of persons of both sexes, and several are taken at a time.
 `docs/experiments/intervals.md` measures how often subjects are found, and others named.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,8 @@ from scipy.stats import rankdata, spearmanr
 from aam.arrays import F64, Rows
 from aam.contract.errors import DataError
 from aam.contract.options.groups import KERNEL
-from aam.data.metadata import as_numbers
+from aam.data.metadata import Metadata, as_numbers
+from aam.data.table import FeatureTable
 from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import COMPARED, TITLES
@@ -35,21 +37,24 @@ from aam.evaluation.metrics import value_of
 from aam.evaluation.scores import RepeatedScore
 from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
-from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import TrainingPlan
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
 _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of another
 
-# Between samples of real subjects (infants, mouths) the least kappa of 2 samples each is 0.13, of
-# more 0.3 to 0.7, and the ratio is 4 to 30. Months, diets by month and days of independent samples
-# have at most 0.1.
-_MIN_KAPPA = 0.12  # (hits - chance) / (1 - chance)
+# Between samples of real subjects (infants, mouths) kappa is 0.27 to 0.29 with 2 samples each, with
+# more 0.5 to 0.7. Months and diets by month of independent samples have at most 0.1.
+_MIN_KAPPA = 0.2  # (hits - chance) / (1 - chance)
 _MIN_RATIO = 4.0  # hits / chance
+_SURE_KAPPA = 0.4  # where so few values are comparable that no ratio is as high
 _MIN_Z = 4.0  # standard errors of the hits by chance
-_MIN_VALUES = 12
-_MAX_SIZE = 20  # median samples of a value; sites and studies have more
+_MIN_VALUES = 12  # sites, studies and treatments have fewer
+_LARGE = 5  # median samples of a value; a household or a cage of fewer may be of both sexes
+_FEW_VALUES = 5  # of one sex each, or with one sample at a time
+_MAX_BY_TARGET = 1.5  # neighbours of the same value by the target, over those by chance
+_MIN_EXPECTED = 12  # pairs of samples that share two values by chance
+_MAX_RECURRING = 0.2  # pairs that do, over those
 _NAMED_MIN_Z = 3.0  # of a column with the name of subjects, which needs no other of these
 
 _SUBJECTS = re.compile(
@@ -60,20 +65,27 @@ _SUBJECTS = re.compile(
 )
 """Names of columns of subjects, as MIMARKS's host_subject_id."""
 
-_EVENTS = re.compile(
-    r"collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(^|[ _.-])run",
+_FACTORS = re.compile(
+    r".*(?:collect|sampling|visit|extract|sequenc|timestamp|plate|batch|lane|(?:^|[ _.-])run).*|"
+    r"(?!study[ _.-](?:id|code|nr|no|number))(?:\w+[ _.-])?(?:(?:body)?site|study|project|cohort"
+    r"|data[ _]?set|country|city|region|province|location|geo_loc_name|biome|habitat|species|breed"
+    r"|strain|genotype|taxon|cent(?:er|re)|clinic|hospital|lab|arm|treatment|intervention|diet|drug"
+    r"|dose|type|stage|season|month|week)s?(?:[ _.-](?:id|name|code|nr|no|number))?",
     re.IGNORECASE,
 )
-"""Parts of names of columns that divide samples by what was done to them, as collection_date."""
+"""Names of columns of what was done to samples, or of where these are from."""
+
+_SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """Column of subjects, of whom `groups` have several samples, which the split divides."""
+    """Column of subjects, of whom `groups` have several samples."""
 
     column: str
     groups: int
     values: list[str]  # of each sample; "" where unknown
+    in_training: bool  # some of a subject's samples train, others are held out
 
     @property
     def labels(self) -> list[str]:
@@ -83,11 +95,11 @@ class RepeatedSamples:
     @property
     def sentence(self) -> str:
         """Advice, in one sentence."""
-        return (
-            f"{self.groups} values of '{self.column}' have several samples that are alike, which "
-            f"the split divides: add --group-column {shlex.quote(self.column)}, or the score is "
-            "too good."
-        )
+        text = f"{self.groups} values of '{self.column}' have several samples that are alike"
+        option = f"--group-column {shlex.quote(self.column)}"
+        if self.in_training:
+            return f"{text}, which the split divides: add {option}, or the score is too good."
+        return f"{text}: they count as groups, not as independent samples; state it with {option}."
 
 
 @dataclass(frozen=True)
@@ -96,8 +108,8 @@ class Communities:
 
     Attributes:
         rows_R: rows of the samples.
-        similarity_RR: Bhattacharyya coefficient of the relative abundances, 0 to 1; -1 of a sample
-            with itself.
+        similarity_RR: cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with
+            itself. Subjects differ in rare ASVs too, which count more than in other similarities.
         comparable_RR: whether two samples have the same class, or numbers that at most a quarter of
             the samples lie between.
     """
@@ -112,9 +124,10 @@ class Communities:
         rows_R = np.arange(counts.shape[0])
         if len(rows_R) > _MAX_SAMPLES:
             rows_R = np.sort(np.random.default_rng(0).choice(rows_R, _MAX_SAMPLES, replace=False))
-        shares = sparse.csr_array(counts[rows_R], dtype=np.float32)
-        shares = sparse.csr_array(shares.multiply(1 / shares.sum(axis=1)[:, None])).sqrt()
-        similarity_RR = (shares @ shares.T).toarray().astype(np.float32)
+        roots = sparse.csr_array(counts[rows_R], dtype=np.float32).sqrt()
+        # The squares of fourth roots are square roots.
+        roots = sparse.csr_array(roots.multiply(1 / roots.sum(axis=1)[:, None])).sqrt()
+        similarity_RR = (roots @ roots.T).toarray().astype(np.float32)
         values_R = labels.values[rows_R]
         if labels.classes or labels.levels:
             comparable_RR = values_R[:, None] == values_R[None, :]
@@ -130,16 +143,21 @@ class Communities:
     ) -> tuple[Rows, Rows, F64]:
         """Return values of samples, those of their nearest samples, and the chance that both agree.
 
-        Neighbour and chance are among the comparable samples, or among all. Only samples of which
-        some of these have the same value, and some another, are returned.
+        Neighbour and chance are among the comparable samples; among all, if the values hardly
+        follow the target. Only samples of which some of these have the same value, and some
+        another, are returned.
         """
         known = np.flatnonzero(known_N[self.rows_R])
         code_R, similarity_RR = code_N[self.rows_R[known]], self.similarity_RR[np.ix_(known, known)]
+        comparable_RR = self.comparable_RR[np.ix_(known, known)]
         among_RR = similarity_RR >= 0
-        if not all_samples:
-            among_RR &= self.comparable_RR[np.ix_(known, known)]
+        same_RR = among_RR & (code_R[:, None] == code_R)
+        # The target alone makes neighbours of the same value this much likelier than by chance.
+        expected = same_RR.sum() * (comparable_RR.sum() / max(among_RR.sum(), 1))
+        if not all_samples and (same_RR & comparable_RR).sum() > _MAX_BY_TARGET * expected:
+            among_RR &= comparable_RR
         similarity_RR[~among_RR] = -1
-        alike_R = (among_RR & (code_R[:, None] == code_R)).sum(axis=1)
+        alike_R = (among_RR & same_RR).sum(axis=1)
         among_R = among_RR.sum(axis=1)
         used_R = (similarity_RR.max(axis=1, initial=-1) > 0) & (alike_R > 0) & (alike_R < among_R)
         neighbours_R = code_R[similarity_RR[used_R].argmax(axis=1)] if used_R.any() else code_R[:0]
@@ -147,7 +165,7 @@ class Communities:
 
 
 def find_repeated_samples(
-    study: LabelledStudy, folds: Folds, target: str
+    table: FeatureTable, metadata: Metadata, folds: Folds, target: str
 ) -> RepeatedSamples | None:
     """Return the column of the metadata whose values are most clearly repeated subjects.
 
@@ -155,39 +173,46 @@ def find_repeated_samples(
     """
     if folds.group_column not in (None, FILE_GROUPS):
         return None
-    communities = Communities.of(study.study.table.counts, folds.labels)
-    ids = study.study.table.sample_ids
+    communities, ids = Communities.of(table.counts, folds.labels), table.sample_ids
+    compared = [ids[row] for row in communities.rows_R.tolist()]
+    columns = {name: metadata.values(name, compared).tolist() for name in metadata.columns}
+    fitted = [training_rows(split) for split in folds.splits]
     best, most = None, (False, 0.0)
-    for name in study.metadata.columns:
-        if name == target:
+    for name in metadata.columns:
+        if name in (target, folds.study_column):
             continue
-        texts = study.metadata.values(name, ids).tolist()
+        texts = metadata.values(name, ids).tolist()
         # A column with the name of subjects is preferred to one that divides them further.
-        ratio = alikeness(name, texts, communities, folds.labels)
+        ratio = alikeness(name, texts, columns, communities, folds.labels)
         evidence = (has_subjects_name(name, texts), ratio)
         if ratio == 0 or evidence <= most:
             continue
         several = sum(n > 1 for n in Counter(filter(None, texts)).values())
-        repeated = RepeatedSamples(name, several, texts)
+        repeated = RepeatedSamples(name, several, texts, any(map(len, fitted)))
         code_N = np.unique(repeated.labels, return_inverse=True)[1]
-        # A column whose values the split keeps together is no leak.
-        if any(
-            np.isin(code_N[training_rows(split)], code_N[split.held_out[1]]).any()
-            for split in folds.splits
+        # A column whose values the split keeps together is no leak; another study has no split.
+        if not repeated.in_training or any(
+            np.isin(code_N[rows], code_N[split.held_out[1]]).any()
+            for rows, split in zip(fitted, folds.splits, strict=True)
         ):
             best, most = repeated, evidence
     return best
 
 
-def alikeness(name: str, texts: Sequence[str], communities: Communities, labels: Labels) -> float:
-    """Return how much likelier than by chance the nearest community has the same value.
+def alikeness(
+    name: str,
+    texts: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    communities: Communities,
+    labels: Labels,
+) -> float:
+    """Return how much likelier than by chance the nearest community has the same value of a column.
 
-    Returns:
-        Samples whose nearest comparable sample has the same value, over those expected; 0 where the
-        values are not those of repeated subjects.
+    0 where the values are not those of repeated subjects; `columns` has the values of the compared
+    samples in all columns, "" where unknown.
     """
     named = has_subjects_name(name, texts)
-    if _EVENTS.search(name) and not named:
+    if _FACTORS.fullmatch(name) and not named:
         return 0.0
     known_N = np.array([bool(text) for text in texts])
     numbers_N = as_numbers(texts)
@@ -198,9 +223,8 @@ def alikeness(name: str, texts: Sequence[str], communities: Communities, labels:
     code_N = _ordered_codes(texts, numbers_N if numeric else None)
     size_V = np.bincount(code_N[known_N])
     size_V = size_V[size_V > 0]
-    repeated = size_V[size_V > 1].sum() >= _MIN_REPEATED * len(texts)
-    few_each = len(size_V) >= _MIN_VALUES and np.median(size_V) <= _MAX_SIZE
-    if len(size_V) < 2 or not repeated or not (named or few_each):
+    least = 2 if named else _FEW_VALUES
+    if len(size_V) < least or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
         return 0.0
     if not named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
         return 0.0
@@ -216,8 +240,40 @@ def alikeness(name: str, texts: Sequence[str], communities: Communities, labels:
         return 0.0
     # Adjacent values of a measure are nearly as alike as equal ones.
     adjacent = (np.abs(nearest_R - code_R) == 1).mean()
-    least = max(_MIN_RATIO * chance, chance + _MIN_KAPPA * (1 - chance), 2 * adjacent)
-    return float(hits / chance) if named or hits >= least else 0.0
+    kappa = (hits - chance) / (1 - chance)
+    is_alike = kappa >= _MIN_KAPPA and (hits >= _MIN_RATIO * chance or kappa >= _SURE_KAPPA)
+    if not named and (
+        not is_alike or hits < 2 * adjacent or not _may_be_subjects(name, columns, size_V)
+    ):
+        return 0.0
+    # Columns are compared among all samples.
+    code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
+    return float((nearest_R == code_R).mean() / chance_R.mean())
+
+
+def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Rows) -> bool:
+    """Return whether values are many, or few of one sex, or few with one sample at each time.
+
+    More than a few samples of both sexes are of no subject, however many values there are.
+    """
+    many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
+    for other, texts in columns.items():
+        both = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
+        same, possible = _pairs(both), math.comb(len(both), 2)
+        here, there = _pairs(text for text, _ in both), _pairs(text for _, text in both)
+        if _SEX.fullmatch(other):
+            if large and same < 0.8 * here:
+                return False
+            many |= same >= 0.95 * here and there < 0.8 * possible
+        elif possible:
+            expected = here * there / possible
+            many |= expected >= _MIN_EXPECTED and same <= _MAX_RECURRING * expected
+    return bool(many)
+
+
+def _pairs(values: Iterable[object]) -> int:
+    """Return the number of pairs of samples that have the same value."""
+    return sum(math.comb(number, 2) for number in Counter(values).values())
 
 
 def has_subjects_name(name: str, texts: Sequence[str]) -> bool:
@@ -265,7 +321,8 @@ def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64])
     )
     sizes_V = np.diff(starts, append=len(order))
     if sizes_V[(sizes_V > 1) & (low_V == high_V)].sum() >= 0.9 * sizes_V[sizes_V > 1].sum():
-        return bool(abs(spearmanr(code_N, target_N).statistic) >= 0.95)
+        is_constant = low_V.min() == high_V.max()
+        return bool(not is_constant and abs(spearmanr(code_N, target_N).statistic) >= 0.95)
     # Intervals that hardly overlap.
     place = np.argsort(low_V, kind="stable")
     below = np.maximum.accumulate(high_V[place])[:-1] <= low_V[place][1:]

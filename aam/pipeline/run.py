@@ -5,27 +5,35 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
 from aam import run_record
-from aam.arrays import F64
-from aam.console import console, info, print_result, warn
+from aam.arrays import F64, Rows
+from aam.console import console, info, later_step, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, networks
-from aam.contract.run_files import MODEL
+from aam.contract.run_files import MODEL, PREDICTIONS, REPEATS
 from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
+from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
-from aam.evaluation.confounding import DEPTH, Association, confounders, confounding_sentences
+from aam.evaluation.confounding import (
+    DEPTH,
+    Association,
+    Confounder,
+    confounders,
+    confounding_sentences,
+)
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
@@ -49,7 +57,7 @@ from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.output_tables import write_table
-from aam.members.prediction_tables import held_out_table
+from aam.members.prediction_tables import held_out_table, mean_table
 from aam.members.relations import AsvRelations
 from aam.pipeline import run_folder
 from aam.pipeline.cross_validation import Result, cross_validate
@@ -115,34 +123,44 @@ def run(
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
             if result is None:
                 return
-            model = _model(options, labelled, result)
+            folder, model = prepared.folder, _model(options, labelled, result)
             _write_predictions(options, labelled, result)
-            scores = _scores(
-                options.equal_depth, planned, result, associated, repeated, divided_studies
-            )
-            facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
-            model = dataclasses.replace(model, facts=facts_of_model)
-            model.save(prepared.folder / MODEL)
-            write_scores(prepared.folder / "scores.json", scores)
-            # The metrics of all models for a tracker, such as `test_r2/forest`.
-            finals = {
-                f"{folds.part}_{metric}/{name}": score.value
-                for name, model_scores in scores.models.items()
-                for metric, score in model_scores.metrics.items()
-                if score.value is not None
-            }
-            log_scores(options.run, to_plain(options), finals)
+            model.save(folder / MODEL)
+            # What follows cannot cost the model and its predictions, see `later_step`.
+            model, scores = _with_associations(model, labelled.study, result), None
             made: dict[str, Any] = {}
             for member in result.members.values():
                 made |= member.facts
-            best = {
-                f"{folds.part}_{name}": score.value
-                for name, score in scores.models[ENSEMBLE].metrics.items()
-            }
-            made |= {"members": list(result.members), "best": made.get("best", {}) | best}
+            with later_step("scores"):
+                scores = _scores(
+                    options.equal_depth, planned, result, associated, repeated, divided_studies
+                )
+                facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
+                model = dataclasses.replace(model, facts=facts_of_model)
+                write_scores(folder / "scores.json", scores)
+                # The metrics of all models for a tracker, such as `test_r2/forest`.
+                finals = {
+                    f"{folds.part}_{metric}/{name}": score.value
+                    for name, model_scores in scores.models.items()
+                    for metric, score in model_scores.metrics.items()
+                    if score.value is not None
+                }
+                best = {
+                    f"{folds.part}_{name}": score.value
+                    for name, score in scores.models[ENSEMBLE].metrics.items()
+                }
+                made["best"] = made.get("best", {}) | best
+                with later_step("scores in the tracker"):
+                    log_scores(options.run, to_plain(options), finals)
+            model.save(folder / MODEL)
+            with later_step("ordination"):
+                _write_ordination(labelled, result, folder)
             _write_importance(options, labelled, model, result)
-            record.finish(**labelled.facts, **made)
-            page = write_report_of_run(prepared.folder, labelled.study.table) if report else None
+            record.finish(**labelled.facts, **made, members=list(result.members))
+            page = write_report_of_run(folder, labelled.study.table) if report else None
+    if scores is None:
+        remedy = "see the warning above; `aam evaluate --predictions` scores the predictions"
+        raise DataError("The model has no scores", f"'{folder}' has it and predictions", remedy)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
     info(f"Model: {prepared.folder}")
@@ -166,7 +184,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         with blas_threads(len(labelled.values)):
             result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
-        model = _model(options, labelled, result)
+        model = _with_associations(_model(options, labelled, result), labelled.study, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
@@ -191,42 +209,60 @@ def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedMo
         column, folds.labels, rows, folds.scale, ensemble, to_plain(options), training
     )
     models = {name: member.model for name, member in result.members.items() if member.model}
-    importance = {
-        name: np.stack(
-            [
-                model.importance(
-                    member.inputs, samples.samples.tokens_FL, samples.relations, facts.outputs
-                ).size_U
-                for model in member.fold_models
-            ]
-        )
-        for name, member in result.members.items()
-        if len(folds.splits) > 1 and member.fold_models
-    }
-    rates = q_values(samples, folds)
-    return TrainedModel(facts, models, samples.relations, training, importance, rates)
+    return TrainedModel(facts, models, samples.relations, training)
+
+
+def _with_associations(model: TrainedModel, study: Study, result: Result) -> TrainedModel:
+    """Add the importance of the ASVs in each fold, and their association with the target."""
+    samples, folds = result.samples, result.folds
+    importance, rates = {}, {}
+    with later_step("importance of ASVs in the folds"):
+        importance = {
+            name: np.stack(
+                [
+                    of_fold.importance(
+                        member.inputs, model.tokens_FL, model.relations, model.facts.outputs
+                    ).size_U
+                    for of_fold in member.fold_models
+                ]
+            )
+            for name, member in result.members.items()
+            if len(folds.splits) > 1 and member.fold_models
+        }
+    with later_step("tests of the ASVs"):
+        rates = q_values(samples, folds, study.reads if study.table.quantity == "reads" else None)
+    return dataclasses.replace(model, fold_importance=importance, q_values=rates)
+
+
+def _reads(study: Study) -> Rows | None:
+    """Return the reads of each sample, [N]; None of a table of relative abundances."""
+    return study.reads if study.table.quantity == "reads" else None
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
-    """Write predictions.tsv and ordination.txt."""
+    """Write predictions.tsv, and the predictions of each repeat if there are several."""
     folds, combined = result.folds, result.combined
     folder, ids = options.run.output_dir, labelled.study.table.sample_ids
     predicted = combined.predictions_MC, combined.members, combined.half_widths_M
     table = held_out_table(ids, folds, *predicted)
     for member in result.members.values():
         table = table.assign(**member.columns)
-    write_table(folder / "predictions.tsv", table)
-    names = tuple(result.members)
+    if len(np.unique(folds.rows_M)) < len(table):
+        write_table(folder / REPEATS, table)
+        table = mean_table(table, folds.labels, list(result.members))
+    write_table(folder / PREDICTIONS, table)
+
+
+def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> None:
+    """Write ordination.txt, the principal coordinates of the samples by the kernel."""
+    ids, names = labelled.study.table.sample_ids, tuple(result.members)
     # Of a network alone the report shows the embeddings.
     if 3 <= len(ids) <= EXACT_KERNEL and networks(names) != names:
         inputs = result.samples.inputs(estimator(KERNEL))
         kernel_NN = Landmarks.of(inputs, np.arange(len(ids))).kernel(inputs)
         # The two halves of the float32 kernel differ by rounding.
         coordinates, explained = coordinates_of_kernel((kernel_NN + kernel_NN.T) / 2)
-        try:
-            write_ordination(folder / "ordination.txt", ids, coordinates, explained)
-        except DataError as error:  # ids that the format cannot hold
-            info(str(error))
+        write_ordination(folder / "ordination.txt", ids, coordinates, explained)
 
 
 def _scores(
@@ -249,15 +285,20 @@ def _scores(
     scores = evaluate(column, folds, result.combined, seconds, test, grouped, divided_studies)
     predictions_MC = result.combined.predictions_MC
     inputs, curve, equal, transfer, differences = None, None, None, None, None
+    columns: list[Confounder] = []
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
-        inputs = compare_inputs(labelled.covariates.columns, alone, _BOTH, folds)
+        with later_step("comparison of metadata and counts"):
+            names = labelled.covariates.columns
+            inputs = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
-    columns = confounders(associated, folds, predictions_MC)
+    with later_step("scores of the metadata columns"):
+        columns = confounders(associated, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in columns)
     if at_equal_depth or confounded:
-        equal = score_at_equal_depth(labelled, result, confounded)
+        with later_step("score at equal depth"):
+            equal = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= EXACT_KERNEL:
         # A network takes too long to be fitted once more for each study and part.
         refitted = [name for name in result.members if not MEMBERS[name].network]
@@ -268,13 +309,15 @@ def _scores(
             return member.cross_validate(result.samples, smaller, False, part).predictions_MC
 
         if kernel is not None:
-            curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+            with later_step("learning curve"):
+                curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
         # Tables of studies: how well each can be told from the others, and predicts another.
         if folds.study_column is not None:
-            differences = study_differences(name, predict, folds, column)
-            if refitted:
-                left_out_MC = result.members[name].predictions_MC
-                transfer = transfer_matrix(name, predict, folds, left_out_MC)
+            with later_step("comparison of the studies"):
+                differences = study_differences(name, predict, folds, column)
+                if refitted:
+                    left_out_MC = result.members[name].predictions_MC
+                    transfer = transfer_matrix(name, predict, folds, left_out_MC)
     return dataclasses.replace(
         scores,
         inputs=inputs,
@@ -290,31 +333,29 @@ def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
     """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
-    taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    table = importance_table(model, labelled.study, taxa, labelled.covariates)
-    write_table(options.run.output_dir / "importance.tsv", table)
-    if result.folds.study_column is not None:
-        relative = result.samples.samples.relative
-        ids = labelled.study.table.feature_ids
-        agreement = agreement_table(table, relative, ids, result.folds)
+    folder, ids = options.run.output_dir, labelled.study.table.feature_ids
+    taxa = None
+    with later_step("names of taxa"):
+        taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
+    with later_step("importance of ASVs"):
+        table = importance_table(model, labelled.study, taxa, labelled.covariates)
+        write_table(folder / "importance.tsv", table)
+        agreement = None
+        if result.folds.study_column is not None:
+            relative = result.samples.samples.relative
+            agreement = agreement_table(table, relative, ids, result.folds, _reads(labelled.study))
         if agreement is not None:
-            write_table(options.run.output_dir / "associations.tsv", agreement)
+            write_table(folder / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]
-            info(
-                agreement_sentence(
-                    *(asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-                )
-            )
-    try:
+            q, number, agreeing = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
+            info(agreement_sentence(q, number, agreeing, "depth" in asvs))
+    with later_step("explanations"):
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
-            labelled.study.table.feature_ids, taxa,
+            ids, taxa,
         )  # fmt: skip
-    except DataError as error:  # members of which none divides its predictions
-        info(str(error))
-        return
-    if len(explained):
-        write_table(options.run.output_dir / "explanations.tsv", explained)
+        if len(explained):
+            write_table(folder / "explanations.tsv", explained)
 
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:

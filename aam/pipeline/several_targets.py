@@ -25,7 +25,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
-from aam.contract.run_files import target_folder
+from aam.contract.run_files import PREDICTIONS, REPEATS, target_folder
 from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
 from aam.data.study import Study
 from aam.evaluation.splits import read_studies, split_samples, write_splits
@@ -115,7 +115,7 @@ def train_targets(options: Train) -> None:
     replaced = around.overwrite and not resumed
     prepared = dataclasses.replace(prepared, overwrite=replaced, resumes=resumed)
     names = {column: place.name for column, place in folders.items()}
-    files = [splits.name, "predictions.tsv", *names.values()]
+    files = [splits.name, PREDICTIONS, REPEATS, *names.values()]
     with run_folder.begin(prepared, files=files, targets=names) as record:
         with atomic_write(splits) as temporary:
             temporary.write_bytes(content)
@@ -124,13 +124,18 @@ def train_targets(options: Train) -> None:
             # `pop` releases the study of a target that is trained.
             run(of_column(column, splits), studies.pop(column))
         # Cells of samples without a label of a target are empty.
-        tables = {
-            column: pd.read_csv(
-                place / "predictions.tsv", sep="\t", dtype=str, keep_default_na=False
-            )
-            for column, place in folders.items()
-        }
-        write_table(folder / "predictions.tsv", join_targets(tables))
+        for name in (PREDICTIONS, REPEATS):
+            paths = {column: place / name for column, place in folders.items()}
+            if not any(path.exists() for path in paths.values()):
+                continue
+            tables = {
+                column: pd.read_csv(
+                    path if path.exists() else path.with_name(PREDICTIONS),
+                    sep="\t", dtype=str, keep_default_na=False,
+                )
+                for column, path in paths.items()
+            }  # fmt: skip
+            write_table(folder / name, join_targets(tables))
         record.finish()
 
 

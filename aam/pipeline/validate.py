@@ -7,6 +7,7 @@ samples are test samples of one fold) and report.html.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +19,12 @@ from aam import run_record
 from aam.arrays import F64, Rows
 from aam.console import info, warn
 from aam.contract import run_files
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import flat
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import check_run_folder
-from aam.data.joined_metadata import STUDY
+from aam.data.joined_metadata import STUDY, relabelled
 from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
 from aam.data.study import Study, load_study
 from aam.data.targets import label_samples, spelling
@@ -59,8 +60,12 @@ from aam.members.prediction_tables import (
     unwritten,
 )
 from aam.pipeline import run_folder
+from aam.pipeline.repeated_samples import find_repeated_samples
 from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
+
+_FEW_UNKNOWN = 0.05
+"""Part of the samples that may have classes that the model lacks while it has others to spare."""
 
 _FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
 
@@ -77,7 +82,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
 
     Raises:
         AamError: the output exists, the model has no such target, no sample has a label, all have
-            one, or trained the model; see `load_study`.
+            one number, or trained the model; see `load_study`.
     """
     assert options.model is not None and options.table is not None
     column = options.metadata_column
@@ -86,7 +91,13 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     check_groups(column, options.group_column, options.study_column)
     loaded = loaded or _model_of(options)
     facts = loaded.facts
-    metadata = read_metadata(options.metadata)
+    described = [read_metadata(options.metadata)]
+    (metadata,) = relabelled(described, options.relabel, options.relabel_file)
+    columns = () if loaded.encoder is None else loaded.encoder.columns
+    # The model reads the file itself.
+    if other := [c for c in columns if metadata.columns.get(c) is not described[0].columns.get(c)]:
+        remedy = "write the names in the metadata"
+        raise UsageError("--relabel with columns that the model reads", first_few(other), remedy)
     table = TableOptions(
         table=options.table,
         sequences=options.sequences,
@@ -117,6 +128,11 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         )
     labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
     folds = _folds(options, facts, labels, studies or ())
+    if (repeated := find_repeated_samples(study.table, metadata, folds, column)) is not None:
+        warn(repeated.sentence)
+        names = repeated.labels
+        labels = Labels.of(values_M, facts.classes, names, facts.levels, studies)
+        folds = dataclasses.replace(folds, labels=labels, group_column=repeated.column)
     combined = _combined(facts, predicted, list(loaded.models))
     test = permutation_test(folds, combined.predictions_MC)
     scores = dataclasses.replace(
@@ -202,7 +218,11 @@ def _labelled(
     ids, classifier = study.table.sample_ids, bool(facts.classes)
     if not set(ids) & set(metadata.ids):
         raise metadata.no_common_sample(ids)
-    labelled = label_samples(metadata, column, ids, classifier, facts.levels)
+    kind = "classes" if classifier else "ordered classes" if facts.levels else "numbers"
+    of_model = f"the model predicts {kind}: name a column that has them (--metadata-column)"
+    labelled = label_samples(
+        metadata, column, ids, classifier, facts.levels, min_classes=1, of_model=of_model
+    )
     study, values = study.take_samples(labelled.rows), labelled.values
     if not classifier:
         return study, values
@@ -231,16 +251,16 @@ def _class_codes(
             code_of[name] = alike
     if unknown := [name for name, _ in times.most_common() if name not in code_of]:
         shown = ", ".join(f"'{name}' in {times[name]}" for name in unknown)
-        names = f"the model has {first_few(classes)}"
-        if not code_of:
-            raise DataError(
-                f"No class of '{column}' is one of the model", f"{shown} samples; {names}",
-                "write the classes of the metadata as the model has them",
-            )  # fmt: skip
-        warn(
-            f"Classes of '{column}' that the model does not predict: {shown} of {len(codes)} "
-            f"samples, which are left out; {names}."
-        )
+        evidence = f"{shown} of {len(codes)} samples; the model has {first_few(classes)}"
+        absent = [name for code, name in enumerate(classes) if code not in code_of.values()]
+        number = sum(times[name] for name in unknown)
+        if absent and (not code_of or number > _FEW_UNKNOWN * len(codes)):
+            new = absent[0] if len(absent) == 1 else "CLASS"
+            pair = shlex.quote(f"{column}:{unknown[0]}={new}")
+            remedy = f"--relabel {pair} if they are one, or leave the samples out by --where"
+            cause = f"Classes of '{column}' under other names than those of the model"
+            raise DataError(cause, evidence, remedy)
+        warn(f"Classes of '{column}' that the model does not predict are left out: {evidence}.")
     return code_of
 
 

@@ -17,6 +17,7 @@ from aam.data.taxonomy import named_ranks
 from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
+    EQUAL_DEPTH,
     agreement_sentence,
     association_sentence,
 )
@@ -234,11 +235,13 @@ def importance_table(given: ReportInput) -> Table | None:
     # association, which the order of the model does not (Benjamini and Hochberg 1995).
     tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
     q_values = {
-        name: np.array([float(row[name]) for row in rows]) for name in tests if name in rows[0]
+        name: np.array([float(row[name] or "nan") for row in rows])
+        for name in (*tests, EQUAL_DEPTH)
+        if name in rows[0]
     }
-    for name, q_U in q_values.items():
-        columns[tests[name]] = [f"{q:.2g}" for q in q_U[:LISTED]]
-    leads = [association_sentence(q_values, target)] if q_values else []
+    for name in [name for name in tests if name in q_values]:
+        columns[tests[name]] = [f"{q:.2g}" for q in q_values[name][:LISTED]]
+    leads = [association_sentence(q_values, target, given.run.is_better)] if q_values else []
     note = (
         f"In the order of {order_of(rows[0])[1]}. Effect: change of the prediction of the "
         f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
@@ -249,7 +252,7 @@ def importance_table(given: ReportInput) -> Table | None:
         agreement = stability(np.array([[float(row[name]) for row in rows] for name in folds]))
         times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:LISTED]]
         columns["Folds"] = times
-        leads.append(agreement.sentence)
+        leads.append(agreement.sentence(q_values.get(ASSOCIATED)))
         note += f" Folds: those with it among their first {agreement.first}."
     if "taxon" not in rows[0]:
         leads.append("Names: give `aam train` or `aam importance` a --taxonomy.")
@@ -294,7 +297,7 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
     q, studies, agreeing = (
         np.array([float(row[name]) for row in rows]) for name in ("q", "studies", "agreeing")
     )
-    sentence = agreement_sentence(q, studies, agreeing)
+    sentence = agreement_sentence(q, studies, agreeing, "depth" in rows[0])
     note = (
         f"{sentence if kind == 'ASV' else ''} Rank test within each study, all studies together "
         "(van Elteren). z: standard normal without association, above 0 where the abundance rises "

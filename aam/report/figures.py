@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 import numpy as np
 
 from aam.arrays import F64
+from aam.contract.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,6 +110,11 @@ def shortened(name: str, letters: int) -> str:
 @contextmanager
 def drawing_on(axes: Axes | None) -> Iterator[None]:
     """Let `blank` return these axes, of a figure of the user; None for a figure of its own."""
+    from matplotlib.axes import Axes
+
+    if not isinstance(axes, Axes | None):
+        remedy = "give axes of matplotlib, such as plt.gca()"
+        raise UsageError("Invalid ax", type(axes).__name__, remedy)
     token = _AXES.set(axes)
     try:
         yield

@@ -17,12 +17,12 @@ from urllib.parse import quote
 import numpy as np
 
 from aam import run_record
-from aam.console import warn
+from aam.console import later_step
 from aam.contract import run_files
-from aam.contract.errors import AamError, CannotCreate
+from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.options.groups import TRANSFORMER
-from aam.contract.run_files import RECORD
+from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.confounding import confounding_sentences
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILES = {
-    "predictions.tsv": "true and predicted values of the held-out samples",
+    PREDICTIONS: "true and predicted values of the held-out samples",
+    REPEATS: "the same of each repeat of the cross-validation, of which the scores are",
     "splits.tsv": "training, validation and test samples",
     "scores.json": "metrics of the model and its members, with intervals",
     "importance.tsv": "ASVs by their importance for the predictions",
@@ -117,14 +118,10 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
     again.
     """
     place = folder / "report.html"
-    try:
+    with later_step("report"):
         run = read_run(folder)
         write_report(run, place, abundances=read_abundances(run, table))
         return place
-    except AamError as error:
-        warn(f"No report: {error}")
-    except Exception as error:  # the run is complete, whatever a picture meets in it
-        warn(f"No report, the run is complete: {type(error).__name__}, {error}")
     return None
 
 

@@ -120,6 +120,8 @@ def roc_picture(given: ReportInput) -> Drawing | None:
         axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
     axes.legend(loc="lower right")
     caption = "True against false positives over all thresholds; the diagonal is chance."
+    if len(scored.classes) == 2:
+        caption += f" Positive is {scored.classes[1]} (--positive-class)."
     caption += " Samples of the same fold are compared." if scored.folds else ""
     return Drawing(figure, caption, f"ROC curves, mean AUC {mean_auc:.3f}.")
 

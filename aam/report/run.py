@@ -18,9 +18,10 @@ from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options import flat
 from aam.contract.options.groups import TRANSFORMER, listed
 from aam.contract.records import EDITED
-from aam.contract.run_files import RECORD, fold_folders
+from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
+from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
@@ -163,7 +164,7 @@ def read_run(folder: Path) -> Run:
     metrics = {fold.name.removeprefix("fold-"): fold.name for fold in fold_folders(folder)}
     curve_files = {fold: there(f"{name}/metrics.csv") for fold, name in metrics.items()}
     curve_files[""] = there("metrics.csv")
-    path = there("predictions.tsv")
+    path = there(REPEATS) or there(PREDICTIONS)
     scored = _read_scored(path, facts) if path else _ScoredSamples()
     return Run(
         folder=folder,
@@ -214,7 +215,7 @@ class _ScoredSamples:
 
 
 def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
-    """Read predictions.tsv of the run that `facts` describe."""
+    """Read the predictions of the run that `facts` describe."""
     frame = read_predictions(path)
     if "actual" not in frame.columns:
         return _ScoredSamples()
@@ -243,8 +244,9 @@ def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
     header, rows = read_rows(path, what, ("feature-id", "prevalence"))
     for name in header:
         # Checked here, with the line of the file: the tables convert the cells they show.
-        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK)):
-            numbers(rows, name, path, what)
+        # ASVs that the training study does not have were compared at no depth.
+        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", "depth_", FOLD_RANK)):
+            numbers(rows, name, path, what, optional=name.startswith("depth_"))
     return tuple(rows)
 
 
@@ -312,6 +314,7 @@ class ReportInput:
         # may have been edited.
         stored = {name: score.value for name, score in models["ensemble"].metrics.items()}
         pairs = [(stored | {"samples": run.scores.samples}, plain)]
+        file = REPEATS if REPEATS in run.files else PREDICTIONS
         if (studies := run.scores.studies) is not None:
             # The model's are summaries.
             parts = {} if run.scored is None else run.scored.by_study
@@ -330,10 +333,10 @@ class ReportInput:
                     alike = math.isclose(recorded, computed, rel_tol=1e-3, abs_tol=1e-3)
                 if not alike:
                     raise DataError(
-                        "The files scores.json and predictions.tsv contradict each other",
+                        f"The files scores.json and {file} contradict each other",
                         f"'{run.folder}', {name}: {recorded} and {computed}",
                         "restore the file that was edited, or remove scores.json: the report is "
-                        "then computed from predictions.tsv",
+                        f"then computed from {file}",
                     )
         titles = {name: name for name in models}
         if len(members := run.scores.members) == 1:  # the ensemble is its only member
@@ -370,6 +373,9 @@ def choose_colours(
     if path is None or (metadata is None and not columns and not path.exists()):
         return ()
     table = read_metadata(path)
+    if metadata is None:
+        file = run.input_path("--relabel-file")
+        (table,) = relabelled([table], run.option("relabel") or (), Path(file) if file else None)
     group = run.option("group_column")
     is_category = run.option("classifier") or run.option("ordinal")
     columns = listed_columns(columns, table)

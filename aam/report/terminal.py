@@ -182,7 +182,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
             "" if end is None else f"{end:.0%}" if len(classes) == 2 else significant(end)
             for end in ends
         ]
-        rows.append([*row, study.left_out or ("yes" if study.better else "not shown")])
+        shown_better = "not shown: one prediction for all" if study.constant else "not shown"
+        rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
     heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
     mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
     heads += [f"{mean}, true", "predicted"] * means + ["Better than a guess"]

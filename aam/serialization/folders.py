@@ -62,7 +62,11 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     try:
         with report_full_disk(path):
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
+            try:
+                temporary.mkdir()
+            except FileNotFoundError as error:
+                evidence, remedy = f"'{path.parent}' takes no folders", "choose another folder"
+                raise CannotCreate("The output cannot be written", evidence, remedy) from error
             lock = _locked(temporary)
             yield temporary
             for file in temporary.iterdir():

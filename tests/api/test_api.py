@@ -413,7 +413,7 @@ def test_a_study_in_memory_is_inspected(
     assert text["table"].startswith(f"{samples} samples x {asvs} ASVs")
     assert found[found.subject == "target"]["text"].str.contains(f"{samples} with 'ph'").any()
     page = (tmp_path / "study.html").read_text()
-    assert "Table in memory" in page and "Columns that alone predict ph" in page
+    assert "Table in memory" in page and "have several samples that are alike" in page
     wrong = aam.inspect(table, metadata, "pH")
     assert "error" in set(wrong.severity)
     with pytest.raises(UsageError, match="without metadata"):
@@ -528,8 +528,82 @@ def test_saving_replaces_a_run_and_nothing_else(run: Path, tmp_path: Path) -> No
     assert not (other / "report.html").exists()
 
 
+@pytest.mark.medium
+def test_an_output_replaces_no_model_and_no_file_of_a_run(
+    study_dir: Path, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    """As of the command line, which has the same check."""
+    files = study_dir / "table.biom", study_dir / "metadata.tsv"
+    own, other = tmp_path / "own", tmp_path / "other"
+    regressor = aam.AAMRegressor(members="kernel", repeats=1, output_dir=own)
+    regressor.fit(files[0], metadata.ph)
+    shutil.copytree(own, other)
+    reads = pd.DataFrame(biom.load_table(str(files[0])).to_dataframe(dense=True).T)
+    rng = np.random.default_rng(0)
+    new = reads.apply(lambda row: rng.multinomial(900, row / row.sum()), axis=1, raw=True)
+    new.index = described = [f"new-{name}" for name in new.index]
+    labels = metadata.set_axis(described)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    models = aam.load(own), aam.load(own / "model")
+    part = "The output would replace a file of a run, a model or a study"
+    calls: list[tuple[Callable[[aam.Model], Any], str]] = [
+        (lambda m: m.evaluate(new, labels, "ph", output=own, overwrite=True),
+         "(would replace|folder holds) an input: .*model"),
+        (lambda m: m.evaluate(new, labels, "ph", output=own / "model", overwrite=True), part),
+        (lambda m: m.evaluate(new, labels, "ph", output=other / "model/x"), part),
+        (lambda m: m.save(own / "model", overwrite=True), part),
+        (lambda m: m.save(other / "model", overwrite=True), part),
+        (lambda m: m.report(own / "splits.tsv"), part),
+        (lambda m: aam.compare(m, other, output=own / "report.html"), part),
+        (lambda m: aam.inspect(new, report=own / "report.html"), part),
+        (lambda m: aam.AAMRegressor(members="kernel", output_dir=own / "model", overwrite=True)
+         .fit(reads, metadata.ph), part),
+        (lambda m: m.report(tmp_path / "half\udcff.html"), "A path that is not UTF-8: output"),
+    ]  # fmt: skip
+    for call, message in calls:
+        for model in models:
+            with pytest.raises(UsageError, match=message):
+                call(model)
+    given = ("--table", study_dir / "table.biom", "--metadata", files[1], "--metadata-column", "ph")
+    evaluate = ("evaluate", "--model", own / "model", *given, "--output", own, "--overwrite")
+    assert main([str(word) for word in evaluate]) == UsageError.status
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    models[0].evaluate(new, labels, "ph", output=own / "elsewhere")
+    assert (own / "elsewhere" / "scores.json").is_file()
+
+
+@pytest.mark.parametrize("value", [3, "x", [1], np.zeros(3), {"a": 1}, pd.DataFrame({"a": [1]})])
+def test_a_plot_refuses_other_types(run: Path, table: biom.Table, value: Any) -> None:
+    model, refused = aam.load(run), (UsageError, DataError)
+    effects = pd.DataFrame(
+        [["s", "f", "mean", 1.0, "u"]], columns=["sample", "feature", "kind", "effect", "unit"]
+    )
+    calls: list[Callable[[], Any]] = [
+        lambda: model.plot_predictions(ax=value),
+        lambda: model.plot(value),
+        lambda: model.plot("errors", value),
+        lambda: model.plot_importance(value),
+        lambda: model.plot_waterfall(value),
+        lambda: model.plot_waterfall(effects, value),
+        lambda: model.plot_waterfall(effects.assign(effect="x")),
+        lambda: model.plot_waterfall(effects.assign(kind="ASV")),
+        lambda: model.plot_beeswarm(value),
+    ]
+    for call in calls:
+        with pytest.raises(refused):
+            call()
+    assert model.plot_waterfall(effects.assign(sample=7)).get_title("left") == "7: 1"
+    plt.close("all")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
+def test_a_gpu_is_called_gpu_or_cuda(
+    run: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    place = tmp_path / "kernel"  # whose model computes on the CPU
+    aam.AAMRegressor(members="kernel", repeats=1, output_dir=place).fit(table, metadata.ph)
+    with pytest.raises(Unavailable, match="No GPU: device cuda"):
+        aam.load(place, device="cuda")
     with pytest.raises(Unavailable, match="No GPU: device cuda"):
         aam.load(run, device="gpu")
     with pytest.raises(Unavailable, match="No GPU: device cuda"):

@@ -103,6 +103,21 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         aam.join_studies(tables, metadata, trim_length=-1)
     with pytest.raises(DataError, match="did you mean 'disease'"):
         aam.join_studies(tables, metadata, relabel={"diseas": "disease"})
+    for value in (3, [1], "x", np.zeros(3), 3.5, b"x", True):
+        for given in ("metadata", "sequences", "relabel"):
+            with pytest.raises(UsageError, match=f"(Invalid|Not) {given}"):
+                aam.join_studies(tables, **{"metadata": metadata, given: value})
+    for relabel in ({"disease": [1]}, {"disease": {"a": None}}, {b"x": "y"}):
+        with pytest.raises(UsageError, match="Invalid relabel"):
+            aam.join_studies(tables, metadata, relabel=relabel)
+    with pytest.raises(UsageError, match="No studies"):
+        aam.join_studies({})
+    for name in (None, ("a",), "", "\udcff", b"a"):
+        with pytest.raises(DataError, match=r"[Ss]tud(y|ies) "):
+            aam.join_studies({name: tables["a"], "b": tables["b"]})
+    for name in ("..", 3, "x" * 300):
+        _, described = aam.join_studies({name: tables["a"], "b": tables["b"]})
+        assert described.study.tolist() == [str(name)] * 12 + ["b"] * 12
     other = {"a": tables["a"], "b": tables["b"].rename(columns=lambda dna: dna[9:])}
     with pytest.raises(DataError, match="study 'b' begin 9 nucleotides later"):
         aam.join_studies(other)

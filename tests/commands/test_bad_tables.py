@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 from aam.cli import main
 from tests.support.bench import DATA, NO_INPUT, Bench, Refused
+from tests.support.commands import aam
 
 
 def short(name: str) -> str:
@@ -197,3 +199,15 @@ def test_trees_without_good_lengths(
     tree = bench.text("bad.nwk", re.sub(pattern.replace("ASV", asv), by, bench.newick))
     expected = (word.replace("ASV", short(asv)) for word in phrases)
     refused(bench.pretrain("--tree", tree), DATA, "bad.nwk", *expected)
+
+
+def test_the_next_command_takes_the_same_table(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = bench.counts.copy()
+    counts["S01"] = 0
+    noise = [str((7 * row) % 36) for row in range(36)]
+    more = ("--table", bench.table(counts), "--drop-empty-samples", "--members", "kernel")
+    assert bench.train(*bench.column(noise), *more, "--folds", 3) == 0
+    *_, printed = [line for line in capsys.readouterr().out.splitlines() if "Next, " in line]
+    assert aam(*shlex.split(printed.partition(": aam ")[2])) == 0

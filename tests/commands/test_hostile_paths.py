@@ -119,6 +119,28 @@ def test_outputs_that_are_no_files_stay(
     status = aam("unifrac", *files, "--overwrite", "--output", folder / place)
     check_refusal(capsys, status, CANNOT_CREATE, message)
     assert (folder / "pipe.tsv").is_fifo()
+    if place.startswith("/proc"):
+        status = aam("prepare", *files, "--output", place)
+        check_refusal(capsys, status, CANNOT_CREATE, "'/proc' takes no folders")
+
+
+@pytest.mark.parametrize("command", ["unifrac", "prepare", "train"])
+def test_a_path_that_is_not_utf8(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """A run record could not hold it."""
+    name = os.fsdecode(b"half\xff")
+    files = ("--table", folder / "table.tsv", "--tree", folder / "tree.nwk")
+    output = "--output"
+    if command == "train":
+        labels = ("--metadata", folder / "table.tsv", "--metadata-column", "ph")
+        files, output = (*files[:2], *labels), "--output-dir"
+    refused = "A path that is not UTF-8: "
+    status = aam(command, *files, output, folder / name)
+    check_refusal(capsys, status, USAGE, f"{refused}{output} '{folder}/half?'")
+    (folder / name).write_bytes((folder / "table.tsv").read_bytes())
+    status = aam(command, "--table", folder / name, *files[2:], output, folder / "new")
+    check_refusal(capsys, status, USAGE, f"{refused}--table")
 
 
 # Paths that are something else, and options at their extremes

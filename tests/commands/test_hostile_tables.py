@@ -61,7 +61,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "decimal commas": (
         lambda path: path.write_text("#OTU ID\ts1\nACGT\t1,5\n"), "write decimal points, not commas"
     ),
-    "UTF-16": (lambda path: path.write_text(TABLE, "utf-16"), "neither HDF5 nor UTF-8"),
+    "UTF-16": (lambda path: path.write_text(TABLE, "utf-16"), "is UTF-16"),
     "transposed": (
         lambda path: path.write_text(f"#OTU ID\t{'ACGT' * 9}\t{'ACGA' * 9}\ns1\t1\t2\n"),
         "The table is transposed: its samples are ASVs",

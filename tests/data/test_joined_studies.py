@@ -47,6 +47,7 @@ def two(folder: Path, **rows: dict[str, str]) -> dict[str, tuple[Path, Path]]:
     return {name: write_study(folder, name, cells) for name, cells in rows.items()}
 
 
+EMPTY_NAME = "a file with an empty new name"
 CLASSES = ("case", "case", "control", "control")
 ONE = {f"a{row}": value for row, value in enumerate(CLASSES)}
 TWO = {f"b{row}": value for row, value in enumerate(CLASSES)}
@@ -227,11 +228,23 @@ def test_equal_columns_cause_no_warning(tmp_path: Path, capsys: Capture) -> None
         (("--relabel", "class:kase=x"), DataError, "did you mean 'case'?"),
         (("--relabel", "class"), UsageError, "write COLUMN:VALUE=NEW"),
         (("--relabel-file", __file__), DataError, "give three tab-separated columns"),
+        (("--relabel-file", EMPTY_NAME), UsageError, "line 2 of"),
+        (("--studies", "NA,b"), UsageError, "'NA'"),
+        (("--studies", "b,B"), UsageError, "Two studies with one name"),
     ],
 )
 def test_wrong_names_are_refused(
     more: tuple[str, ...], error: type[AamError], sentence: str, tmp_path: Path, capsys: Capture
 ) -> None:
+    if EMPTY_NAME in more:
+        more = ("--relabel-file", str(tmp_path / "names.tsv"))
+        (tmp_path / "names.tsv").write_text("column\tvalue\tnew\nclass\tcase\t \n")
+    if "--studies" in more:
+        (a, of_a), (b, of_b) = two(tmp_path, a=ONE, b=TWO).values()
+        given = ("--metadata", of_a, "--metadata", of_b, *more)
+        assert prepare(tmp_path / "s.aam", a, b, more=given) == error.status
+        assert sentence in messages(capsys)
+        return
     assert join(tmp_path / "s.aam", two(tmp_path, a=ONE, b=TWO), more) == error.status
     assert sentence in messages(capsys)
 
@@ -267,3 +280,78 @@ def test_one_study_or_one_without_metadata_is_refused(tmp_path: Path, capsys: Ca
     store = tmp_path / "t.aam"
     assert prepare(store, a, b, more=("--studies", "a,b")) == 0
     assert dict(read_metadata(store).columns).keys() == {"study"}
+
+
+@pytest.mark.parametrize(("turned", "warned"), [(4, True), (0, False)])
+def test_asvs_that_are_read_in_the_other_direction_are_counted(
+    turned: int, warned: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    complement = str.maketrans("ACGT", "TGCA")
+    asvs = [dna.translate(complement)[::-1] for dna in DNA[:turned]] + DNA[turned:]
+    studies = two(tmp_path, a=ONE) | {"b": write_study(tmp_path, "b", TWO, asvs=asvs)}
+    assert join(tmp_path / "s.aam", studies) == 0
+    said = "4 of 8 ASVs of study 'b' are read in the other direction" in messages(capsys)
+    assert said == warned
+
+
+def test_taxonomies_that_differ_are_named(tmp_path: Path, capsys: Capture) -> None:
+    studies = two(tmp_path, a=ONE, b=TWO)
+    files = []
+    for name, genus in (("one", "g__A"), ("two", "g__B"), ("short", "g__")):
+        rows = [
+            f"{dna}\td__Bacteria; {genus if row < 3 else 'g__C'}" for row, dna in enumerate(DNA)
+        ]
+        files.append(tmp_path / f"{name}.tsv")
+        files[-1].write_text("\n".join(["Feature ID\tTaxon", *rows]) + "\n")
+    one, other, short = files
+    assert join(tmp_path / "s", studies, ("--taxonomy", one, "--taxonomy", other)) == 0
+    assert "The taxonomies differ for 3 ASVs" in messages(capsys)
+    # A rank without a name is no other name, and one file for both does not differ from itself.
+    for more in ((one, short), (one,)):
+        given = [word for path in more for word in ("--taxonomy", path)]
+        assert join(tmp_path / "s", studies, (*given, "--overwrite")) == 0
+        assert "taxonomies differ" not in messages(capsys)
+
+
+def test_a_study_without_samples_is_named(tmp_path: Path, capsys: Capture) -> None:
+    (a, of_a), (b, of_b) = two(tmp_path, a=ONE, b=TWO).values()
+    write_table(b, {name: dict.fromkeys(DNA, 0) for name in TWO})
+    given = ("--metadata", of_a, "--metadata", of_b, "--studies", "a,b", "--drop-empty-samples")
+    assert prepare(tmp_path / "s.aam", a, b, more=given) == DataError.status
+    assert "Study 'b' has no sample" in messages(capsys)
+    assert not (tmp_path / "s.aam").exists()
+
+
+@pytest.mark.parametrize(
+    ("headers", "cells", "sentence"),
+    [
+        (("sex", "gender"), ("female", "male"), "--relabel gender=sex joins them"),
+        (("smoker", "antibiotics"), ("yes", "no"), ""),
+    ],
+)
+def test_columns_of_other_names_with_the_same_classes(
+    headers: tuple[str, str],
+    cells: tuple[str, str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    studies = {
+        name: write_study(
+            tmp_path, name, {s: cells[k % 2] for k, s in enumerate(rows)}, f"{header}"
+        )
+        for name, rows, header in zip("ab", (ONE, TWO), headers, strict=True)
+    }
+    assert join(tmp_path / "s.aam", studies) == 0
+    printed = messages(capsys)
+    assert sentence in printed and ("warning" in printed) == bool(sentence)
+
+
+def test_free_text_is_no_class(tmp_path: Path, capsys: Capture) -> None:
+    texts = ("sampled at home by post", "sampled at home by nurse"), ("clinic", "first visit")
+    studies = {
+        name: write_study(tmp_path, name, {s: of[k % 2] for k, s in enumerate(rows)}, "note")
+        for name, rows, of in zip("ab", (ONE, TWO), texts, strict=True)
+    }
+    assert join(tmp_path / "s.aam", studies) == 0
+    assert "warning" not in messages(capsys)

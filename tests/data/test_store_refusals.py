@@ -5,8 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from aam.contract.errors import DataError
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.data.metadata import read_metadata
+from aam.data.store import open_store
+from aam.data.study import load_study
 from tests.support.commands import aam, pretrain, train
 from tests.support.stores import DATA, USAGE, make, refused, unifrac
 
@@ -34,6 +40,44 @@ def test_a_damaged_store_is_refused(
     file.unlink()
     refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}', No such file")
     refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, f"'{file}', No such file")
+
+
+def read_whole(store: Path) -> None:
+    load_study(TableOptions(table=store), PhylogenyOptions())
+    read_metadata(store)
+
+
+def test_a_flipped_bit_is_refused_by_what_reads_it(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for name in sorted(path.name for path in store.glob("*.npy")):
+        copy = Path(shutil.copytree(store, tmp_path / name))
+        content = bytearray((copy / name).read_bytes())
+        # In the header, the first value and any other.
+        for place in (int(rng.integers(10, 128)), 128, int(rng.integers(128, len(content)))):
+            content[place] ^= 1 << int(rng.integers(8))
+            (copy / name).write_bytes(content)
+            with pytest.raises(DataError, match=f"The store is damaged: '{copy / name}'"):
+                read_whole(copy)
+            content = bytearray((store / name).read_bytes())
+    copy = tmp_path / "counts.npy"
+    (copy / "counts.npy").write_bytes((store / "counts.npy").read_bytes()[:-1] + b"\1")
+    for words in (("inspect", "--table", copy), ("train", "--table", copy, "--metadata", store)):
+        of_run = ("--metadata-column", "ph", "--output-dir", tmp_path / "run")
+        status = aam(*words, *(of_run if words[0] == "train" else ()))
+        shown = capsys.readouterr()
+        assert status == DATA
+        assert "The store is damaged" in shown.out + shown.err
+
+
+@pytest.mark.parametrize("name", ["samples_ends", "counts_ends", "reads"])
+def test_arrays_out_of_order_are_found_on_opening(copy: Path, name: str) -> None:
+    values = np.load(copy / f"{name}.npy")
+    values[3] = -values[3]
+    np.save(copy / f"{name}.npy", values)
+    with pytest.raises(DataError, match=f"The store is damaged: '{copy / name}.npy'"):
+        open_store(copy)
 
 
 def test_a_changed_header_is_refused(

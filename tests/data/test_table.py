@@ -221,7 +221,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         file["matrix"] = np.zeros((2, 2))
     with pytest.raises(DataError, match=r"Invalid or incomplete BIOM 2.1"):
         read_table(tmp_path / "unifrac.h5")
-    path.write_bytes(b"\xff\xfe\x00\x80")
+    path.write_bytes(b"\xfe\x00\x80\x80")
     with pytest.raises(DataError, match=r"neither HDF5 nor UTF-8"):
         read_table(path)
     with pytest.raises(DataError, match=r"another type.*Phylogeny\[Rooted\].*FeatureTable"):

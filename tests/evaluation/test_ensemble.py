@@ -10,6 +10,7 @@ from aam.arrays import F64
 from aam.evaluation.ensemble import choose_weights, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
+from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
@@ -152,6 +153,22 @@ def test_a_temperature_needs_evidence_of_many_groups(
     folds = Folds(labels, splits, 0)
     ensemble = combine_members({"one": given[folds.rows_M]}, folds).ensemble
     assert (ensemble.temperature != 1) is changes
+
+
+def test_a_single_member_has_the_scores_of_the_model() -> None:
+    """Temperatures of folds change the order of three classes, and so the AUC."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(300, 3))
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    codes = np.array([rng.choice(3, p=chance) for chance in chances])
+    folds = folds_of(codes.astype(np.float64), ("a", "b", "c"))
+    member = (chances**4 / (chances**4).sum(axis=1, keepdims=True))[folds.rows_M]
+    combined = combine_members({"kernel": member}, folds)
+    auc = [folds.drawn(one).whole["auc"] for one in (member, combined.predictions_MC)]
+    assert auc[0] != auc[1]
+    scores = evaluate("ill", folds, combined, {})
+    assert scores.verdict.model == auc[1]
+    assert scores.models["kernel"].metrics == scores.models["ensemble"].metrics
 
 
 def test_calibration_keeps_the_order_of_a_single_split() -> None:

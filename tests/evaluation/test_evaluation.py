@@ -19,13 +19,14 @@ from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.prediction_files import class_predictions, read_predictions
-from aam.evaluation.scores import evaluate
+from aam.evaluation.scores import compare_inputs, evaluate
 from aam.evaluation.splits import Split, make_splits
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.report.terminal import studies_table
 from tests.support.run_folders import make_study
 
 NAMES = ("no", "yes")
@@ -76,6 +77,45 @@ def test_two_studies_do_not_show_a_model_to_be_better(
     assert verdict.outcome == outcome
     assert (verdict.lower is None) == (outcome == "undecided")
     assert f"{studies} groups of study" in verdict.sentence
+
+
+def test_inputs_add_nothing_to_a_model_that_is_not_better_than_a_guess(folds: Folds) -> None:
+    """Both are ahead of metadata that mislead."""
+    both = folds.dummy_MC + np.outer(folds.held_out.values - 0.5, [-1e-3, 1e-3])
+    predictions = {"metadata": noisy(folds, 0.1)[:, ::-1], "counts": both, "both": both}
+    found = [
+        compare_inputs(["age"], predictions, "both", folds, better) for better in (True, False)
+    ]
+    assert found[0].counts_add and found[0].conclusion.startswith("The counts add")
+    assert not found[1].counts_add and "add to" not in found[1].conclusion
+
+
+def test_a_constant_prediction_is_stated(folds: Folds) -> None:
+    """Of all samples, and of one of four studies."""
+    constant_MC = np.tile([0.4, 0.6], (120, 1))
+    verdict = evaluate("ill", folds, combine_members({"kernel": constant_MC}, folds), {}).verdict
+    assert "all samples have the same prediction" in verdict.sentence
+    study_M = np.array([f"study {row % 4}" for row in folds.rows_M])
+    studies = np.arange(120) % 4
+    splits = tuple(
+        Split(np.flatnonzero(studies != k), np.arange(0), np.flatnonzero(studies == k))
+        for k in range(4)
+    )
+    of_studies = replace(
+        folds,
+        labels=replace(folds.labels, groups=np.arange(120), studies=studies),
+        splits=splits,
+        study_column="study",
+        studies=tuple(np.unique(study_M).tolist()),
+    )
+    mixed_MC = noisy(of_studies, 0.5)
+    mixed_MC[of_studies.fold_M == 2] = 0.4, 0.6
+    scores = evaluate("ill", of_studies, combine_members({"kernel": mixed_MC}, of_studies), {})
+    assert scores.studies is not None
+    assert [study.constant for study in scores.studies.studies] == [False, True, False, False]
+    assert "one prediction for all samples: 1 (study 1)" in scores.verdict.sentence
+    cells = [row[-1] for row in studies_table(scores.studies).rows]
+    assert ["one prediction" in cell for cell in cells[:4]] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(

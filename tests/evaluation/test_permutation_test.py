@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import chi2, norm
 
 from aam.arrays import F64
 from aam.evaluation.ensemble import combine_members
@@ -88,8 +89,9 @@ def test_random_labels_are_seldom_significant() -> None:
     assert sum(one <= 0.05 for one in p) < 7
 
 
+@pytest.mark.medium
 def test_labels_that_train_other_folds_keep_the_level() -> None:
-    """A kernel of random labels: without the factor of the folds the level would be 12 %."""
+    """A kernel of random labels: without the factor of the folds z would have the variance 2."""
     rng = np.random.default_rng(0)
     _, folds = study(rng, "numbers", False)
     number = len(folds.rows_M)
@@ -97,7 +99,7 @@ def test_labels_that_train_other_folds_keep_the_level() -> None:
     kernel_NN = rng.normal(size=(number, 200))
     kernel_NN = kernel_NN @ kernel_NN.T / 2000
     apart_MM = folds.fold_M[:, None] != folds.fold_M
-    small = 0
+    z = []
     for _ in range(120):
         values = rng.normal(size=number)
         shuffled = replace(folds, labels=replace(folds.labels, values=values))
@@ -106,9 +108,11 @@ def test_labels_that_train_other_folds_keep_the_level() -> None:
         )
         test = permutation_test(shuffled, predicted_M[:, None])
         assert test is not None
-        small += test.p <= 0.05
-    # Of 120 at a level of 5 %, 13 or more have a probability of 0.01.
-    assert 1 <= small < 13
+        z.append(norm.isf(test.p - 0.5 / (test.shufflings + 1)))
+    # The square is chi-squared: it is outside with a probability of 0.2 %, and with the variance 2
+    # inside with one of 1 %.
+    lower, upper = chi2.ppf([0.001, 0.999], 120)
+    assert lower < np.square(z).sum() < upper
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import r2_score
 
+from aam import load
 from aam.contract.options.groups import SplitOptions
-from aam.data.metadata import Metadata
+from aam.data.metadata import Metadata, read_metadata
 from aam.evaluation.intervals import resample_metrics, units_of
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.splits import make_splits, read_splits, split_samples, write_splits
@@ -72,7 +74,7 @@ def test_small_studies_are_repeated(samples: int, groups: int | None, expected: 
 
 
 def test_a_score_is_the_mean_of_the_partitions(run: Path) -> None:
-    frame = read(run / "predictions.tsv")
+    frame = read(run / "predictions-repeats.tsv")
     assert sorted(frame["repeat"].unique()) == [1, 2, 3, 4]
     assert (frame.groupby("sample-id").size() == 4).all()
     expected = np.mean(
@@ -85,6 +87,69 @@ def test_a_score_is_the_mean_of_the_partitions(run: Path) -> None:
     assert (scores["samples"], scores["repeats"]) == (60, 4)
     averaged = frame.groupby("sample-id")[["actual", "predicted"]].mean()
     assert r2["value"] != pytest.approx(r2_score(averaged["actual"], averaged["predicted"]))
+
+
+def test_predictions_have_a_row_for_each_sample(run: Path, study: Path) -> None:
+    """They are metadata of samples, as QIIME 2 reads them, with the means of the repeats."""
+    described = read_metadata(run / "predictions.tsv")
+    assert sorted(described.ids) == sorted(read_metadata(study / "metadata.tsv").ids)
+    found = read(run / "predictions.tsv").set_index("sample-id")
+    assert not {"repeat", "fold"} & {*found} and (found["repeats"] == 4).all()
+    repeats = read(run / "predictions-repeats.tsv").groupby("sample-id")
+    for name in ("actual", "predicted", "kernel_predicted", "lower", "upper"):
+        np.testing.assert_allclose(found[name], repeats[name].mean()[found.index])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("words", [("--classifier",), ("--ordinal", "a,b,c")])
+def test_a_class_is_that_of_the_mean_probabilities(
+    words: tuple[str, ...], study: Path, tmp_path: Path
+) -> None:
+    table = read(study / "metadata.tsv").iloc[1:]  # without the types of QIIME 2
+    third = pd.qcut(
+        table["ph"].astype(float) + np.tile([0, 1.5, -1.5], 20), 3, labels=["a", "b", "c"]
+    )
+    table.assign(third=third).to_csv(tmp_path / "m.tsv", sep="\t", index=False)
+    given = ("--table", study / "table.biom", "--metadata", tmp_path / "m.tsv", *words)
+    cv = ("--members", "kernel", "--folds", 3, "--repeats", 3, "--output-dir", tmp_path / "r")
+    assert aam("train", *given, "--metadata-column", "third", *cv) == 0
+    found = read(tmp_path / "r/predictions.tsv").set_index("sample-id")
+    repeats = read(tmp_path / "r/predictions-repeats.tsv").groupby("sample-id")
+    chances = repeats[["p_a", "p_b", "p_c"]].mean().loc[found.index].to_numpy()
+    np.testing.assert_allclose(found[["p_a", "p_b", "p_c"]], chances)
+    codes = chances.argmax(axis=1)
+    if words[0] == "--ordinal":
+        codes = (chances.cumsum(axis=1) < 0.5).sum(axis=1)
+    assert found["predicted"].tolist() == ["abc"[code] for code in codes]
+    assert (repeats["predicted"].nunique() > 1).any()
+
+
+@pytest.mark.medium
+def test_predictions_of_each_repeat_are_read_where_there_are_any(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of runs before there were two files, whose predictions.tsv had the repeats."""
+    before = Path(shutil.copytree(run, tmp_path / "before"))
+    (before / "predictions-repeats.tsv").replace(before / "predictions.tsv")
+    means = Path(shutil.copy(run / "predictions.tsv", tmp_path))
+    expected = json.loads((run / "scores.json").read_text())["models"]["ensemble"]["metrics"]["r2"]
+    given = ("--metadata", study / "metadata.tsv", "--metadata-column", "ph")
+    found = []
+    for number, folder in enumerate((run, before, means.parent)):
+        output = tmp_path / f"{number}.json"
+        words = ("--predictions", folder / "predictions.tsv", *given, "--output", output)
+        assert aam("evaluate", *words) == 0
+        found.append(json.loads(output.read_text())["overall"]["r2"])
+    assert found[:2] == pytest.approx([expected["value"]] * 2)
+    assert found[2] != pytest.approx(expected["value"])
+    assert "are means over repeats" in capsys.readouterr().err
+    for folder in (run, before):
+        assert aam("report", "--run-dir", folder, "--output", tmp_path / "p.html") == 0
+        assert "means over 4 partitions" in (tmp_path / "p.html").read_text()
+    new, old = (load(folder).results().oof_predictions for folder in (run, before))
+    pd.testing.assert_frame_equal(new, old)
+    assert aam("compare", run, before) == 0
+    assert "the same predictions" in capsys.readouterr().out
 
 
 def test_evaluate_and_report_agree_with_the_run(
@@ -128,7 +193,7 @@ def test_the_splits_of_a_repeated_run_are_read_again(
     given = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
     again = ("--members", "kernel", "--splits", run / "splits.tsv", "--output-dir", tmp_path / "r")
     assert aam("train", *given, "--metadata-column", "ph", *again) == 0
-    for name in ("splits.tsv", "predictions.tsv"):
+    for name in ("splits.tsv", "predictions.tsv", "predictions-repeats.tsv"):
         pd.testing.assert_frame_equal(read(run / name), read(tmp_path / "r" / name))
 
 
@@ -151,3 +216,5 @@ def test_a_single_split_is_not_repeated(
     words = ("--metadata-column", "ph", "--output-dir", tmp_path / "r", "--folds", 1)
     assert aam("train", *given, *words, "--repeats", 2) == 64
     assert "--folds 2 or more" in capsys.readouterr().err
+    assert aam("train", *given, *words[:4], "--repeats", 10_000_000) == 64
+    assert "give 1 to 1000 for --repeats" in capsys.readouterr().err

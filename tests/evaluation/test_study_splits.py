@@ -12,7 +12,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.groups import GroupValues, SplitOptions
 from aam.data.metadata import Metadata
 from aam.evaluation.labels import Labels
-from aam.evaluation.splits import split_samples
+from aam.evaluation.splits import read_studies, split_samples
 from aam.evaluation.subjects import Subjects, find_subjects
 from tests.support.commands import TINY, aam, read
 
@@ -186,3 +186,15 @@ def test_wrong_studies_are_refused(
     assert status not in (0, 70)
     assert sentence in capsys.readouterr().err
     assert not run.exists()
+
+
+def test_small_studies_are_taken_where_the_option_was_recommended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ids = [f"s{row}" for row in range(12)]
+    names = ["A", "a", "b", "c"] * 3
+    metadata = Metadata(ids, {"study": names, "subject": names})
+    assert read_studies("study", metadata, ids) == names
+    assert "differ in case or spaces alone: 1 (a)" in capsys.readouterr().err
+    with pytest.raises(DataError, match="--group-column subject"):
+        read_studies("subject", metadata, ids)

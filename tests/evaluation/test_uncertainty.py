@@ -197,6 +197,8 @@ def test_sentences() -> None:
         "ensemble is ahead of forest by 0.031 R² (95 % -0.004 to 0.066, 42 groups of infant); "
         "within noise"
     )
+    # Both are right in every sample, whichever is left out.
+    assert sentence("both", "counts", "auc", Score(0.0, 0.0, 0.0), "96 samples").count("%") == 0
     behind = sentence("ensemble", "kernel", "auc", Score(-0.02, -0.03, -0.01), "90 samples")
     assert behind == "ensemble is behind kernel by 0.020 AUC (95 % 0.010 to 0.030, 90 samples)"
 

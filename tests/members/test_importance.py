@@ -34,6 +34,7 @@ from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.members.samples import Samples
 from aam.nucleotide_codes import FINEST
+from benchmarks.depth_associations import simulated
 from tests.support.artifacts import write_artifact
 from tests.support.commands import TINY, aam, pretrain
 from tests.support.commands import train as train_network
@@ -416,6 +417,35 @@ def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_
 
 
 @pytest.mark.medium
+def test_asvs_are_tested_at_equal_depth_where_depth_follows_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any association; all reads would name half of the ASVs. A model keeps the depth."""
+    rng = np.random.default_rng(4)
+    counts, labels, _ = simulated(rng, "two", 1.5, 0.9, 0)
+    ids = ["".join(rng.choice(list("ACGT"), 40)) for _ in range(counts.shape[1])]
+    samples = [f"S{row}" for row in range(counts.shape[0])]
+    table = pd.DataFrame(counts.T.toarray(), pd.Index(ids, name="feature-id"), samples)
+    table.to_csv(tmp_path / "table.tsv", sep="\t")
+    classes = ["case" if code else "control" for code in labels.values]
+    metadata = pd.DataFrame({"sample-id": samples, "class": classes})
+    metadata.to_csv(tmp_path / "metadata.tsv", sep="\t", index=False)
+    inputs, run = (tmp_path / "table.tsv", tmp_path / "metadata.tsv"), tmp_path / "run"
+    given = ("class", "--members", "kernel", "--folds", 2, "--repeats", 1, "--output-dir", run)
+    assert aam("train", *inputs, *given) == 0
+    said = "at equal depth, since the sequencing depth differs with 'class'"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert said in html.unescape((run / "report.html").read_text())
+    found = _read(run / "importance.tsv")
+    assert (found["depth_associated"] == found["depth_associated"].iloc[0]).all()
+    assert 0 < found["depth_associated"].iloc[0] < counts.sum(axis=1).mean()
+    assert (found["q_associated"] < 0.1).sum() <= 2
+    output = tmp_path / "again.tsv"
+    assert aam("importance", "--table", inputs[0], "--model", run, "--output", output) == 0
+    assert _read(output)["q_associated"].to_dict() == found["q_associated"].to_dict()
+
+
+@pytest.mark.medium
 def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) -> None:
     """Joined studies, leaving one out: associations.tsv, the report and Python have the truth."""
     example = ("--studies", 4, "--samples", 150, "--asvs", 150, "--length", 60, "--seed", 3)
@@ -436,9 +466,9 @@ def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) 
     assert shared
     for genus in shared:
         row = taxa.loc[genus]
-        # The classes are case and control: what rises with the disease falls with control.
-        assert row["class"] == "control"
-        assert np.sign(row["z"]) == -np.sign(truth["a"][genus])
+        # Of case and control the first is positive.
+        assert row["class"] == "case"
+        assert np.sign(row["z"]) == np.sign(truth["a"][genus])
         assert row["agreeing"] == row["studies"] == 3
         assert row["q"] < 0.1
         assert (np.sign(row[["z_a", "z_b", "z_d"]].astype(float)) == np.sign(row["z"])).all()

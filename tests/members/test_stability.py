@@ -29,12 +29,25 @@ def test_equal_lists_agree_and_random_lists_are_no_finding() -> None:
     assert (same.common, same.first) == (20, 20)
     assert (same.times_U[:20] == 5).all()
     assert (same.times_U[20:] == 0).all()
-    assert "no finding" not in same.sentence
+    assert "no finding" not in same.sentence(None)
     rng = np.random.default_rng(0)
     other = stability(np.array([rng.permutation(row) for row in ranks]))
     assert other.correlation == pytest.approx(0, abs=0.2)
     assert other.common == pytest.approx(4, abs=2)  # 20 * 20 / 100
-    assert "is no finding" in other.sentence
+    assert "is no finding" in other.sentence(None)
+
+
+@pytest.mark.parametrize("associated", [True, False])
+def test_associated_asvs_of_every_fold_are_a_finding(associated: bool) -> None:
+    """Three of 100 ASVs lead in all folds; the order of the others is random."""
+    rng = np.random.default_rng(0)
+    ranks_KU = np.array([[1.0, 2, 3, *(4 + rng.permutation(97))] for _ in range(5)])
+    q_U = np.full(100, 0.9)
+    q_U[:3] = 0.01 if associated else 0.9
+    q_U[50] = 0.01
+    sentence = stability(ranks_KU).sentence(q_U)
+    assert ("no finding" in sentence) is not associated
+    assert ("3 ASVs with q < 0.1" in sentence) is associated
 
 
 @pytest.mark.filterwarnings("error")

@@ -51,6 +51,24 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.medium
+def test_repeats_of_each_target_are_joined(study: Path, tmp_path: Path) -> None:
+    args = ("--members", "kernel", "--folds", 3, "--repeats", 2)
+    assert train(study, tmp_path / "both", *args) == 0
+    found = read(tmp_path / "both" / "predictions.tsv")
+    assert len(found) == 80 and found["sample-id"].is_unique
+    repeats = read(tmp_path / "both" / "predictions-repeats.tsv")
+    assert len(repeats) == 160 and {*repeats["repeat"]} == {1, 2}
+    labels = ("--metadata", study / "metadata.tsv", "--output", tmp_path / "e.json", "--overwrite")
+    for column in ("ph", "depth of site"):
+        given = ("--predictions", tmp_path / "both" / "predictions.tsv", *labels)
+        assert aam("evaluate", *given, "--metadata-column", column) == 0
+        expected = json.loads((tmp_path / f"both/target-{column}/scores.json").read_text())
+        value = json.loads((tmp_path / "e.json").read_text())["overall"]["r2"]
+        metrics = expected["models"]["ensemble"]["metrics"]
+        assert value == pytest.approx(metrics["r2"]["value"])
+
+
 def test_words_are_classes_and_numbers_are_not(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

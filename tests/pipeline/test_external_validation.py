@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
 import aam as library
@@ -24,8 +25,8 @@ from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
-from aam.evaluation.external_validation import calibration_lines
-from aam.evaluation.intervals import units_of
+from aam.evaluation.external_validation import calibration_lines, exact_proportion
+from aam.evaluation.intervals import Score, units_of
 from aam.evaluation.labels import Labels
 from aam.evaluation.scores import read as read_scores
 from aam.members.model_file import read_trained
@@ -130,6 +131,11 @@ def test_the_positive_class_reaches_scores_report_and_other_studies(
     args += ["kernel", "--folds", 3, "--output-dir", tmp_path / "run", "--positive-class"]
     assert aam("train", *args, "maybe") == UsageError.status
     assert "the column has no, yes" in capsys.readouterr().err
+    assert aam("train", *args[:-1]) == 0
+    # `no` is the reference, whichever is the first by its name.
+    assert read_scores(tmp_path / "run" / "scores.json").classes == ["no", "yes"]
+    assert "'yes' is positive" in capsys.readouterr().err
+    args.insert(0, "--overwrite")
     assert aam("train", *args, "no") == 0
     assert evaluate(tmp_path / "run", studies, tmp_path / "out", column="acid") == 0
     for folder in (tmp_path / "run", tmp_path / "out"):
@@ -231,8 +237,115 @@ def test_names_of_classes_that_the_model_does_not_have(
         studies, tmp_path / "others.tsv", acid=lambda v: v.map({"yes": "a", "no": "b"})
     )
     assert evaluate(model, studies, tmp_path / "others", metadata=metadata) == DataError.status
-    assert "No class of 'acid' is one of the model" in capsys.readouterr().err
+    assert "--relabel acid:" in capsys.readouterr().err
     assert not (tmp_path / "others").exists()
+
+
+@pytest.mark.medium
+def test_a_class_under_another_name_is_refused_with_the_pair(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model, right = trained(studies, "acid", "--classifier"), tmp_path / "right"
+    assert evaluate(model, studies, right) == 0
+    metadata = edited(studies, tmp_path / "m.tsv", acid=lambda v: v.replace("no", "healthy"))
+    capsys.readouterr()
+    assert evaluate(model, studies, tmp_path / "o", metadata=metadata) == DataError.status
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "'healthy' in" in printed and "--relabel acid:healthy=no if they are one" in printed
+    assert not (tmp_path / "o").exists()
+    # The remedy gives the scores of the right names; also for a column of another name.
+    frame = pd.read_csv(metadata, sep="\t", dtype=str).rename(columns={"acid": "status"})
+    frame.to_csv(metadata, sep="\t", index=False)
+    pairs = ("--relabel", "status=acid,acid:healthy=no")
+    assert evaluate(model, studies, tmp_path / "o", *pairs, metadata=metadata) == 0
+    scores = [(folder / "scores.json").read_bytes() for folder in (right, tmp_path / "o")]
+    assert scores[0] == scores[1]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("column\tvalue\tnew\nstatus\t\tacid\nacid\thealthy\tno\n")
+    args = ("--predictions", right / "predictions.tsv", "--metadata", metadata)
+    json_file = ("--metadata-column", "acid", "--output", tmp_path / "m.json")
+    assert aam("evaluate", *args, *json_file, "--relabel-file", file) == 0
+    accuracy = read_scores(right / "scores.json").models["ensemble"].metrics["accuracy"].value
+    assert json.loads((tmp_path / "m.json").read_text())["overall"]["accuracy"] == accuracy
+    assert (tmp_path / "o/report.html").exists()
+
+
+@pytest.mark.medium
+def test_columns_that_the_model_reads_are_not_relabelled(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    args = ("--table", studies / "train.biom", "--metadata", studies / "train.tsv", "--members")
+    more = ("kernel", "--metadata-column", "ph", "--categorical-columns", "site", "--folds", 2)
+    assert aam("train", *args, *more, "--output-dir", tmp_path / "run") == 0
+    for pair, status in (("site:site-1=site-2", UsageError.status), ("subject=person", 0)):
+        output = tmp_path / f"o{status}"
+        given = ("--relabel", pair)
+        assert evaluate(tmp_path / "run", studies, output, *given, column="ph") == status
+        assert output.exists() == (status == 0)
+
+
+@pytest.mark.medium
+def test_a_cohort_of_one_class_has_a_sensitivity_or_specificity(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model = trained(studies, "acid", "--classifier")
+    for name, title in (("yes", "Sensitivity"), ("no", "Specificity")):
+        output = tmp_path / name
+        assert evaluate(model, studies, output, "--where", f"acid={name}") == 0
+        scored = read(output / "predictions.tsv")
+        right = int((scored["predicted"] == name).sum())
+        exact = binomtest(right, len(scored)).proportion_ci(0.95, "exact")
+        verdict = read_scores(output / "scores.json").verdict
+        limits = Score(right / len(scored), exact.low, exact.high).text()
+        assert verdict.sentence.startswith(f"{title} {limits}: {right} of {len(scored)} samples")
+        assert (output / "report.html").exists()
+        # The command that follows is one that these data allow.
+        capsys.readouterr()
+        assert evaluate(model, studies, output, "--where", f"acid={name}", "--overwrite") == 0
+        [command] = [
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("Next")
+        ]
+        words = shlex.split(command.partition(": ")[2])
+        words[words.index("TABLE")] = str(studies / "other.biom")
+        words[words.index("predictions.tsv")] = str(tmp_path / f"{name}.tsv")
+        assert aam(*words[1:]) == 0
+    # Of repeated subjects the interval has as many observations as there are subjects.
+    grouped = ("--group-column", "subject", "--where", "acid=yes", "--overwrite")
+    before = read_scores(tmp_path / "yes/scores.json").verdict
+    assert evaluate(model, studies, tmp_path / "yes", *grouped) == 0
+    after = read_scores(tmp_path / "yes/scores.json").verdict
+    assert "groups of subject" in after.sentence and after.sentence != before.sentence
+    # Predictions alone.
+    args = ("--predictions", tmp_path / "no.tsv", "--metadata", studies / "other.tsv")
+    capsys.readouterr()
+    assert aam("evaluate", *args, "--metadata-column", "acid", "--where", "acid=no") == 0
+    assert "Specificity" in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_a_column_of_another_kind_has_a_remedy_that_evaluate_takes(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for model, column in (("acid", "ph"), ("ph", "acid")):
+        run = trained(studies, model)
+        capsys.readouterr()
+        assert evaluate(run, studies, tmp_path / "o", column=column) == DataError.status
+        shown = capsys.readouterr().err
+        assert "--classifier" not in shown and "--metadata-column" in shown
+
+
+def test_few_groups_are_counted_in_each_class(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    frame = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0).iloc[:24]
+    frame["subject"] = [f"s{row % 6}" for row in range(24)]
+    frame["dx"] = ["case" if row % 6 < 3 else "control" for row in range(24)]
+    frame.to_csv(tmp_path / "m.tsv", sep="\t")
+    args = ("--table", studies / "other.biom", "--metadata", tmp_path / "m.tsv", "--members")
+    more = ("kernel", "--metadata-column", "dx", "--group-column", "subject", "--folds", 3)
+    assert aam("train", *args, *more, "--output-dir", tmp_path / "run") == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "3 of 6 groups of subject have the rarer class, at least 6" in printed
 
 
 @pytest.mark.medium
@@ -346,7 +459,10 @@ def test_predict_begins_with_how_well_the_model_did(
         scores = read_scores(model / "scores.json")
         assert scores.is_better == is_better
         assert "in a study that it has not seen is not known" in first
-        assert f"{scores.models['ensemble'].metrics['r2'].value:.2f}" in first
+        # The subjects of the training have two samples each.
+        repeated = scores.repeated_samples
+        known = scores.models["ensemble"].metrics["r2"].value
+        assert f"{known if repeated is None else repeated.grouped:.2f}" in first
         assert first.startswith("warning: ") == (not is_better)
         loaded = library.load(model)
         assert first.removeprefix("warning: ") in repr(loaded)
@@ -460,3 +576,23 @@ def test_intervals_of_calibration_hold_their_level() -> None:
     slopes, shifts = np.mean(inside[::2]), np.mean(inside[1::2])
     assert 0.9 <= slopes <= 0.99
     assert 0.9 <= shifts <= 0.99
+
+
+@pytest.mark.parametrize(("subjects", "samples", "correlation"), [(30, 1, 0.0), (20, 5, 0.5)])
+def test_the_interval_of_one_class_holds_its_level(
+    subjects: int, samples: int, correlation: float
+) -> None:
+    rng, truth, cohorts = np.random.default_rng(4), 0.8, 1000
+    chances = np.full((cohorts, subjects), truth)
+    if correlation:
+        total = 1 / correlation - 1
+        chances = rng.beta(truth * total, (1 - truth) * total, size=chances.shape)
+    shares = rng.binomial(samples, chances).mean(axis=1) / samples
+
+    def coverage(units: int) -> float:
+        scores = [exact_proportion(share, units) for share in shares.tolist()]
+        return float(np.mean([(s.lower or 0) <= truth <= (s.upper or 0) for s in scores]))
+
+    assert coverage(subjects) > 0.94
+    # Samples of a subject are no independent observations.
+    assert samples == 1 or coverage(subjects * samples) < 0.9

@@ -16,11 +16,13 @@ from tests.support.commands import aam
 SUBJECTS, ASVS = 40, 60
 
 
-def write_study(folder: Path, **columns: list[object]) -> tuple[object, ...]:
-    """Write 120 samples of 40 subjects, each with a community of its own; return the options."""
+def write_study(
+    folder: Path, subjects: int = SUBJECTS, each: int = 3, **columns: list[object]
+) -> tuple[object, ...]:
+    """Write samples of subjects, each with a community of its own; return the options."""
     rng = np.random.default_rng(0)
-    subject = np.repeat(np.arange(SUBJECTS), 3)
-    own = rng.lognormal(0, 2, (SUBJECTS, ASVS))
+    subject = np.repeat(np.arange(subjects), each)
+    own = rng.lognormal(0, 2, (subjects, ASVS))
     counts = rng.poisson(20 * own[subject] * rng.lognormal(0, 0.3, (len(subject), ASVS)))
     counts[:, 0] += 1
     dna = ["".join(rng.choice(list("ACGT"), 40)) for _ in range(ASVS)]
@@ -31,7 +33,7 @@ def write_study(folder: Path, **columns: list[object]) -> tuple[object, ...]:
     ]
     (folder / "table.tsv").write_text("\n".join(lines) + "\n")
     # The class of a subject is drawn at random: nothing can be learnt of a new one.
-    classes = rng.permutation(SUBJECTS) % 2
+    classes = rng.permutation(subjects) % 2
     known: dict[str, list[object]] = {
         "class": [f"c{classes[k]}" for k in subject],
         "weight": [f"{60 + k / 7:.1f}" for k in subject],
@@ -147,6 +149,66 @@ def test_few_subjects_of_many_samples_are_found_by_their_name(
 
 
 @pytest.mark.medium
+def test_subjects_of_another_study_are_the_groups_of_its_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samples of a subject are not independent, whether or not --group-column names it."""
+    args = write_study(tmp_path, goat=[f"G{k // 3}" for k in range(120)])
+    header, *rows = (tmp_path / "m.tsv").read_text().splitlines()
+    for name, half in (("m.tsv", rows[:60]), ("other.tsv", rows[60:])):
+        (tmp_path / name).write_text("\n".join([header, *half]) + "\n")
+    target = ("--metadata-column", "class", "--classifier")
+    options = (*target, "--members", "kernel", "--group-column", "goat")
+    assert aam("train", *args, *options, "--output-dir", tmp_path / "run") == 0
+    capsys.readouterr()
+    other = ("--model", tmp_path / "run", *args[:3], tmp_path / "other.tsv", *target[:2])
+    assert aam("evaluate", *other, "--output", tmp_path / "found") == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "20 values of 'goat' have several samples" in printed
+    assert "--group-column goat" in printed
+    named = ("--group-column", "goat", "--output", tmp_path / "named")
+    assert aam("evaluate", *other, *named) == 0
+    assert "several samples" not in capsys.readouterr().err
+    runs = [json.loads((tmp_path / run / "scores.json").read_text()) for run in ("found", "named")]
+    assert runs[0]["verdict"] == runs[1]["verdict"]
+    assert runs[0]["verdict"]["units"] == "20 groups of goat"
+    splits = [(tmp_path / run / "splits.tsv").read_text() for run in ("found", "named")]
+    assert splits[0] == splits[1]
+
+
+def test_subjects_of_many_samples_are_found_and_sites_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twenty subjects of 22 samples, under a plain name; as many wards of persons of both sexes."""
+    people = [k // 22 for k in range(440)]
+    kind: list[object] = [f"c{k % 2}" for k in range(440)]
+    goats: list[object] = [f"G{k}" for k in people]
+    args = write_study(tmp_path, 20, 22, kind=kind, goat=goats)
+    printed = printed_by_inspect(capsys, args, "kind", "--classifier")
+    assert "20 values of 'goat' have several samples" in printed
+    assert "--group-column goat" in printed
+    by_person: list[object] = ["fm"[k % 3 == 0] for k in range(440)]
+    for name, more in (("site", {}), ("ward", {"sex": by_person})):
+        args = write_study(tmp_path, 20, 22, kind=kind, **{name: goats}, **more)
+        assert "several samples" not in printed_by_inspect(capsys, args, "kind", "--classifier")
+
+
+def test_few_subjects_are_found_by_the_days_of_their_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight subjects sampled once a day; at eight places several samples are taken on a day."""
+    rng = np.random.default_rng(4)
+    goats: list[object] = [f"G{k // 24}" for k in range(192)]
+    kind: list[object] = [f"c{k % 2}" for k in range(192)]
+    once: list[object] = [k % 24 for k in range(192)]
+    several: list[object] = [int(k) for k in rng.integers(24, size=192)]
+    for days, is_found in ((once, True), (several, False)):
+        args = write_study(tmp_path, 8, 24, kind=kind, goat=goats, since=days)
+        printed = printed_by_inspect(capsys, args, "kind", "--classifier")
+        assert ("8 values of 'goat' have several samples" in printed) == is_found
+
+
+@pytest.mark.medium
 def test_columns_of_independent_samples_are_not_named() -> None:
     """Of texts that refine the class, other units of the target, days of collection, at most 1 in
     50 studies; at the similarity of real subjects 9 in 10 are found."""
@@ -164,6 +226,18 @@ def test_columns_of_independent_samples_are_not_named() -> None:
         for k in range(50)
     ]
     assert sum(found) >= 45
+    for each in (2, 22):
+        found = [
+            benchmark["longitudinal"](np.random.default_rng([9, k]), each, 1.0, (12, 31))[0]
+            for k in range(10)
+        ]
+        assert sum(found) >= 9
+    for factor in ("sites", "studies", "months", "batches"):
+        named = [
+            benchmark["independent_of"](np.random.default_rng([9, k]), factor, "plain name")[0]
+            for k in range(10)
+        ]
+        assert sum(named) <= 1
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

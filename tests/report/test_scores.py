@@ -119,7 +119,10 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     text = report(run_folder).replace("\N{NO-BREAK SPACE}", " ")
     assert '<p class="verdict">The model is better.</p>' in text
     assert text.index("The model is better.") < text.index('<dl class="tiles">')
-    assert "The ensemble is 75% kernel + 25% forest; in the folds kernel 50% to 100%" in text
+    assert (
+        "The ensemble is 75% kernel + 25% forest; "
+        "the scored models of the folds are kernel 50% to 100%" in text
+    )
     assert "Ensemble ahead by" in text and "<bdi>0.100</bdi>" in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
     assert "this model" not in text.lower()

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
-from aam.contract.errors import ConfigurationError, UsageError, nearest
+from aam.contract import run_files
+from aam.contract.errors import ConfigurationError, UsageError, first_few, nearest
 from aam.contract.options import (
     SYNONYMS,
     OptionSpec,
@@ -294,7 +294,12 @@ def parse_options(
         values = tuple(value for text in leading for value in convert_all(first, text))
         given = {first.flag: values if several else values[0], **given}
     # `aam train TABLE METADATA COLUMN`: in their order, those that no flag gives.
-    absent = [known[flag] for flag in leading_flags(command) if flag not in given]
+    absent, replaced = list[OptionSpec](), set[str]()
+    for spec in (known[flag] for flag in leading_flags(command) if flag not in given):
+        if given.keys().isdisjoint(spec.excludes) and replaced.isdisjoint(spec.needs):
+            absent.append(spec)
+        else:  # as --model and --table by --predictions
+            replaced.add(spec.flag)
     for spec, text in zip(absent, rest, strict=False):
         given[spec.flag] = convert(spec, text)
     rest = rest[len(absent) :]
@@ -320,14 +325,21 @@ def leading_flags(command: str) -> tuple[str, ...]:
     return tuple(getattr(find(command), "leading", ()))
 
 
-def output_folder(command: str, column: str) -> str:
-    """Return the folder of a run whose options name none: the predicted column.
+def output_folder(command: str, column: str) -> Path:
+    """Return the folder of a run whose options name none: a new one, or a run's, of this name.
 
-    >>> output_folder("train", "pH"), output_folder("search", "a/b")
-    ('pH', 'a%2Fb-search')
+    >>> str(output_folder("train", "pH (soil)")), str(output_folder("search", "pH"))
+    ('pH (soil)', 'pH-search')
     """
-    folder = quote(column, safe=" ,")
-    return folder if command == "train" else f"{folder}-{command}"
+    folder, files = Path(column if command == "train" else f"{column}-{command}"), list[str]()
+    is_name = re.fullmatch(r"(?!\.*$)[^~\-\s/]([^/]*[^/\s])?", column) and column.isprintable()
+    if is_name and os.path.isdir(folder) and not run_files.recognized(folder):
+        files = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    if not is_name or (files and run_files.RECORD not in files):
+        evidence = f"'{folder}' has {first_few(files)}" if files else f"'{column}'"
+        cause = "No folder for a run can have the name of the column"
+        raise UsageError(cause, evidence, "add --output-dir")
+    return folder
 
 
 def _require_all(
@@ -368,7 +380,7 @@ def parse_command(
     output, column = "--output-dir", given.get("--metadata-column")
     named_after = bool(leading_flags(command)) and any(spec.flag == output for spec in options)
     if named_after and output not in given and column is not None:
-        given[output] = Path(output_folder(command, str(column)))
+        given[output] = output_folder(command, str(column))
     if not incomplete:
         named = [spec for spec in options if not named_after or spec.flag != output]
         _require_all(named, given, command)

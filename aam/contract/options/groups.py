@@ -126,6 +126,17 @@ DROP_MISSING_ASVS = option(
 DROP_EMPTY_SAMPLES = option(
     "Leave out samples without reads instead of rejecting the table.", default=False
 )
+RELABEL = basic_option(
+    "Other names in the metadata, in order, as a,b: COLUMN=NEW renames a column, COLUMN:VALUE=NEW "
+    "a value of it, such as a class.",
+    default=(),
+    metavar="PAIR",
+    needs=("--metadata",),
+)
+RELABEL_FILE = option(
+    "The same as a TSV with the columns column, value (empty to rename the column) and new.",
+    needs=("--metadata",),
+)
 MAX_MEMORY_GB = option(
     "Memory limit in GiB for reading each of table, tree and sequences, and for tiles of `aam "
     "unifrac`. 'auto': half of the available memory; 1 GiB for tiles.",
@@ -265,8 +276,9 @@ class TargetOptions:
         default=False,
     )
     positive_class: str | None = option(
-        "The class of two that effects, ROC, calibration and `part of` are of. Default: the second "
-        "in the order of their names.",
+        "The class of two that effects, ROC, calibration and `part of` are of. Default: the one "
+        "that is not called control, healthy, normal, no, negative, absent, baseline, 0 or false, "
+        "else the second in the order of their names.",
         only_with=("--classifier",),
         metavar="CLASS",
     )

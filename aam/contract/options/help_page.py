@@ -108,7 +108,7 @@ def page(
     values += [
         f"{'' if spec.first else spec.flag + ' '}{metavar(spec)}"
         for spec in required
-        if not leading
+        if not (leading and spec.flag in (*leading, "--output-dir"))
     ]
     taken = ["|".join(WRAPPERS[command]), "..."] if command in WRAPPERS else []
     lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]", *taken]), 11)

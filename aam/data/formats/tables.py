@@ -29,7 +29,7 @@ from scipy.sparse import coo_array, csr_array
 from aam.console import info
 from aam.contract.errors import DataError, first_few, reason_of, repeated, shortened
 from aam.data.formats import artifact
-from aam.data.formats.text import decoded, floats
+from aam.data.formats.text import check_text, decoded, floats, number_remedy
 from aam.memory import check_memory, memory_budget
 
 BLOCK_BYTES = 64 << 20
@@ -71,6 +71,9 @@ _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslinea
 _SAMPLE_HEADERS = frozenset(
     {"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name", "sample", "samples"}
 )
+
+_TOTALS = frozenset({"total", "totals", "sum", "row sum", "rowsum", "grand total", "all"})
+"""Names of a column that spreadsheets add, if it is the sum of the others."""
 
 _TRAILING = "remove the tabs at the ends of the lines"
 _NO_READS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
@@ -196,7 +199,8 @@ def check_ids(ids: Sequence[str], what: str) -> None:
     if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
-        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+        named = f"{what}s".replace("ys", "ies").capitalize()
+        raise DataError(f"{named} without an id", str(unnamed), "name them")
     try:
         "\n".join(ids).encode()
     except UnicodeEncodeError as error:
@@ -384,6 +388,7 @@ def read_json(table: OpenTable) -> TableBlocks:
 
 def read_tsv(table: OpenTable) -> TableBlocks:
     """Read a TSV of features x samples, line by line."""
+    check_text(table.stream.peek(4)[:4], table.path, "feature table")
     lines = _lines(table)
     header, first = _header(lines)
     quoted = all(len(name) > 1 and name[0] == name[-1] == '"' for name in header[1:])
@@ -426,6 +431,17 @@ def read_tsv(table: OpenTable) -> TableBlocks:
     indptr = np.cumsum([len(entries) for entries in columns_U])
     parts = np.concatenate(values), np.concatenate(columns_U), indptr
     by_sample = csr_array(parts, shape=(len(features), len(samples))).T.tocsr()
+    all_samples = by_sample.sum(axis=0)
+    totals = [
+        row
+        for row, name in enumerate(samples)
+        if name.strip().lower() in _TOTALS
+        and np.array_equal(2 * by_sample[[row]].toarray()[0], all_samples)
+    ]
+    if totals:
+        info(f"The column '{samples[totals[0]]}' is the sum of the others, and not read.")
+        kept = [row for row in range(len(samples)) if row not in totals]
+        by_sample, samples = by_sample[kept], [samples[row] for row in kept]
     return TableBlocks(samples, features, lambda: iter([by_sample.copy()]))
 
 
@@ -492,17 +508,16 @@ def _text_in_table(
     name, cell = samples[wrong[0]], cells[wrong[0]].strip()
     if not cell and wrong[-1] == len(cells) - 1:
         remedy = _TRAILING
-    elif re.fullmatch(r"-?\d+,\d+", cell):
-        remedy = "write decimal points, not commas"
     elif cell.lower() in _NO_READS:
         remedy = "write 0 where a sample has no reads"
     elif wrong[0] == 0 and feature.isdigit():
         remedy = "remove the first column, which has row numbers: the first one has the ASVs"
     else:
-        remedy = (
+        other = (
             f"remove the column '{shortened(name)}' if it is no sample (row numbers, taxa); the "
             "first column has the ASVs, each other one the counts of a sample"
         )
+        remedy = number_remedy([cell], other)
     evidence = f"line {line}, column '{shortened(name)}' is '{shortened(cell)}'"
     return DataError("A count that is not a number", evidence, remedy)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -27,31 +28,36 @@ LARGEST_FLOAT32 = 3.4e38
 _BINARY = {
     b"\x89HDF": "HDF5, the format of BIOM tables",
     b"PK\x03\x04": "a zip archive or a spreadsheet",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet",
+    b"X\n\0\0": "an R object (.rds)",
+    b"RDX2": "an R workspace (.RData)",
+    b"RDX3": "an R workspace (.RData)",
+    b"PAR1": "a Parquet table",
 }
 """First bytes of a binary file -> its format, as of files that are given for text by mistake."""
 
+_SAVE_AS_UTF8 = "save it as UTF-8 in a text editor, which Excel's tab-delimited formats are not"
 
-def binary_format(data: bytes) -> str | None:
-    """Return the format of a binary file by its first bytes, None for text and unknown formats."""
-    return _BINARY.get(data[:4])
+
+def check_text(start: bytes, path: Path, what: str) -> None:
+    """Refuse the first bytes of a file that are not those of UTF-8 text."""
+    if (form := _BINARY.get(start[:4])) is not None:
+        raise DataError(f"The {what} is not text", f"'{path}' is {form}", "save it as a text file")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"The {what} is not UTF-8 text", f"'{path}' is UTF-16", _SAVE_AS_UTF8)
 
 
 def decoded(data: bytes, path: Path, what: str) -> str:
     """Decode the content of a text file."""
-    if (form := binary_format(data)) is not None:
-        raise DataError(f"The {what} is not text", f"'{path}' is {form}", "give a text file")
+    check_text(data[:4], path, what)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         # Text of an 8-bit encoding, such as Windows-1252, has no zero bytes.
-        is_text = is_utf16 or b"\0" not in data
         raise DataError(
             f"The {what} is not UTF-8 text",
-            f"'{path}'{' is UTF-16' if is_utf16 else f', {error.reason} at byte {error.start}'}",
-            "save it as UTF-8 in a text editor, which Excel's tab-delimited formats are not"
-            if is_text
-            else "check that it is the right file",
+            f"'{path}', {error.reason} at byte {error.start}",
+            _SAVE_AS_UTF8 if b"\0" not in data else "check that it is the right file",
         ) from error
 
 
@@ -141,6 +147,22 @@ def floats(cells: Sequence[str]) -> NDArray[np.float64]:
     if "_" in "".join(cells):
         raise ValueError(f"not a number: '{next(cell for cell in cells if '_' in cell)}'")
     return np.array(cells, dtype=np.float64)
+
+
+def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
+    """Return the remedy for texts that are not numbers: commas, dates or others."""
+    first = wrong[0].strip()
+    thousands = f"write {first.replace(',', '')} for {first} if the comma separates thousands"
+    if first.count(",") == 1 and "." not in first:
+        thousands += f", {first.replace(',', '.')} if it is a decimal comma"
+    for pattern, remedy in (
+        (r"\s*[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?\s*", thousands),
+        (r"\s*[-+]?\d+,\d+\s*", "write decimal points, not commas"),
+        (r"\s*\d+([-/.])\d+\1\d+([ T].*)?", "write dates as numbers, such as days since the first"),
+    ):
+        if all(re.fullmatch(pattern, text) for text in wrong):
+            return remedy
+    return otherwise
 
 
 def numbers(

@@ -9,6 +9,8 @@ from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
     DROP_MISSING_ASVS,
     MAX_MEMORY_GB,
+    RELABEL,
+    RELABEL_FILE,
     ROOT_AT_MIDPOINT,
     UNIFRAC_ALPHA,
     Device,
@@ -60,17 +62,8 @@ class Prepare:
         default=(),
         metavar="STUDY",
     )
-    relabel: tuple[str, ...] = basic_option(
-        "Other names in the metadata, in order, as a,b: COLUMN=NEW renames a column, "
-        "COLUMN:VALUE=NEW a value of it, such as a class.",
-        default=(),
-        metavar="PAIR",
-        needs=("--metadata",),
-    )
-    relabel_file: Path | None = option(
-        "The same as a TSV with the columns column, value (empty to rename the column) and new.",
-        needs=("--metadata",),
-    )
+    relabel: tuple[str, ...] = RELABEL
+    relabel_file: Path | None = RELABEL_FILE
     trim_length: int | Literal["auto"] = basic_option(
         "Nucleotides to keep of each sequence; ASVs that are then equal are joined. 0: all. "
         "'auto': with --studies of different lengths, what 99 % of the ASVs of each have; else "
@@ -170,6 +163,10 @@ class Inspect:
     )
     group_column: str | None = basic_option(
         "Metadata column of groups that no split divides, such as subjects.",
+        needs=("--metadata-column",),
+    )
+    study_column: str | None = basic_option(
+        "Metadata column of studies, each of which models of the others predict.",
         needs=("--metadata-column",),
     )
     members: tuple[MemberName, ...] = option(

@@ -9,6 +9,7 @@ from aam.contract.options import (
     FEATURES,
     INSIDE_ONE,
     ONE_OR_MORE,
+    PARTITIONS,
     TWO_OR_MORE,
     WEIGHTS,
     basic_option,
@@ -134,7 +135,7 @@ class Train:
         "Partitions of the samples into --folds; scores are their means. 'auto': 5 with fewer "
         "than 300 samples or 100 groups; else, and with the transformer, 1.",
         default="auto",
-        takes=ONE_OR_MORE,
+        takes=PARTITIONS,
     )
     taxonomy: Path | None = basic_option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "

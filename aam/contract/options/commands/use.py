@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
     GROUP_VALUES,
     MAX_MEMORY_GB,
+    RELABEL,
+    RELABEL_FILE,
     TAXONOMY,
     AsvVectorOptions,
     DeviceOptions,
@@ -23,10 +25,12 @@ class Predict:
     """Predict a metadata column for the samples of a table with a trained model.
 
     Examples:
-        aam predict --table new.biom --model age --output ages.tsv --explain why.tsv
+        aam predict age new.biom --output ages.tsv --explain why.tsv
         aam predict --table new.biom --model age --output ages.tsv \
         --prediction-passes 10 --overwrite
     """
+
+    leading: ClassVar = ("--model", "--table")
 
     input: TableOptions
     device: DeviceOptions
@@ -95,11 +99,12 @@ class ImportanceOptions:
     """Rank the ASVs of a table by how much a model's predictions depend on them.
 
     Examples:
-        aam importance --table table.biom --model age --output age/importance.tsv \
-        --taxonomy taxonomy.qza
+        aam importance age table.biom --output age/importance.tsv --taxonomy taxonomy.qza
         aam importance --table table.biom --model age --output importance.tsv \
         --method permutation --metadata metadata.tsv --group-column subject
     """
+
+    leading: ClassVar = ("--model", "--table")
 
     input: TableOptions
     device: DeviceOptions
@@ -163,11 +168,12 @@ class Evaluate:
     """Score predictions against metadata, or a model on the samples of another study.
 
     Examples:
-        aam evaluate --model age --table other.biom --metadata other.tsv \
-        --metadata-column age --output age-elsewhere
+        aam evaluate age other.biom other.tsv age --output age-elsewhere
         aam evaluate --predictions classes.tsv --metadata metadata.tsv \
         --metadata-column diagnosis --output metrics.json --by site sex
     """
+
+    leading: ClassVar = ("--model", "--table", "--metadata", "--metadata-column")
 
     model: Path | None = basic_option(
         "Run folder of `aam train`, whose model predicts the samples of --table: writes scores, "
@@ -211,6 +217,8 @@ class Evaluate:
         excludes=("--classifier",),
         metavar="CATEGORY",
     )
+    relabel: tuple[str, ...] = RELABEL
+    relabel_file: Path | None = RELABEL_FILE
     where: str | None = option(
         "Score only samples whose metadata meet a condition, as in `aam train`."
     )
