@@ -59,6 +59,9 @@ class Network(Protocol):
     def visible_gpus(self) -> int:
         """Return the number of GPUs that PyTorch sees."""
 
+    def require_device(self, options: DeviceOptions) -> None:
+        """Refuse a device that this host does not have."""
+
     def own_generators(self) -> AbstractContextManager[None]:
         """Keep the random numbers of the caller as they are."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
+from aam import wings
 from aam.api.arguments import (
     MetadataTable,
     Sequences,
@@ -735,9 +736,7 @@ def load(
     path = path_argument("run", run, "a pathlib.Path")
     with library_call():
         if options.device not in ("auto", "cpu"):
-            from aam.network.numerics.device import choose_device  # PyTorch: 2 CPU-seconds
-
-            choose_device(options)  # also of members that need none
+            wings.network().require_device(options)  # also of members that need none
         return Model(path, options, read(path, options), verbose=verbose)
 
 

@@ -62,6 +62,12 @@ def visible_gpus() -> int:
     return cuda.device_count()
 
 
+def require_device(options: DeviceOptions) -> None:
+    from aam.network.numerics.device import choose_device
+
+    choose_device(options)
+
+
 def own_generators() -> AbstractContextManager[None]:
     import torch
 
