@@ -15,11 +15,13 @@ named.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
-from aam.arrays import F64, Rows
+from aam.arrays import Rows
 from aam.data.table import auto_depth
 from aam.evaluation.association import RATE, rank_test
 from aam.evaluation.labels import Labels
@@ -36,7 +38,7 @@ def simulated(
     """Simulate counts [N, F], labels, and the columns of the planted ASVs."""
     size = rng.integers(1, 6, SAMPLES) if setting == "groups" else np.ones(SAMPLES, dtype=np.int64)
     subject_N = np.arange(SAMPLES).repeat(size)[:SAMPLES]
-    values_I: F64 = rng.normal(size=SAMPLES)
+    values_I: npt.NDArray[Any] = rng.normal(size=SAMPLES)
     if setting in ("two", "groups"):
         values_I = rng.permutation(SAMPLES) % 2.0
     elif setting in ("shallow", "deep"):

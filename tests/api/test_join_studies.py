@@ -112,10 +112,12 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
             aam.join_studies(tables, metadata, relabel=relabel)
     with pytest.raises(UsageError, match="No studies"):
         aam.join_studies({})
-    for name in (None, ("a",), "", "\udcff", b"a"):
+    wrong: list[Any] = [None, ("a",), "", "\udcff", b"a"]
+    for name in wrong:
         with pytest.raises(DataError, match=r"[Ss]tud(y|ies) "):
             aam.join_studies({name: tables["a"], "b": tables["b"]})
-    for name in ("..", 3, "x" * 300):
+    odd: list[Any] = ["..", 3, "x" * 300]
+    for name in odd:
         _, described = aam.join_studies({name: tables["a"], "b": tables["b"]})
         assert described.study.tolist() == [str(name)] * 12 + ["b"] * 12
     other = {"a": tables["a"], "b": tables["b"].rename(columns=lambda dna: dna[9:])}

@@ -16,11 +16,16 @@ class _FailingModel(RichnessModel):
 
 class _FailingRegression(RichnessRegression):
     def cross_validate(
-        self, samples: TrainingSamples, folds: Folds, final: bool, *others: Any, **more: Any
+        self,
+        samples: TrainingSamples,
+        folds: Folds,
+        final: bool = True,
+        inputs_of: str = "",
+        weighed: bool = True,
     ) -> CrossValidated:
         if not final:
             raise ZeroDivisionError("studies of nothing")
-        return super().cross_validate(samples, folds, final, *others, **more)
+        return super().cross_validate(samples, folds, final, inputs_of, weighed)
 
     def fit(self, *given: Any) -> RichnessModel:
         return _FailingModel(super().fit(*given).line)
