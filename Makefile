@@ -14,7 +14,7 @@ MADE := $(VENV)/made-$(VERSION)
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-transformer test test-changed test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions clean
+.PHONY: help demo demo-transformer test test-changed test-fast test-all test-qiime2 test-study test-torch bench bench-scale docs lint lock locks definitions clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"
+	@echo "make test-study   the tests of the study without PyTorch, in an environment of its own: 3 minutes"
 	@echo "make bench   measure speed and memory; bench-scale: several processes"
 	@echo "make docs    build the documentation as a site: site/index.html"
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
@@ -79,6 +80,16 @@ TORCH_VERSIONS := $(shell $(PYTHON) -c 'import sys; v = sys.version_info; \
 # Tests of plugins/q2-aam with Debian's QIIME 2 and the system's Python; aam runs in .venv.
 test-qiime2: $(VENV)/has-model
 	AAM_EXECUTABLE=$(VENV)/bin/aam .ci/qiime2 .venv-qiime2
+
+# The study without PyTorch, in an environment of its own: the quick tests that need no network.
+STUDY = tests/evaluation tests/pipeline tests/report tests/serialization/test_stored_runs.py
+test-study:
+	$(PYTHON) -m venv --clear .venv-study
+	.venv-study/bin/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock \
+	    --editable '.[study]' pytest hypothesis
+	! .venv-study/bin/python -c 'import torch' 2> /dev/null
+	OMP_NUM_THREADS=1 .venv-study/bin/python -m pytest -q \
+	    -m 'not network and not medium and not slow and not nightly and not slurm and not container' $(STUDY)
 
 # Tests with another version of torch, in a separate environment: make test-torch TORCH=2.5.1. Its wheels
 # include gigabytes of CUDA. Packages that torch pins follow torch, all others requirements.lock.
@@ -171,6 +182,6 @@ definitions: $(MADE)
 
 clean:
 	if ls $(VENV)/made-* > /dev/null 2>&1; then rm -rf $(VENV); fi
-	rm -rf .venv-torch-* .venv-qiime2 demo bench build site ./*.egg-info .lock.new .lock.out
+	rm -rf .venv-torch-* .venv-qiime2 .venv-study demo bench build site ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -100,7 +100,11 @@ def test_groups_of_choices_are_studies_where_three_are_left() -> None:
 
 @pytest.mark.parametrize(
     ("column", "members"),
-    [("ph", ("kernel",)), ("site", ("kernel", "forest")), ("site", ("transformer", *TINY))],
+    [
+        ("ph", ("kernel",)),
+        ("site", ("kernel", "forest")),
+        pytest.param("site", ("transformer", *TINY), marks=pytest.mark.network),
+    ],
 )
 def test_train_leaves_each_study_out(
     tmp_path: Path, study_dir: Path, column: str, members: tuple[str, ...]

@@ -25,7 +25,7 @@ def test_tests_that_import_a_changed_module_are_found_by_helpers_too() -> None:
 
 
 def test_a_module_without_a_test_has_those_of_its_package() -> None:
-    found = files_to_test(["aam/network/batches.py"], SOURCES)
+    found = files_to_test(["aam/data/batches.py"], SOURCES)
     assert found == ["tests/data/test_table.py", "tests/data/test_tree.py"]
 
 
