@@ -410,7 +410,7 @@ def compare(
         by = f", {len(renamed)} under another id, by their reads" if len(renamed) else ""
         overlap = (
             f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about its "
-            "accuracy. predictions.tsv of the run has predictions of held-out samples."
+            "accuracy. The run has predictions of held-out samples (predictions.tsv)."
         )
         notes.append((overlap, True))
     alike = np.setdiff1d(alike_pairs(stored, here_N)[:, 1], np.flatnonzero(trained_N | checked_N))

@@ -143,13 +143,16 @@ def test_groups_are_routed_to_fit_and_to_the_splitter() -> None:
         assert estimator.model_.loaded.facts.options["split"]["group_column"] == "group"
 
 
-def test_rows_without_ids_count_as_new_and_warn_of_nothing() -> None:
+def test_rows_without_ids_are_known_by_their_reads() -> None:
     table, target, _ = _study()
     with warnings.catch_warnings():
         warnings.simplefilter("error", AamWarning)
         fitted = AAMRegressor(members="kernel", folds=2).fit(table, target)
+    other = table.sample(frac=1, axis=1, random_state=0).set_axis(table.columns, axis=1)
+    assert set(fitted.model_.predict(other)["split"]) == {"new"}
+    with pytest.warns(AamWarning, match="24 of 24 samples trained this model"):
         found = fitted.model_.predict(table)
-    assert set(found["split"]) == {"new"}
+    assert set(found["split"]) == {"train"}
     assert found.index.tolist() == [str(row) for row in range(24)]
     assert fitted.feature_names_in_.tolist() == _dna[:12]
     assert fitted.feature_names_in_.dtype == object
