@@ -112,9 +112,13 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
-    labels = Labels.of(values_M, facts.classes, study.table.sample_ids, facts.levels)
-    folds = _folds(options, facts, labels, options.group_column, ())
-    repeated = find_repeated_samples(study.table, metadata, folds, column)
+    repeated, others = None, np.flatnonzero(predicted["split"] == "new")
+    if len(others):
+        table_of_others = study.take_samples(others).table
+        ids = table_of_others.sample_ids
+        labels = Labels.of(values_M[others], facts.classes, ids, facts.levels)
+        folds = _folds(options, facts, labels, options.group_column, ())
+        repeated = find_repeated_samples(table_of_others, metadata, folds, column)
     new = _new_samples(options, loaded, study, metadata, predicted, repeated)
     study, values_M = study.take_samples(new), values_M[new]
     predicted = predicted.iloc[new].reset_index(drop=True)
@@ -123,7 +127,8 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     if group_column is not None:
         names = groups(metadata, group_column, ids).tolist()
     elif repeated is not None:
-        repeated = dataclasses.replace(repeated, values=[repeated.values[row] for row in new])
+        values = metadata.values(repeated.column, ids).tolist()
+        repeated = dataclasses.replace(repeated, values=values)
         if repeated.groups:
             warn(repeated.sentence)
             names, group_column = repeated.labels, repeated.column
@@ -170,10 +175,9 @@ def _new_samples(
     trained_N = (predicted["split"] != "new").to_numpy()
     if trained := int(trained_N.sum()):
         info(f"Samples left out of the scores, since they trained this model: {trained}.")
-    of_training = flat(loaded.facts.options).get("group_column", "")
-    column = options.group_column or (
-        of_training if repeated is None or of_training in metadata.columns else repeated.column
-    )
+    column = options.group_column or flat(loaded.facts.options).get("group_column", "")
+    if column not in metadata.columns and repeated is not None:
+        column = repeated.column
     subjects_N = np.zeros(len(trained_N), dtype=np.bool_)
     if column in metadata.columns:
         names = metadata.values(column, study.table.sample_ids).tolist()

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from aam.contract.errors import DataError
+from aam.data.identity import Abundances, equal_pairs
 from aam.evaluation.scores import read as read_scores
 from tests.support.commands import aam, read
 
@@ -77,6 +79,22 @@ def test_a_training_sample_under_another_id_is_no_new_one(
     assert aam("predict", "--model", folder / "run", "--table", tmp_path / "t.tsv",
                "--output", output) == 0  # fmt: skip
     assert (read(output)["split"] == "train").mean() > 0.85
+
+
+def test_a_copy_without_asvs_of_most_other_reads() -> None:
+    """One ASV has most reads, and a filter removes the next two: the counts are still equal."""
+    rng = np.random.default_rng(10)
+    people = rng.lognormal(0, 1, (40, 8)) * [50, 9, 8, 3, 2, 1, 0.7, 0.5]
+    shares = people / people.sum(axis=1, keepdims=True)
+    counts = np.stack([rng.multinomial(8000, row) for row in shares])
+    again = np.stack([rng.multinomial(8000, row) for row in shares])
+    few = np.array([0, 3, 4, 5, 6, 7])
+    whole = Abundances.from_counts(sparse.csr_array(counts), np.arange(8))
+    copies, others = (Abundances.from_counts(sparse.csr_array(c[:, few]), few)
+                      for c in (counts, again))  # fmt: skip
+    pairs = equal_pairs(whole, copies)
+    assert len(pairs) >= 38 and (pairs[:, 0] == pairs[:, 1]).all()
+    assert not len(equal_pairs(whole, others))
 
 
 def test_other_reads_of_the_same_communities_are_new(
