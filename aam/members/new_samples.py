@@ -396,9 +396,10 @@ def compare(
     # Samples of equal ids are one unless their reads say otherwise, as those of S1, S2 in two
     # studies do, or are unknown ASVs.
     ids_N, trained = hash_ids(study.table.sample_ids), [summary.train_N, summary.validation_N]
-    ids = [ids.astype(str).tolist() for ids in (np.concatenate(trained)[places], ids_N)]
-    named_N = np.isin(ids_N, np.concatenate(trained)) & (reads_N > SAME_SAMPLE)
-    if named_N.any() and not same_names(stored, here_N, ids):
+    of_training_N = np.concatenate(trained)
+    both = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
+    named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
+    if named_N.any() and not same_names(stored, here_N, both):
         text = f"{int(named_N.sum())} samples have ids of training samples, and other reads: new."
         notes.append((text, False))
         named_N[:] = False
@@ -507,7 +508,7 @@ def trained_subjects(
             info(
                 f"Values of '{column}' that training samples have too are different subjects by "
                 f"their samples (else add --group-values same): "
-                f"{first_few(sorted({names[row] for row in np.flatnonzero(same_N)}))}."
+                f"{first_few(sorted({names[row] for row in np.flatnonzero(same_N).tolist()}))}."
             )
     return same_N & (values == "same")
 

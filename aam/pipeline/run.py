@@ -197,7 +197,7 @@ def _model(
 ) -> TrainedModel:
     """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
-    group, subjects = options.split.group_column, repeated and repeated.values
+    group, subjects = options.split.group_column, None if repeated is None else repeated.values
     if group is not None:
         subjects = labelled.metadata.values(group, study.table.sample_ids).tolist()
     training = TrainingSummary.of(
