@@ -34,6 +34,8 @@ _CANDIDATES = 4  # samples of one ratio that are compared
 _COVERED = 0.5  # part of the reads of either sample on ASVs that both have, at least
 _TOLERANCE = 1e-3  # difference of proportional abundances, relative to their sum: rounding
 _EVIDENCE = 6.0  # -log of the chance that other reads of the same ASVs agree: 1 in 400
+_COUNTS_EVIDENCE = 8.0  # of equal counts, however few reads they are: 1 in 3,000
+_COUNTED = 3.5  # reads that are evidence, above: fewer are mostly equal in ASVs that both have
 
 _EXPECTED = 5  # reads in either sample that an ASV needs to be compared alone, in the mean
 _COMPARED = 30  # degrees of freedom of alike samples, at least: few abundant ASVs make many alike
@@ -98,7 +100,10 @@ def equal_pairs(one: Abundances, two: Abundances | None = None) -> Rows:
         pair_P2 = pair_P2[times_P >= _RATIOS]
         if two is None:
             pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
-        equal = [_equal(_row(first, i), _row(second, j)) for i, j in pair_P2.tolist()]
+        equal = [
+            _equal(_row(first, i), _row(second, j), one.reads_N[i], (two or one).reads_N[j])
+            for i, j in pair_P2.tolist()
+        ]
         pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
     return np.concatenate(pairs)
 
@@ -252,13 +257,18 @@ def _row(shares: sparse.csr_array, row: int) -> tuple[Rows, F64]:
     return shares.indices[entries], shares.data[entries].astype(np.float64)
 
 
-def _equal(one: tuple[Rows, F64], two: tuple[Rows, F64]) -> bool:
+def _equal(one: tuple[Rows, F64], two: tuple[Rows, F64], reads: float, other_reads: float) -> bool:
     """Return whether two samples have equal reads."""
     (_, share_F), (_, other_F) = one, two
     common, places, others = np.intersect1d(one[0], two[0], True, return_indices=True)
     if not len(common):
         return False
     x, y = share_F[places], other_F[others]
+    # Counts that are equal as they are need no other reads: a filter left the rare ASVs out.
+    counts, other_counts = x * reads, y * other_reads
+    are_equal = np.allclose(counts, other_counts, rtol=_TOLERANCE, atol=0)
+    if are_equal and _evidence(counts[counts > _COUNTED]) >= _COUNTS_EVIDENCE:
+        return True
     # Without the most abundant ASV: with 99 % of the reads it makes any two samples alike.
     largest = (x + y).argmax()
     least = share_F.min()
@@ -269,8 +279,14 @@ def _equal(one: tuple[Rows, F64], two: tuple[Rows, F64]) -> bool:
     x, y = np.delete(x, largest), np.delete(y, largest)
     if np.abs(x - y * (x.sum() / y.sum())).sum() > _TOLERANCE * x.sum():
         return False
-    # Reads, if the rarest ASV has one. Two Poisson numbers of mean c are equal with probability
-    # 1 / (2 sqrt(pi c)), and within the tolerance with that of all numbers in it.
-    c = x / least
-    evidence = np.log(2 * np.sqrt(np.pi * c)) - np.log(np.maximum(1, 2 * _TOLERANCE * c))
-    return bool(evidence.clip(min=0).sum() >= _EVIDENCE)
+    return _evidence(x / least) >= _EVIDENCE  # reads, if the rarest ASV has one
+
+
+def _evidence(counts: F64) -> float:
+    """Return -log of the chance that other reads have these counts.
+
+    Two Poisson numbers of mean c are equal with probability 1 / (2 sqrt(pi c)), and within the
+    tolerance with that of all numbers in it.
+    """
+    odds = np.log(2 * np.sqrt(np.pi * counts)) - np.log(np.maximum(1, 2 * _TOLERANCE * counts))
+    return float(odds.clip(min=0).sum())

@@ -105,7 +105,7 @@ class TrainingSummary:
     # log abundances of the samples that are no landmarks, float32 [N - R, F]; None of a model that
     # was stored without them
     others: sparse.csr_array | None
-    # hash of the subject of each sample, int64 [N], empty without groups; None where not stored
+    # hash of the subject of each sample, int64 [N]; None where not known
     subjects_N: Rows | None
     reads_N: Rows | None  # reads of each sample; None where not stored
 
@@ -125,7 +125,7 @@ class TrainingSummary:
 
         Args:
             study, relations, splits, groups_N: samples of the training, their ASVs and groups.
-            subjects: value of --group-column of each sample; None without groups.
+            subjects: subject of each sample; None where not known.
             seed, rarefy_depth: see `SummaryNumbers`.
             refitted: a member is fitted to the samples of all splits; otherwise models of the
                 splits are averaged, and a sample that trained none of them may have chosen an
@@ -147,7 +147,6 @@ class TrainingSummary:
             present[block.indices] = True
         tokens_FL, ids = study.tokens_FL[present], np.array(study.table.sample_ids, dtype=object)
         rows = np.concatenate([np.setdiff1d(train, rows_R), checked])
-        kept = [] if subjects is None else [subjects[row] for row in [*train, *checked]]
         return cls(
             SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
             hash_ids(ids[train]),
@@ -157,7 +156,7 @@ class TrainingSummary:
             _rarefied_richness(study, seed, rarefy_depth, rows_R),
             landmarks,
             Samples.of(study.take_samples(rows)).log_abundances,
-            hash_ids(kept),
+            None if subjects is None else hash_ids([subjects[row] for row in [*train, *checked]]),
             study.reads[np.concatenate([train, checked])].astype(np.int64),
         )
 
@@ -207,7 +206,7 @@ class TrainingSummary:
             raise Mismatch("the numbers of training samples differ")
         of_samples: dict[str, Any] = {name: arrays.get(name) for name in _OF_SAMPLES}
         for name, values in of_samples.items():
-            if values is not None and (values.dtype != np.int64 or values.size not in (0, samples)):
+            if values is not None and (values.dtype != np.int64 or values.size != samples):
                 raise Mismatch(f"training.{name} is {values.dtype} {values.shape}")
         return cls(plain, landmarks=landmarks, others=others, **ranges, **of_samples)
 
@@ -387,14 +386,24 @@ def compare(
     weights_F = known.known_F.astype(np.float64)
     known_N = np.concatenate([block @ weights_F for block in _blocks(study, np.arange(samples))])
     reads_N = known_N / np.maximum(study.reads, 1)
-    # A sample of the same id whose reads are unknown is of another study.
-    ids_N, same_N = hash_ids(study.table.sample_ids), reads_N > SAME_SAMPLE
-    trained_N = np.isin(ids_N, summary.train_N) & same_N
-    checked_N = np.isin(ids_N, summary.validation_N) & same_N
-    # A sample of equal reads is a training sample, whatever its id.
-    stored, places = summary.abundances(tokens_TL, known.length)
-    here_N = Abundances.of(study, known.length)
-    pairs = equal_pairs(stored, here_N)
+    # A sample of equal reads is a training sample, whatever its id. Whole sequences are compared
+    # too: cut ones may be several ASVs, of which a filter left some out.
+    pairs = np.empty((0, 2), dtype=np.int64)
+    for length in dict.fromkeys((None, known.length)):
+        stored, places = summary.abundances(tokens_TL, length)
+        here_N = Abundances.of(study, length)
+        pairs = np.concatenate([pairs, equal_pairs(stored, here_N)])
+    # Samples of equal ids are one unless their reads say otherwise, as those of S1, S2 in two
+    # studies do, or are unknown ASVs.
+    ids_N, trained = hash_ids(study.table.sample_ids), [summary.train_N, summary.validation_N]
+    of_training_N = np.concatenate(trained)
+    both = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
+    named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
+    if named_N.any() and not same_names(stored, here_N, both):
+        text = f"{int(named_N.sum())} samples have ids of training samples, and other reads: new."
+        notes.append((text, False))
+        named_N[:] = False
+    trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
     trains = places[pairs[:, 0]] < len(summary.train_N)
     renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
     trained_N[pairs[trains, 1]] = True
@@ -468,6 +477,7 @@ def trained_subjects(
     training: TrainingSummary,
     tokens_TL: Tokens,
     study: Study,
+    column: str,
     names: Sequence[str],
     values: GroupValues,
 ) -> npt.NDArray[np.bool_]:
@@ -476,14 +486,14 @@ def trained_subjects(
     Args:
         training, tokens_TL: the training samples of the model, and the sequences of their ASVs.
         study: N samples.
-        names: subject of each sample; "" where it is missing.
+        column, names: column of the subjects, and its value of each sample; "" where missing.
         values: whether subjects of equal names are the same.
     """
     hashes_N = hash_ids(names)
     if training.subjects_N is None:
         warn(
-            "Whether subjects of these samples trained the model is not known: an earlier version "
-            "stored it without its subjects."
+            "Whether subjects of these samples trained the model is not known: it was trained "
+            "without --group-column, or by an earlier version."
         )
         return np.zeros(len(names), dtype=np.bool_)
     same_N: npt.NDArray[np.bool_] = np.isin(hashes_N, training.subjects_N)
@@ -494,6 +504,12 @@ def trained_subjects(
         here = Abundances.of(study, length)
         both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
         values = "same" if same_names(stored, here, both) else "distinct"
+        if values == "distinct":
+            info(
+                f"Values of '{column}' that training samples have too are different subjects by "
+                f"their samples (else add --group-values same): "
+                f"{first_few(sorted({names[row] for row in np.flatnonzero(same_N).tolist()}))}."
+            )
     return same_N & (values == "same")
 
 

@@ -80,12 +80,16 @@ _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """Column of subjects, of whom `groups` have several samples."""
+    """Column of subjects, of whom some have several samples."""
 
     column: str
-    groups: int
     values: list[str]  # of each sample; "" where unknown
     in_training: bool  # some of a subject's samples train, others are held out
+
+    @property
+    def groups(self) -> int:
+        """Number of subjects with several samples."""
+        return sum(n > 1 for n in Counter(filter(None, self.values)).values())
 
     @property
     def labels(self) -> list[str]:
@@ -187,8 +191,7 @@ def find_repeated_samples(
         evidence = (has_subjects_name(name, texts), ratio)
         if ratio == 0 or evidence <= most:
             continue
-        several = sum(n > 1 for n in Counter(filter(None, texts)).values())
-        repeated = RepeatedSamples(name, several, texts, any(map(len, fitted)))
+        repeated = RepeatedSamples(name, texts, any(map(len, fitted)))
         code_N = np.unique(repeated.labels, return_inverse=True)[1]
         # A column whose values the split keeps together is no leak; another study has no split.
         if not repeated.in_training or any(

@@ -123,7 +123,7 @@ def run(
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
             if result is None:
                 return
-            folder, model = prepared.folder, _model(options, labelled, result)
+            folder, model = prepared.folder, _model(options, labelled, result, repeated)
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
@@ -189,16 +189,23 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
 
-def _model(options: Train, labelled: LabelledStudy, result: Result) -> TrainedModel:
+def _model(
+    options: Train,
+    labelled: LabelledStudy,
+    result: Result,
+    repeated: RepeatedSamples | None = None,
+) -> TrainedModel:
     """Return the model for new samples: the members, their combination, and the training data."""
     folds, study, samples = result.folds, labelled.study, result.samples
-    ids, group = study.table.sample_ids, options.split.group_column
+    group, subjects = options.split.group_column, None if repeated is None else repeated.values
+    if group is not None:
+        subjects = labelled.metadata.values(group, study.table.sample_ids).tolist()
     training = TrainingSummary.of(
         study,
         samples.relations,
         folds.splits,
         folds.labels.groups,
-        None if group is None else labelled.metadata.values(group, ids).tolist(),
+        subjects,
         folds.seed,
         labelled.depth or auto_depth(study.reads),  # for the richness of new samples
         refitted=any(member.fold_models for member in result.members.values()),

@@ -60,7 +60,7 @@ from aam.members.prediction_tables import (
     unwritten,
 )
 from aam.pipeline import run_folder
-from aam.pipeline.repeated_samples import find_repeated_samples
+from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
 from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
 
@@ -112,13 +112,26 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
-    new = _new_samples(options, loaded, study, metadata, predicted)
+    repeated, others = None, np.flatnonzero(predicted["split"] == "new")
+    if len(others):
+        table_of_others = study.take_samples(others).table
+        ids = table_of_others.sample_ids
+        labels = Labels.of(values_M[others], facts.classes, ids, facts.levels)
+        folds = _folds(options, facts, labels, options.group_column, ())
+        repeated = find_repeated_samples(table_of_others, metadata, folds, column)
+    new = _new_samples(options, loaded, study, metadata, predicted, repeated)
     study, values_M = study.take_samples(new), values_M[new]
     predicted = predicted.iloc[new].reset_index(drop=True)
     ids = study.table.sample_ids
-    names = None
-    if options.group_column is not None:
-        names = groups(metadata, options.group_column, ids).tolist()
+    names, group_column = None, options.group_column
+    if group_column is not None:
+        names = groups(metadata, group_column, ids).tolist()
+    elif repeated is not None:
+        values = metadata.values(repeated.column, ids).tolist()
+        repeated = dataclasses.replace(repeated, values=values)
+        if repeated.groups:
+            warn(repeated.sentence)
+            names, group_column = repeated.labels, repeated.column
     studies = read_studies(options.study_column, metadata, ids)
     joined = several_studies(metadata, ids, (column, options.group_column, options.study_column))
     if joined:
@@ -127,12 +140,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
             f"them may pass for a prediction. --study-column {STUDY} scores each."
         )
     labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
-    folds = _folds(options, facts, labels, studies or ())
-    if (repeated := find_repeated_samples(study.table, metadata, folds, column)) is not None:
-        warn(repeated.sentence)
-        names = repeated.labels
-        labels = Labels.of(values_M, facts.classes, names, facts.levels, studies)
-        folds = dataclasses.replace(folds, labels=labels, group_column=repeated.column)
+    folds = _folds(options, facts, labels, group_column, studies or ())
     combined = _combined(facts, predicted, list(loaded.models))
     test = permutation_test(folds, combined.predictions_MC)
     scores = dataclasses.replace(
@@ -161,17 +169,20 @@ def _new_samples(
     study: Study,
     metadata: Metadata,
     predicted: pd.DataFrame,
+    repeated: RepeatedSamples | None,
 ) -> Rows:
     """Return the rows of the samples that did not train the model, nor their subjects."""
     trained_N = (predicted["split"] != "new").to_numpy()
     if trained := int(trained_N.sum()):
         info(f"Samples left out of the scores, since they trained this model: {trained}.")
     column = options.group_column or flat(loaded.facts.options).get("group_column", "")
+    if column not in metadata.columns and repeated is not None:
+        column = repeated.column
     subjects_N = np.zeros(len(trained_N), dtype=np.bool_)
     if column in metadata.columns:
         names = metadata.values(column, study.table.sample_ids).tolist()
         training, values = loaded.training, options.group_values
-        subjects_N = trained_subjects(training, loaded.tokens_FL, study, names, values)
+        subjects_N = trained_subjects(training, loaded.tokens_FL, study, column, names, values)
         subjects_N &= ~trained_N
         if number := int(subjects_N.sum()):
             shown = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
@@ -264,14 +275,20 @@ def _class_codes(
     return code_of
 
 
-def _folds(options: Evaluate, facts: ModelFacts, labels: Labels, studies: Sequence[str]) -> Folds:
+def _folds(
+    options: Evaluate,
+    facts: ModelFacts,
+    labels: Labels,
+    group_column: str | None,
+    studies: Sequence[str],
+) -> Folds:
     """Return one fold, of test samples alone, with the guess of the training."""
     none, everything = np.empty(0, dtype=np.int64), np.arange(len(labels.values))
     return Folds(
         labels,
         (Split(none, none, everything),),
         facts.training.seed,
-        options.group_column,
+        group_column,
         options.study_column,
         tuple(sorted(set(studies))),
         scale=facts.outputs.scale,

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from aam.contract.errors import DataError
+from aam.data.identity import Abundances, equal_pairs
 from aam.evaluation.scores import read as read_scores
 from tests.support.commands import aam, read
 
@@ -77,6 +79,22 @@ def test_a_training_sample_under_another_id_is_no_new_one(
     assert aam("predict", "--model", folder / "run", "--table", tmp_path / "t.tsv",
                "--output", output) == 0  # fmt: skip
     assert (read(output)["split"] == "train").mean() > 0.85
+
+
+def test_a_copy_without_asvs_of_most_other_reads() -> None:
+    """One ASV has most reads, and a filter removes the next two: the counts are still equal."""
+    rng = np.random.default_rng(10)
+    people = rng.lognormal(0, 1, (40, 8)) * [50, 9, 8, 3, 2, 1, 0.7, 0.5]
+    shares = people / people.sum(axis=1, keepdims=True)
+    counts = np.stack([rng.multinomial(8000, row) for row in shares])
+    again = np.stack([rng.multinomial(8000, row) for row in shares])
+    few = np.array([0, 3, 4, 5, 6, 7])
+    whole = Abundances.from_counts(sparse.csr_array(counts), np.arange(8))
+    copies, others = (Abundances.from_counts(sparse.csr_array(c[:, few]), few)
+                      for c in (counts, again))  # fmt: skip
+    pairs = equal_pairs(whole, copies)
+    assert len(pairs) >= 38 and (pairs[:, 0] == pairs[:, 1]).all()
+    assert not len(equal_pairs(whole, others))
 
 
 def test_other_reads_of_the_same_communities_are_new(
@@ -212,6 +230,64 @@ def test_names_of_other_people_are_other_subjects(
     evaluate = ("evaluate", "--model", tmp_path / "run", *files(tmp_path, "n"))
     assert aam(*evaluate, "--group-column", "subject", "--output", tmp_path / "e") == 0
     assert len(read(tmp_path / "e" / "predictions.tsv")) == 24
+
+
+@pytest.mark.medium
+def test_subjects_of_a_model_without_group_column(tmp_path: Path, capsys: Capture) -> None:
+    """Repeated subjects that the training finds are stored; others are "not known", never new."""
+    rng = np.random.default_rng(7)
+    asvs, people = sequences(rng), communities(rng, 20)
+    who = np.repeat(np.arange(20), 4)
+    counts = np.stack([rng.multinomial(1500, people[i]) for i in who])
+    y, part = rng.normal(size=20)[who].round(3), np.arange(80) % 4 < 2
+    names = np.array([f"P{i}" for i in who])
+    write(tmp_path, "s", counts[part], asvs, y=y[part], subject=names[part])
+    write(tmp_path, "t", counts[~part], asvs, y=y[~part], infant_id=names[~part])
+    train = ("train", *files(tmp_path, "s"), "--members", "kernel")
+    assert aam(*train, "--output-dir", tmp_path / "run") == 0
+    evaluate = ("evaluate", *files(tmp_path, "t"), "--output", tmp_path / "e", "--model")
+    for words in ((), ("--group-column", "infant_id")):
+        assert aam(*evaluate, tmp_path / "run", *words) == DataError.status
+        assert "the subjects of 40, by 'infant_id'" in " ".join(capsys.readouterr().err.split())
+    metadata = tmp_path / "s.metadata.tsv"
+    pd.read_csv(metadata, sep="\t").drop(columns="subject").to_csv(metadata, sep="\t", index=False)
+    assert aam(*train, "--output-dir", tmp_path / "unnamed") == 0
+    assert aam(*evaluate, tmp_path / "unnamed") == 0
+    assert "trained the model is not known" in " ".join(capsys.readouterr().err.split())
+
+
+def test_equal_ids_of_other_reads_are_other_samples(
+    trained: tuple[Path, list[str], np.ndarray], tmp_path: Path
+) -> None:
+    """Two studies call their samples s0, s1, ...; the same samples at another depth are no new."""
+    folder, asvs, counts = trained
+    rng = np.random.default_rng(8)
+    others = np.stack([rng.multinomial(3000, shares) for shares in communities(rng, 30)])
+    rarefied = np.stack([rng.multivariate_hypergeometric(row, 1000) for row in counts])
+    ids, output = [f"s{row}" for row in range(30)], tmp_path / "p.tsv"
+    predict = ("predict", "--model", folder / "run", "--table", tmp_path / "t.tsv", "--overwrite")
+    for table, split in ((others, "new"), (rarefied, "train")):
+        write(tmp_path, "t", table, asvs, y=np.zeros(30), ids=ids)
+        assert aam(*predict, "--output", output) == 0
+        assert set(read(output)["split"]) == {split}
+
+
+@pytest.mark.medium
+def test_copies_of_asvs_of_different_lengths(tmp_path: Path) -> None:
+    """A filter moves the median length; ASVs that begin alike are still not one."""
+    rng = np.random.default_rng(9)
+    long = ["".join(rng.choice(list("ACGT"), LENGTH)) for _ in range(ASVS // 2)]
+    asvs = [*long, *(dna[:70] for dna in long)]
+    counts = np.stack([rng.multinomial(3000, shares) for shares in communities(rng, 30)])
+    write(tmp_path, "s", counts, asvs, y=rng.normal(size=30).round(3))
+    train = ("train", *files(tmp_path, "s"), "--members", "kernel")
+    assert aam(*train, "--output-dir", tmp_path / "run") == 0
+    kept = [*range(20), *range(30, 60)]
+    write(tmp_path, "t", counts[:, kept], [asvs[asv] for asv in kept], y=np.zeros(30))
+    output = tmp_path / "p.tsv"
+    assert aam("predict", "--model", tmp_path / "run", "--table", tmp_path / "t.tsv",
+               "--output", output) == 0  # fmt: skip
+    assert (read(output)["split"] == "train").mean() > 0.85
 
 
 def test_a_copy_in_a_joined_study_is_left_out(tmp_path: Path, capsys: Capture) -> None:
