@@ -53,11 +53,7 @@ def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | 
 
 
 def launch(number: int, arguments: Sequence[str], grace: float) -> int:
-    """Run `aam` in several processes and return the exit status.
-
-    It is 0, that of the first process that failed, or 128 + N if signal N killed it. The others are
-    terminated `grace` seconds after the failure.
-    """
+    """Run `aam` in several processes; others end `grace` seconds after the first that fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -101,11 +101,7 @@ def measured_overhead(report: Path | None) -> int | None:
 
 
 def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
-    """Replace --batch-size auto and --asv-chunk auto by the largest values that fit.
-
-    The batch of a resumed run stays that of the run that it resumes. `read` reads the study of the
-    run, whose memory is predicted.
-    """
+    """Replace --batch-size auto and --asv-chunk auto by the largest that fit the run of `read`."""
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
     loop, speed = options.loop, options.speed
@@ -191,10 +187,7 @@ def choose(
 
 
 def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> int | None:
-    """Return the largest --asv-chunk with which a step fits, a power of two; None if none does.
-
-    0, all ASVs at once, is the largest. One that is given is the only one considered.
-    """
+    """Return the largest --asv-chunk that fits, 0 (all) or a power of two; None if none does."""
 
     def fits(chunk: int) -> bool:
         return limit.holds(run.memory(with_chunk(settings, chunk)).peak)
@@ -289,10 +282,7 @@ def show_step(
     title: str = "memory",
     facts: Mapping[str, int] = NO_FACTS,
 ) -> int:
-    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
-
-    `subject` begins the sentence about the GPUs; `facts` are further entries of the JSON.
-    """
+    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU."""
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
     overhead, origin = (ASSUMED, "assumed") if measured is None else (measured, "measured")
     total = needed(memory.peak, overhead)

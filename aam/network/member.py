@@ -132,10 +132,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
     def apply(
         self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
     ) -> MemberPrediction:
-        """Return the mean of the networks and rarefactions, see `FittedModel`.
-
-        The further columns are the quantiles, and the standard deviation of a number.
-        """
+        """Return the mean of networks and rarefactions, with quantiles and spread of a number."""
         study, covariates = inputs.study, inputs.samples.covariates
         rows, values = np.arange(len(study.reads)), []
         encoded: Iterable[tuple[Tensor, Tensor | None]]
@@ -327,11 +324,7 @@ class Transformer:
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True
     ) -> CrossValidated | None:
-        """Train the network of each split and predict its held-out samples, see `member.Member`.
-
-        Raises:
-            Interrupted: a stop request came after the training of a fold.
-        """
+        """Train the network of each split and predict its held-out samples, see `member.Member`."""
         began = time.process_time()
         base, splits, runtime = self.base, self.study.splits, self.runtime
         if base is not None and self.options.freeze_base:

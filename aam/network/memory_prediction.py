@@ -375,10 +375,7 @@ class TrainingRun:
     covariates: CovariateInputs | None = None
 
     def memory(self, settings: StepSettings) -> StepMemory:
-        """Return the memory of the first rank in a step on its largest batch.
-
-        A frozen encoder reads all ASVs before the first step; the peak is that of both.
-        """
+        """Return the memory of the first rank in a step on its largest batch."""
         ranks, fsdp = settings.ranks, settings.fsdp
         batch = self.batches.batch(settings.batch_size, ranks, self.values is not None)
         make = partial(self.module, settings.speed)
@@ -457,11 +454,7 @@ def _backends(options: Pretrain | Train) -> Backends:
 def predict_inference(
     config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1
 ) -> InferenceMemory:
-    """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
-
-    Without a `batch_size` the ASVs are encoded alone. Several `networks`, such as those of the
-    folds, are used in turn.
-    """
+    """Return the memory of encoding all ASVs, and with `batch_size` of reading the samples."""
     number, longest = study.tokens_FL.shape
     batch = None
     if batch_size:

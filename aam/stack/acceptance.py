@@ -186,14 +186,7 @@ def read(path: Path) -> AcceptanceFile:
 
 
 def run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]] = PARTS) -> int:
-    """Measure the parts that are left; return 1 if one of the chosen parts is wrong or failed.
-
-    Raises:
-        Unavailable: a GPU was requested and there is none.
-        CannotCreate: another acceptance or another host writes to the folder, or it is full.
-        DataError: acceptance.json or the reference is not what was written.
-        Interrupted: the job's stop request; the same command goes on.
-    """
+    """Measure the parts that are left; return 1 if one of the chosen parts is wrong or failed."""
     ranks = read_environment(os.environ)
     # One rank prints and writes for all.
     console.quiet = not ranks.is_main

@@ -67,21 +67,16 @@ class Context:
     def aam(
         self,
         *arguments: object,
-        accept: Collection[int] = (0,),
+        accept: Collection[int] = (0,),  # exit statuses that are no failure; all if it is empty
         variables: Mapping[str, str] = NONE,
         without: Collection[str] = (),
         steps: Path | None = None,
         after: int = 0,
         act: Callable[[subprocess.Popen[bytes]], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of `aam` and return its exit status and output.
+        """Run a command of `aam`; return its exit status and output.
 
-        Args:
-            arguments: its name and options.
-            accept: exit statuses that are no failure; all if it is empty.
-            variables, without: environment variables to set and to remove.
-            steps: file in which a training logs its steps.
-            after, act: number of steps after which the function is called with the process.
+        `act` is called with the process `after` so many steps, which it logs in the file `steps`.
         """
         command = arguments[0]
         log = self.folder / f"{command}{f'-{self.rank}' if self.rank else ''}.txt"

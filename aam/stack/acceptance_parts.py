@@ -367,10 +367,7 @@ class TuneResult:
 
 
 def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
-    """Return the result of `aam tune`, which the parts `memory` and `speed` share.
-
-    With variables the given options alone are measured.
-    """
+    """Return the result of `aam tune`, which the parts `memory` and `speed` share."""
     folder = context.folder / ("tuned-env" if variables else "tuned")
     if not context.known(folder / "tune.json"):
         size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
@@ -495,10 +492,7 @@ def measure_speed(context: Context) -> SettingSpeeds:
 
 
 def evaluate_speed(speeds: SettingSpeeds) -> Verdict:
-    """Name the chosen settings, the fastest setting, or a failure if all others are right.
-
-    A setting that changes the training is rejected, which is right.
-    """
+    """Name the chosen settings, the fastest setting, or a failure; a rejected setting is right."""
     if failed := _failed_runs(speeds.runs, "runs"):
         return "wrong", failed
     best = max(speeds.runs, key=lambda run: run.samples or 0.0)

@@ -153,17 +153,14 @@ def batch(case: str) -> Batch:
 
 @dataclass
 class GoldenResult:
-    """Outputs, gradients and losses of the golden case.
+    """Outputs, gradients and losses of the golden case."""
 
-    Attributes:
-        tensors: "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and
-            "loss", the loss of each step of the curve.
-        products: number of matrix products before the output of each stage.
-        groups: stage -> its parameters, from the losses backwards.
-    """
-
+    # "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and "loss", the
+    # loss of each step of the curve
     tensors: Tensors = field(default_factory=dict)
+    # number of matrix products before the output of each stage
     products: dict[str, int] = field(default_factory=dict)
+    # stage -> its parameters, from the losses backwards
     groups: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -381,10 +378,7 @@ class Row:
 
 
 def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
-    """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
-
-    Of the precisions of both runs the coarser one decides the tolerance.
-    """
+    """Return the rows in the order of computation; the coarser precision decides the tolerance."""
     used, inner = [*precisions], FEED_FORWARD * SHAPE.embedding_dim
 
     def allowed(products: int) -> float:

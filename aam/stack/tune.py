@@ -325,10 +325,7 @@ class SettingSearch:
         return self._losses[kind]
 
     def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
-        """Compare the losses of a setting, `run`, with those of the default.
-
-        A setting with the same numbers is compared with those chosen so far, `current`.
-        """
+        """Compare the losses of a setting, `run`, with those of the default."""
         default = self.default_losses("plain")
         if setting.parity == "same numbers":
             # A repeated run, and not one from moved weights: some devices do not repeat their sums
@@ -438,17 +435,7 @@ def tune(
     defaults: Settings,
     device: DeviceFacts,
 ) -> tuple[SettingSearch, Trial, Trial]:
-    """Search for settings that are faster than the default and train the same network.
-
-    Args:
-        defaults: the value of every option of the workload.
-
-    Returns:
-        The search, and the default and the chosen settings as measured in turns at the end.
-
-    Raises:
-        DataError: the default fails.
-    """
+    """Search for settings that are faster than the default and train the same network."""
     dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
     with tempfile.TemporaryDirectory(prefix="running-", dir=options.output_dir) as folder:
         search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))

@@ -141,12 +141,8 @@ def child_process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a running program, which ends when the block ends, with all that it started.
 
-    SIGTERM, which ends a job, ends the program too, as Ctrl-C does.
-
-    Args:
-        argv: its command line.
-        grace: seconds from SIGTERM, with which it may end its own children, to SIGKILL.
-        options: arguments of `subprocess.Popen`.
+    SIGTERM, which ends a job, ends the program too, as Ctrl-C does. In `grace` seconds between
+    SIGTERM and SIGKILL it may end its own children.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -174,9 +170,6 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
     """Return the JSON result of a function of a module, computed by a process of its own.
 
     This process then holds no GPU, whose memory would count against its children's.
-
-    Raises:
-        Unavailable: the function raises an `AamError`, or the process crashes or hangs.
     """
     # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
     # crash. The path comes first, so that no module of the current folder is imported.

@@ -247,10 +247,7 @@ class Heartbeat:
 
 
 def _is_connection_error(error: BaseException | None) -> bool:
-    """Whether a closed connection is among the causes of an error.
-
-    The end of a sharded network in the middle of a step fails in turn.
-    """
+    """Whether a closed connection is among the causes: a sharded network fails in turn."""
     while error is not None:
         text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
         if isinstance(error, dist.DistError) or any(part in text for part in _CONNECTION_ERRORS):
@@ -273,19 +270,7 @@ _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 def process_group(
     scale: RankOptions, device: DeviceOptions, batch_size: int | None = None
 ) -> Iterator[Communicator]:
-    """Join the process group of the run, and leave it at the end of the block.
-
-    Args:
-        scale: --distributed, --data-parallel, --fsdp and --rank-timeout.
-        device: device options of this rank.
-        batch_size: samples of a batch over all ranks; None for a prediction, whose ranks have
-            batches of their own.
-
-    Raises:
-        UsageError: options and environment contradict each other, or a network interface does not
-            exist.
-        RankFailure: another rank has failed.
-    """
+    """Join the process group of the run, and leave it at the end of the block."""
     ranks = read_environment(os.environ)
     check_options(scale, ranks, batch_size)
     if not ranks.is_main:

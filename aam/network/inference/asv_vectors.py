@@ -70,10 +70,7 @@ class AsvVectors:
         return known_F
 
     def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> Tensor:
-        """Write a segment with the vectors of further sequences; return them as they are read.
-
-        Incomplete segments of killed writers are removed.
-        """
+        """Write a segment with the vectors of further sequences; return them as they are read."""
         unique, rows = np.unique(hashes_F, return_index=True)
         rounded_FD = vectors_FD.to(self.dtype)
         # float16 ends at 65,504: a larger number becomes infinite.

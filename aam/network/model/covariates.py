@@ -22,15 +22,10 @@ UNKNOWN_RATE = 0.1
 
 @dataclass(frozen=True)
 class CovariateInputs:
-    """Encoded covariates of samples.
+    """Encoded covariates of samples."""
 
-    Attributes:
-        codes_BK: int64, 0 for an unknown category.
-        numbers_BJ: float32, standardized numbers, and 1 where one is missing.
-    """
-
-    codes_BK: Tensor
-    numbers_BJ: Tensor
+    codes_BK: Tensor  # int64, 0 for an unknown category
+    numbers_BJ: Tensor  # float32, standardized numbers, and 1 where one is missing
 
     @classmethod
     def unknown(cls, shape: CovariateShape, samples: int, device: torch.device) -> CovariateInputs:

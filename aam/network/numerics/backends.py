@@ -52,18 +52,7 @@ def select_backends(
 ) -> tuple[str, str, str]:
     """Select the requested backend where it is correct, else the next correct one.
 
-    Args:
-        requested: value of --attn-implementation.
-        backends: names of the candidates.
-        status_of: status of a backend by its name and use.
-        device: type of the device, for messages.
-
-    Returns:
-        The backends where no mask is needed and where one is, and the reason for another than the
-        requested one; "" if that is used.
-
-    Raises:
-        Unavailable: no backend is correct.
+    Return the backends without and with a mask, and why another than the requested one; or "".
 
     >>> status = {"flash": "wrong", "math": "right"}
     >>> select_backends("flash", list(status), lambda name, use: status[name], "cuda")
@@ -137,26 +126,14 @@ class SelectedBackends:
 
 
 def choose_attention(
-    options: DeviceOptions,
+    options: DeviceOptions,  # requested backend, and whether to measure
     device: torch.device,
     sizes: NetworkShape | ModelOptions,
     policy: BackendPolicy,
-    precision: Precision = "none",
-    recomputed: bool = False,
+    precision: Precision = "none",  # precision of training; inference uses fp32
+    recomputed: bool = False,  # whether the run uses gradient checkpointing
 ) -> SelectedBackends:
-    """Choose attention backends that compute correctly: those of the options, or the next ones.
-
-    Args:
-        options: requested backend, and whether to measure.
-        device: device of the run.
-        sizes: sizes of the network, of which the number and the width of the heads are probed.
-        policy: candidate backends, and the devices on which they are measured.
-        precision: precision of training; inference uses fp32.
-        recomputed: whether the run uses gradient checkpointing.
-
-    Raises:
-        Unavailable: no backend computes correctly, or the GPU does not work.
-    """
+    """Choose attention backends that compute correctly: those of the options, or the next ones."""
     # Inference after the training uses fp32.
     dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
     heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads

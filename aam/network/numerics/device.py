@@ -199,11 +199,6 @@ def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> f
     Under mixed precision sums are kept in fp32 and what goes in and comes out is rounded, so the
     narrow type's u counts without the root of K.
 
-    Args:
-        precision: precision of the matrix products, never "auto".
-        products: matrix products in a row that lead to the result, at least 1.
-        inner: inner dimension of the largest of them, at least 1.
-
     >>> fp32, bf16 = (product_tolerance(one, products=1, inner=64) for one in ("none", "bf16"))
     >>> bf16 > 1000 * fp32
     True

@@ -204,11 +204,7 @@ def reports_folder(environment: Mapping[str, str]) -> Path | None:
 def key_of(
     here: Identity, heads: int, width: int, environment: Mapping[str, str]
 ) -> StackKey | None:
-    """Return the key of the reports of this stack; None if nothing identifies the image.
-
-    The launcher's record in the environment names the image. `heads` and their `width` are those
-    of the network.
-    """
+    """Return the key of the reports of this stack; None if nothing identifies the image."""
     launch = launched_by(environment) or {}
     image = launch.get("digest") if launch.get("image") else f"native:{here.torch}"
     if not image:

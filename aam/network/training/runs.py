@@ -208,10 +208,7 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """Configuration and encoder weights of the model of --pretrained-encoder.
-
-    A frozen encoder also has the vectors of the ASVs of the study.
-    """
+    """Configuration and encoder weights of --pretrained-encoder; a frozen one has vectors too."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
@@ -255,13 +252,7 @@ def choose_shape(
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
 ) -> tuple[NetworkShape, DiversityScale]:
-    """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
-
-    A pretrained encoder keeps both, except for the dropout.
-
-    Raises:
-        UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
-    """
+    """Return the sizes of the encoder and the scale of Faith PD; those of a pretrained one stay."""
     if base is None:
         sizes = {
             name: getattr(model, name)
@@ -298,15 +289,7 @@ def train_fold(
     record_fact: RecordFact,
     runtime: Runtime,
 ) -> Fit | None:
-    """Train the network of one split and apply it to its held-out samples.
-
-    A resumed run trains the rest of it; a complete network is only applied. Only the first rank
-    applies the network; the others return None. The number of the fold, from 1, sets the seed.
-
-    Raises:
-        DataError: fewer training samples than a batch.
-        AamError: the ranks differ in study, labels, split or initial weights.
-    """
+    """Train the network of one split; apply it to its held-out samples on the first rank."""
     study, folds = labelled.study, len(labelled.splits)
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
