@@ -29,12 +29,7 @@ from aam.contract.options.groups import DeviceOptions
 from aam.data.formats.text import read_text
 from aam.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
-from aam.network.memory_prediction import (
-    InferenceMemory,
-    StepMemory,
-    StepSettings,
-    TrainingRun,
-)
+from aam.network.memory_prediction import InferenceMemory, StepMemory, StepSettings, TrainingRun
 from aam.network.numerics.device import choose_device, is_gpu
 from aam.network.numerics.report import from_json, latest_reports, reports_folder
 from aam.network.training import checkpoints
@@ -48,11 +43,8 @@ rules gave 1.19, with the largest batch first."""
 ASSUMED = GIB
 """Bytes of a GPU that driver, kernels and BLAS workspace take, where they are not measured."""
 
-MIN_CHUNK = 64
-"""Smallest chunk that is considered: smaller ones take time and save little."""
-
-DEVICES = (16, 24, 32, 64, 80, 128, 192)
-"""Memory of common GPUs in GiB."""
+MIN_CHUNK = 64  # smallest chunk that is considered: smaller ones take time and save little
+DEVICES = (16, 24, 32, 64, 80, 128, 192)  # memory of common GPUs in GiB
 
 NO_FACTS: Mapping[str, int] = {}
 

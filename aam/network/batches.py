@@ -217,10 +217,7 @@ def make_batch(
 def draw_asvs(
     study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], reads_draw: int = FIXED_DRAW
 ) -> tuple[csr_array, csr_array]:
-    """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads.
-
-    Neither has explicit zeros; at most `token_limit` ASVs of a sample are read, the most abundant.
-    """
+    """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads."""
     sample_ids = list(take_strings(study.table.sample_ids, rows))
     drawn = study.counts(rows)
     ends = drawn.indptr.tolist()

@@ -59,14 +59,9 @@ from aam.network.training.runs import (
 )
 from aam.network.training.runtime import check_heads
 from aam.nucleotide_codes import PAD
-from aam.pipeline.labelled_study import (
-    LabelledStudy,
-    classes_of_words,
-    load_labelled_study,
-)
+from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 
-BLOCK = 512
-"""Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 
 
 @contextmanager
@@ -157,11 +152,7 @@ def predict_step(
 
 
 class TrainingSteps:
-    """Training steps in the order of `network.training.loop`: gradients end before the next step.
-
-    `fused`: whether the optimizer updates all parameters in one kernel, as on a GPU. `forward`:
-    module that computes the loss, where it is not `task` itself.
-    """
+    """Training steps in the order of `network.training.loop`; `forward` may stand for `task`."""
 
     def __init__(
         self,
@@ -272,15 +263,11 @@ def size_of(values: Iterable[Any], block: int) -> int:
     return sum(-(-size // block) * block for size in sizes)
 
 
-MAX_SAMPLES = 4096
-"""Largest batch size that is considered."""
+MAX_SAMPLES = 4096  # largest batch size that is considered
 
 
 class LargestBatches:
-    """Batches of the samples with most ASVs of a study, of any size, with shapes and no values.
-
-    The reads of the samples are drawn once. Shape suffixes: see `network.batches`; N samples.
-    """
+    """Batches of the samples with most ASVs, of any size, with shapes and no values."""
 
     def __init__(self, study: Study, plan: BatchPlan) -> None:
         self.plan = plan

@@ -57,11 +57,8 @@ from aam.network.unifrac_binaries import ENGINES
 TILE = 512
 """Samples in a row and in a column of a tile. Other values give other rounding errors."""
 
-BRANCHES = 256
-"""Dense branches that are processed at a time."""
-
-ROWS = 4
-"""Samples whose sparse branches are compared with those of a block at a time."""
+BRANCHES = 256  # dense branches that are processed at a time
+ROWS = 4  # samples whose sparse branches are compared with those of a block at a time
 
 DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.2}
 """Share of the pairs of a tile that have reads below a branch, from which on it is dense.
@@ -73,8 +70,7 @@ Engine = Literal["auto", "torch", "ssu", "unifrac"]
 Array = NDArray[np.float64]
 Branches = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Tile = tuple[slice, slice, Array]
-"""Rows and columns of the matrix, and their distances [n, m]."""
+Tile = tuple[slice, slice, Array]  # rows and columns of the matrix, and their distances [n, m]
 
 
 @dataclass(frozen=True)
@@ -289,10 +285,7 @@ def unifrac_matrix(
 
 
 def fill(matrix: Any, tiles: Iterable[Tile]) -> tuple[float, float]:
-    """Write tiles into an array or HDF5 data set; return the smallest and the largest distance.
-
-    They are infinity and minus infinity without any pair of samples.
-    """
+    """Write tiles into an array or HDF5 data set; return the smallest and largest distance."""
     low, high = np.inf, -np.inf
     for rows, columns, distances in tiles:
         matrix[rows, columns] = distances

@@ -17,12 +17,10 @@ from aam.contract.gpus import GPU
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.stack.workload import NONE, child_process, read_steps
 
-GRACE = 10.0
-"""Seconds from SIGTERM, with which a command ends its own runs, to SIGKILL."""
+GRACE = 10.0  # seconds from SIGTERM, with which a command ends its own runs, to SIGKILL
 
 Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
-Verdict = tuple[Outcome, str]
-"""Outcome of a comparison, and one sentence."""
+Verdict = tuple[Outcome, str]  # outcome of a comparison, and one sentence
 
 
 class NotPossible(Exception):

@@ -49,10 +49,8 @@ from aam.stack.workload import NONE, call_in_child
 
 SLOW_LAUNCH = 30.0
 """Seconds from the launcher to the program: images of 10 GB start within 10 s from a local disk."""
-SLOW_GPU = 0.7
-"""Share of the median speed of all GPUs below which one is slow."""
-PEAK_TOLERANCE = 0.1
-"""Relative difference of a measured from a predicted peak that counts as wrong."""
+SLOW_GPU = 0.7  # share of the median speed of all GPUs below which one is slow
+PEAK_TOLERANCE = 0.1  # relative difference of a measured from a predicted peak that counts as wrong
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 

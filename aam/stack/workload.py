@@ -32,9 +32,9 @@ from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import TRANSFORMER
+from aam.contract.records import Count
 
-Settings = Mapping[str, Any]
-"""Flag of an option, or name of a value in a command line -> value."""
+Settings = Mapping[str, Any]  # flag of an option, or name of a value in a command line -> value
 
 Workload = Callable[[Settings, Path], list[str]]
 """Returns the command line of a program with some settings; it may write to the folder."""
@@ -43,17 +43,14 @@ NONE: Mapping[str, str] = {}
 _SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
 WEIGHT_NOISE = 1e-7
 """Relative change of the initial weights of the runs that measure how far rounding alone leads."""
-BLOCK = 5
-"""Steps of a block, over which a rate is measured."""
-_POLL = 0.05
-"""Seconds between two looks at the log of a run."""
+BLOCK = 5  # steps of a block, over which a rate is measured
+_POLL = 0.05  # seconds between two looks at the log of a run
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|does not fit in memory", re.IGNORECASE
 )
 
 
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)

@@ -249,5 +249,4 @@ def identity(study: Study) -> Any:
     return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 
 
-SINGLE_PROCESS = Communicator()
-"""Communicator of a run of one process."""
+SINGLE_PROCESS = Communicator()  # communicator of a run of one process

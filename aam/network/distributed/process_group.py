@@ -87,8 +87,7 @@ def describe_network(
     return [*lines, f"Network plugin '{plugin}': {where}."]
 
 
-_INTERVAL = 1.0
-"""Seconds between two heartbeats."""
+_INTERVAL = 1.0  # seconds between two heartbeats
 
 _SHORT_TIMEOUT = 5.0
 """Seconds without a heartbeat after which a rank has failed if a connection was closed too."""
@@ -259,8 +258,7 @@ def _is_connection_error(error: BaseException | None) -> bool:
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other at the start: a queue may start them minutes apart."""
 
-_REMIND = 5.0
-"""Seconds after which the first rank prints that it waits for others."""
+_REMIND = 5.0  # seconds after which the first rank prints that it waits for others
 
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long a collective may take. Heartbeats detect a failed rank long before."""
@@ -361,9 +359,7 @@ def _rendezvous(ranks: Ranks) -> Store:
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
         raise RankFailure(
-            "Not all ranks started",
-            f"{place}, {reason}",
-            "read the output of the other ranks",
+            "Not all ranks started", f"{place}, {reason}", "read the output of the other ranks"
         ) from error
     finally:
         reminder.cancel()

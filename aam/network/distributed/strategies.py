@@ -40,8 +40,7 @@ StateDict = dict[str, Any]
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
-_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")
-"""Keys of the state of a parameter in AdamW."""
+_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")  # keys of the state of a parameter in AdamW
 
 
 def full_tensor(value: Tensor) -> Tensor:

@@ -37,8 +37,7 @@ from aam.memory import shown_size
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.serialization.folders import atomic_folder, remove_abandoned
 
-FORMAT = 1
-"""Version of a segment; one of another version is refused."""
+FORMAT = 1  # version of a segment; one of another version is refused
 
 _SEGMENT = "segment.json"
 _REMEDY = "remove this folder; its vectors are encoded again"

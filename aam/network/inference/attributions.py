@@ -30,11 +30,8 @@ from aam.network.model.community_profile import log_abundance
 from aam.network.model.covariates import CovariateInputs
 from aam.network.model.network import Predictor
 
-MAX_REFERENCE = 512
-"""Sequences of a reference that are encoded for their mean."""
-
-STEPS = 16
-"""Gauss-Legendre nodes on the line."""
+MAX_REFERENCE = 512  # sequences of a reference that are encoded for their mean
+STEPS = 16  # Gauss-Legendre nodes on the line
 
 
 @dataclass(frozen=True)
@@ -190,10 +187,7 @@ class _Recorder:
 
 
 def sample_attention(
-    stored: StoredNetwork,
-    sample: Study,
-    device: torch.device,
-    covariates: Covariates | None = None,
+    stored: StoredNetwork, sample: Study, device: torch.device, covariates: Covariates | None = None
 ) -> SampleAttention:
     """Return the attention to the ASVs that a network reads of a study's only sample."""
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()

@@ -34,8 +34,7 @@ from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_at
 from aam.network.numerics.device import choose_device
 from aam.nucleotide_codes import PAD
 
-CHUNK = 512
-"""Sequences encoded at a time."""
+CHUNK = 512  # sequences encoded at a time
 
 
 def encode_asvs(
@@ -44,10 +43,7 @@ def encode_asvs(
     device: torch.device,
     vectors: AsvVectorOptions = NO_VECTORS,
 ) -> Tensor:
-    """Encode every distinct sequence of the study once.
-
-    On the CPU the vector of a sequence does not depend on the other sequences.
-    """
+    """Encode every sequence of the study, on a CPU independently of the other sequences."""
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
     vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
@@ -209,9 +205,7 @@ class LoadedNetwork:
     stored: StoredNetwork  # its configuration and weights
     network: Encoder | Predictor  # network with its weights, in any mode
     device: torch.device  # device that computes
-    attention: dict[
-        str, Any
-    ]  # entry of the run record about attention (`network.numerics.backends`)
+    attention: dict[str, Any]  # entry of the run record (`network.numerics.backends`)
 
     @property
     def config(self) -> ModelConfig:
@@ -228,10 +222,9 @@ def build_networks(
         evidence = f"{len(stored)} networks have different shapes or targets"
         raise DataError("The networks are of different runs", evidence, "train again")
     chosen_device = choose_device(device)
-    chosen = choose_attention(device, chosen_device, stored[0].config.shape, policy)
+    backends, record = choose_attention(device, chosen_device, stored[0].config.shape, policy)
     return [
-        LoadedNetwork(network, network.build(chosen.backends), chosen_device, chosen.record)
-        for network in stored
+        LoadedNetwork(network, network.build(backends), chosen_device, record) for network in stored
     ]
 
 

@@ -51,7 +51,7 @@ class Target:
     loss_type: LossType = "huber"  # loss of a number, on the transformed scale
     # levels predicted by the quantile loss, rising; empty otherwise
     quantiles: tuple[InsideOne, ...] = ()
-    # over_penalty, under_penalty: weights of errors above and below in the asymmetric loss
+    # weights of errors above and below in the asymmetric loss
     over_penalty: NonNegative = 1.0
     under_penalty: NonNegative = 1.0
     range: OutputRange = UNLIMITED  # range of the predictions of a number, in its units
@@ -119,8 +119,7 @@ class Target:
         return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}
 
 
-FORMAT = 3
-"""Version of the checkpoint format; another one is refused."""
+FORMAT = 3  # version of the checkpoint format; another one is refused
 
 
 @dataclass(frozen=True)
@@ -206,10 +205,7 @@ def covariate_shape(
 
 
 class _ShapesOnly(TorchFunctionMode):
-    """Torch function mode that skips random numbers and arithmetic on the meta device.
-
-    The meta kernels for them are written in Python and import 800 modules, which takes a second.
-    """
+    """Skip arithmetic on the meta device, whose kernels import 800 modules, a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -73,8 +73,7 @@ def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Ba
     return next(backend for backend in backends if backend.name == backend_name(name))
 
 
-AUTO = Backends(named("auto"), named("auto"))
-"""The choice of torch."""
+AUTO = Backends(named("auto"), named("auto"))  # the choice of torch
 
 
 class AttentionMask(NamedTuple):

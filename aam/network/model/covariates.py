@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from aam.network.model.shape import CovariateShape
 
-UNKNOWN_RATE = 0.1
-"""Part of the codes that training replaces with 0."""
+UNKNOWN_RATE = 0.1  # part of the codes that training replaces with 0
 
 
 @dataclass(frozen=True)

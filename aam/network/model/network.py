@@ -16,18 +16,13 @@ from torch import Tensor, nn
 from aam.contract.options.groups import Metric
 from aam.network.model.attention import AUTO, Backends
 from aam.network.model.community_profile import CommunityProfile
-from aam.network.model.covariates import (
-    UNKNOWN_RATE,
-    CovariateEmbedding,
-    CovariateInputs,
-)
+from aam.network.model.covariates import UNKNOWN_RATE, CovariateEmbedding, CovariateInputs
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.network.model.samples import SampleEncoder
 from aam.network.model.shape import NetworkShape, at_least_fp32
 from aam.network.model.transformer import AttentionPooling, TransformerEncoder
 
-PROFILE_HIDDEN = 256
-"""Width of the hidden layer of the profile head."""
+PROFILE_HIDDEN = 256  # width of the hidden layer of the profile head
 
 
 class PairwiseDistance(nn.Module):

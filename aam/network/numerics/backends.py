@@ -39,8 +39,7 @@ Status = Literal["right", "wrong", "absent"]
 """right: correct for every model, or it runs and was not measured. wrong: must not be used. absent:
 cannot run."""
 
-StatusOf = Callable[[str, Use], Status]
-"""The status of a backend, by name, without or with a mask."""
+StatusOf = Callable[[str, Use], Status]  # the status of a backend, by name, without or with a mask
 
 REPLACEMENTS = ("flash", "mem_efficient", "math", "auto")
 """Substitutes for another backend: fused kernels first, and by name, so that the run record names
@@ -113,16 +112,7 @@ class BackendPolicy:
     devices: tuple[str, ...] = (GPU,)
 
 
-TORCH_POLICY = BackendPolicy()
-"""The backends of torch, measured on GPUs."""
-
-
-@dataclass(frozen=True)
-class SelectedBackends:
-    """Attention backends of a run, without and with a mask, and their entry of the run record."""
-
-    backends: Backends
-    record: dict[str, Any]
+TORCH_POLICY = BackendPolicy()  # the backends of torch, measured on GPUs
 
 
 def choose_attention(
@@ -132,8 +122,8 @@ def choose_attention(
     policy: BackendPolicy,
     precision: Precision = "none",  # precision of training; inference uses fp32
     recomputed: bool = False,  # whether the run uses gradient checkpointing
-) -> SelectedBackends:
-    """Choose attention backends that compute correctly: those of the options, or the next ones."""
+) -> tuple[Backends, dict[str, Any]]:
+    """Choose attention backends that compute correctly, and return their run record too."""
     # Inference after the training uses fp32.
     dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
     heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
@@ -164,7 +154,7 @@ def choose_attention(
         record["stack"] = report.identity
         if warning and (faults := wrong.get(backend_name(requested))):
             warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
-    return SelectedBackends(Backends(by_name[plain], by_name[masked]), record)
+    return Backends(by_name[plain], by_name[masked]), record
 
 
 def _report(

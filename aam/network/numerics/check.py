@@ -279,8 +279,7 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
 PATIENCE = 120.0
 """Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
 
-_KILL_TIMEOUT = 5
-"""Seconds to wait for a killed process."""
+_KILL_TIMEOUT = 5  # seconds to wait for a killed process
 
 
 def measure_in_child(

@@ -140,8 +140,7 @@ Precision = Literal["none", "bf16", "fp16"]
 WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx950", "gfx11", "gfx12")
 """Prefixes of AMD targets with bf16 matrix instructions: MFMA, or WMMA from gfx11 on."""
 WITHOUT_BF16 = ("gfx8", "gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c", "gfx10")
-FIRST_CUDA_WITH_BF16 = 80
-"""Compute capability 8.0, Ampere."""
+FIRST_CUDA_WITH_BF16 = 80  # compute capability 8.0, Ampere
 
 
 def has_bf16(arch: str) -> bool | None:

@@ -6,7 +6,6 @@ the seed, the epoch, the step and the rank, so the state of no generator is stor
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from aam.contract import records
 from aam.contract.errors import DataError
-from aam.contract.files import atomic_write
 from aam.contract.records import Count, Mismatch
 from aam.network import tensor_file
 from aam.network.inference.stored_networks import (
@@ -28,11 +26,8 @@ from aam.network.inference.stored_networks import (
     to_plain,
 )
 
-Row = dict[str, int | float]
-"""Row of metrics.csv, by column."""
-
-FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
-"""Columns of metrics.csv that every run has."""
+Row = dict[str, int | float]  # row of metrics.csv, by column
+FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")  # columns of metrics.csv that every run has
 
 
 @dataclass(frozen=True)
@@ -101,12 +96,6 @@ def write(
     # `asdict` would copy every tensor of the optimizer's state.
     plain = vars(state) | {"progress": asdict(state.progress)}
     tensor_file.write(path, {"aam": to_plain(config), "state_dict": weights, "resume": plain})
-
-
-def copy(checkpoint: Path, target: Path) -> None:
-    """Copy a checkpoint atomically."""
-    with atomic_write(target) as temporary:
-        shutil.copyfile(checkpoint, temporary)
 
 
 def read(path: Path) -> Checkpoint:

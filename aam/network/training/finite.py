@@ -37,8 +37,7 @@ EXPLODED_NORM = 1e12
 so a step at the limit of fp32 may overflow once and not again."""
 
 
-StepBatch = tuple[PackedBatch, int, int]
-"""A batch of a step, its epoch and its number in the epoch."""
+StepBatch = tuple[PackedBatch, int, int]  # a batch of a step, its epoch and its number in the epoch
 
 
 class FiniteCheck:

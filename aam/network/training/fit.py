@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
+from aam.contract.files import atomic_write
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
@@ -101,7 +103,8 @@ def fit(
         best = folder / BEST
         source = resumed.with_name(best.name)
         if is_main and source.exists() and source.resolve() != best.resolve():
-            checkpoints.copy(source, best)
+            with atomic_write(best) as temporary:
+                shutil.copyfile(source, temporary)
         if not communicator.broadcast(best.exists()):
             # Without the weights of the best epoch its value could be chosen but not applied, so
             # the epochs of this process are compared with each other.

@@ -31,8 +31,7 @@ from aam.pipeline.stop_requests import ignore_signals
 
 StepKey = tuple[int, int]
 
-_ORDER = 3
-"""Second word of the seed of the order of samples (`aam.network.batches` has 1 and 2)."""
+_ORDER = 3  # second word of the seed of the order of samples (`aam.network.batches` has 1 and 2)
 
 
 class TrainingBatches(Dataset[Batch]):

@@ -74,8 +74,7 @@ def gradient_norm(task: nn.Module) -> Tensor:
     return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
 
 
-_DROPOUT = 5
-"""Second word of the seed of dropout; `data.batches` and `loader` have others."""
+_DROPOUT = 5  # second word of the seed of dropout; `data.batches` and `loader` have others
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
@@ -162,11 +161,7 @@ class TrainingModule(nn.Module):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, the weighted sum of its terms, and add to `train_sums`.
-
-        The value is the share of this rank times the number of ranks; the metrics are those of all
-        ranks.
-        """
+        """Return the loss of a batch, this rank's share times the ranks; add to `train_sums`."""
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
         # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.

@@ -62,11 +62,8 @@ from aam.pipeline.loggers import Logger, Status, open_loggers
 if TYPE_CHECKING:
     from aam.network.training.module import TrainingModule
 
-SHOW_EVERY = 0.5
-"""Seconds between two updates of the progress bar."""
-
-WRITE_EVERY = 15.0
-"""Seconds between two writes of progress.json, at least."""
+SHOW_EVERY = 0.5  # seconds between two updates of the progress bar
+WRITE_EVERY = 15.0  # seconds between two writes of progress.json, at least
 
 
 class Observer:

@@ -33,8 +33,7 @@ from aam.run_record import input_file
 
 Learn = TypeVar("Learn", Pretrain, Train)
 
-_SEPARATOR = "; "
-"""Between the parts of --tuned-for."""
+_SEPARATOR = "; "  # between the parts of --tuned-for
 
 _TRAINING_BYTES = 4 * 4
 """Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
@@ -130,9 +129,11 @@ def make_runtime(
     device, precision = choose_device(options.device), options.speed.mixed_precision
     assert precision != "auto"
     recomputes = options.speed.recomputes
-    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
+    backends, record = choose_attention(
+        options.device, device, sizes, policy, precision, recomputes
+    )
     workers = int(options.device.num_workers)
-    return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
+    return Runtime(device, precision, backends, record, workers, communicator)
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
