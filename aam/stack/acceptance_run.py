@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
@@ -36,14 +36,18 @@ from aam.pipeline import run_folder
 from aam.report.page import render
 from aam.report.terminal import Table
 from aam.run_record import launched_by, now
-from aam.stack.acceptance_measurement import Context, Measured, NotPossible, Outcome, PartFailure
+from aam.stack import acceptance_parts
+from aam.stack import acceptance_training as training
 from aam.stack.acceptance_parts import (
     EXPANDABLE,
-    PARTS,
-    SEVERAL_RANKS,
-    AcceptancePart,
+    Context,
+    Measured,
+    NotPossible,
+    Outcome,
+    PartFailure,
     Peaks,
     SettingSpeeds,
+    Verdict,
 )
 from aam.stack.tune import device_facts
 
@@ -56,6 +60,48 @@ MIN_BUDGET = 20.0  # seconds of the budget that a part needs to be started at al
 TOLERANCE = 0.15
 """Relative difference of a speed from the reference that counts: clocks and neighbours vary."""
 SAVES = 0.95  # share of the reserved memory below which expandable segments are recommended
+
+
+M = TypeVar("M", bound=Measured)
+
+
+@dataclass(frozen=True)
+class AcceptancePart(Generic[M]):
+    """A part of the acceptance."""
+
+    title: str  # what it measures, on the terminal and the page
+    limit: float  # seconds after which it is ended
+    measure: Callable[[Context], M]  # runs commands
+    evaluate: Callable[[M], Verdict]  # compares them with what is expected
+
+
+# fmt: off
+PARTS: dict[str, AcceptancePart[Any]] = {
+    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
+                           acceptance_parts.measure_host, acceptance_parts.evaluate_host),
+    "launch": AcceptancePart("overhead, mounts and visible devices", 60,
+                             acceptance_parts.measure_launch, acceptance_parts.evaluate_launch),
+    "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
+                            acceptance_parts.measure_check, acceptance_parts.evaluate_check),
+    "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
+                             acceptance_parts.measure_golden, acceptance_parts.evaluate_golden),
+    "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
+                            acceptance_parts.measure_speed, acceptance_parts.evaluate_speed),
+    "memory": AcceptancePart("predicted and measured peaks", 2400,
+                             acceptance_parts.measure_memory, acceptance_parts.evaluate_memory),
+    "unified": AcceptancePart("copies between the memories of host and APU", 120,
+                              acceptance_parts.measure_unified, acceptance_parts.evaluate_unified),
+    "ranks": AcceptancePart("several processes on this node", 1200,
+                            training.measure_ranks, training.evaluate_ranks),
+    "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
+                                   training.measure_interruption, training.evaluate_interruption),
+    "nodes": AcceptancePart("several processes on several nodes", 1200,
+                            training.measure_ranks, training.evaluate_ranks),
+}
+# fmt: on
+"""Name of a part -> what it measures; `PartName` of the options has the same names."""
+
+SEVERAL_RANKS = ("nodes",)  # parts that several ranks measure together
 
 
 @dataclass(frozen=True)

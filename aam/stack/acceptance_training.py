@@ -18,7 +18,7 @@ from aam.console import duration
 from aam.contract.errors import Interrupted
 from aam.contract.files import sha256
 from aam.environment import read_environment
-from aam.stack.acceptance_measurement import Context, Measured, NotPossible, PartFailure, Verdict
+from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartFailure, Verdict
 from aam.stack.tune import early_difference
 from aam.stack.workload import RunResult, rates, read_steps
 
