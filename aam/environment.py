@@ -24,24 +24,15 @@ _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank of this process in its run.
+    """Rank of this process in its run."""
 
-    Attributes:
-        rank: number among all processes, from 0.
-        world_size: number of all processes.
-        local_rank: number among the processes of this node, from 0.
-        local_world_size: number of processes on this node.
-        main_address, main_port: host and port at which rank 0 keeps the common store.
-        launcher: program that started the processes, for messages.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    main_address: str = "127.0.0.1"
+    rank: int = 0  # number among all processes, from 0
+    world_size: int = 1  # number of all processes
+    local_rank: int = 0  # number among the processes of this node, from 0
+    local_world_size: int = 1  # number of processes on this node
+    main_address: str = "127.0.0.1"  # host and port at which rank 0 keeps the common store
     main_port: int = 0
-    launcher: str = ""
+    launcher: str = ""  # program that started the processes, for messages
 
     @property
     def is_main(self) -> bool:
@@ -63,10 +54,7 @@ T = TypeVar("T")
 
 
 class RankGroup:
-    """The ranks of a run that decide together; this one is a single process, without PyTorch.
-
-    `aam.network.distributed.collectives.Communicator` is that of several.
-    """
+    """The ranks of a run that decide together; here a single process, without PyTorch."""
 
     ranks: Ranks = SINGLE_RANK
 
@@ -92,13 +80,7 @@ def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
 
 
 def read_environment(variables: Mapping[str, str]) -> Ranks:
-    """Return the rank of this process, `SINGLE_RANK` if no launcher has set one.
-
-    The variables are those of torchrun, which `aam.local_ranks` sets too, or those
-    of a Slurm step.
-
-    Raises:
-        UsageError: variables are missing, not numbers, or contradict each other.
+    """Return the rank of this process from the variables of torchrun or srun, if they started it.
 
     >>> slurm = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
     >>> slurm |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}

@@ -25,12 +25,10 @@ from aam.contract.gpus import GPU
 from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions
 from aam.environment import Ranks, check_options, is_started_with_ranks
 
-STARTED_BY = "AAM_STARTED_BY"
-"""Variable with the name of the launcher of a rank."""
+STARTED_BY = "AAM_STARTED_BY"  # variable with the name of the launcher of a rank
 
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PDEATHSIG = 1
-"""PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent ends."""
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent ends
 
 
 def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | None) -> int:
@@ -53,11 +51,7 @@ def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | 
 
 
 def launch(number: int, arguments: Sequence[str], grace: float) -> int:
-    """Run `aam` in several processes and return the exit status.
-
-    It is 0, that of the first process that failed, or 128 + N if signal N killed it. The others are
-    terminated `grace` seconds after the failure.
-    """
+    """Run `aam` in several processes; others end `grace` seconds after the first that fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

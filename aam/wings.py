@@ -85,5 +85,5 @@ def command(name: str) -> Callable[..., Any]:
     if name in NETWORK_COMMANDS:
         module = f"aam.network.commands.{name}"
     if name in STACK_COMMANDS:
-        module = f"aam.stack.commands.{name}"
+        module = f"aam.stack.{name}"
     return cast(Callable[..., Any], getattr(import_module(module), f"run_{name}"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from aam.network.numerics.device import has_bf16
 from aam.network.numerics.report import WRONG
-from aam.stack.acceptance import AcceptanceFile, ImageRun, read
+from aam.stack.acceptance_run import AcceptanceFile, ImageRun, read
 from launcher.gpus import VENDORS
 from launcher.gpus.amd import PRODUCTS
 from launcher.plan.catalog import Catalog, shipped

@@ -29,12 +29,7 @@ from aam.contract.options.groups import DeviceOptions
 from aam.data.formats.text import read_text
 from aam.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
-from aam.network.memory_prediction import (
-    InferenceMemory,
-    StepMemory,
-    StepSettings,
-    TrainingRun,
-)
+from aam.network.memory_prediction import InferenceMemory, StepMemory, StepSettings, TrainingRun
 from aam.network.numerics.device import choose_device, is_gpu
 from aam.network.numerics.report import from_json, latest_reports, reports_folder
 from aam.network.training import checkpoints
@@ -48,11 +43,8 @@ rules gave 1.19, with the largest batch first."""
 ASSUMED = GIB
 """Bytes of a GPU that driver, kernels and BLAS workspace take, where they are not measured."""
 
-MIN_CHUNK = 64
-"""Smallest chunk that is considered: smaller ones take time and save little."""
-
-DEVICES = (16, 24, 32, 64, 80, 128, 192)
-"""Memory of common GPUs in GiB."""
+MIN_CHUNK = 64  # smallest chunk that is considered: smaller ones take time and save little
+DEVICES = (16, 24, 32, 64, 80, 128, 192)  # memory of common GPUs in GiB
 
 NO_FACTS: Mapping[str, int] = {}
 
@@ -101,11 +93,7 @@ def measured_overhead(report: Path | None) -> int | None:
 
 
 def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
-    """Replace --batch-size auto and --asv-chunk auto by the largest values that fit.
-
-    The batch of a resumed run stays that of the run that it resumes. `read` reads the study of the
-    run, whose memory is predicted.
-    """
+    """Replace --batch-size auto and --asv-chunk auto by the largest that fit the run of `read`."""
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
     loop, speed = options.loop, options.speed
@@ -191,10 +179,7 @@ def choose(
 
 
 def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> int | None:
-    """Return the largest --asv-chunk with which a step fits, a power of two; None if none does.
-
-    0, all ASVs at once, is the largest. One that is given is the only one considered.
-    """
+    """Return the largest --asv-chunk that fits, 0 (all) or a power of two; None if none does."""
 
     def fits(chunk: int) -> bool:
         return limit.holds(run.memory(with_chunk(settings, chunk)).peak)
@@ -289,10 +274,7 @@ def show_step(
     title: str = "memory",
     facts: Mapping[str, int] = NO_FACTS,
 ) -> int:
-    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU.
-
-    `subject` begins the sentence about the GPUs; `facts` are further entries of the JSON.
-    """
+    """Print memory, and the GPUs on which the subject fits; return the overhead of a GPU."""
     measured, console = measured_overhead(gpu.check_report), Console(highlight=False)
     overhead, origin = (ASSUMED, "assumed") if measured is None else (measured, "measured")
     total = needed(memory.peak, overhead)

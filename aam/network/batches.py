@@ -41,35 +41,25 @@ _MASKS, _HIDDEN = 1, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples as input tensors of the network.
+    """Samples as input tensors of the network."""
 
-    Attributes:
-        rows_B: int64, row of each sample in the study.
-        asvs_U: int64, distinct ASVs of the batch (columns of the study).
-        tokens_UL: uint8, their sequences; masked nucleotides hold the mask token.
-        labels_UL: uint8, the tokens that the mask replaced, 0 (pad) where nothing is masked; None
-            without the nucleotide task. Dense, so that no shape depends on the masks: a GPU would
-            wait for it in each step.
-        shortest: nucleotides of its shortest sequence.
-        slots_BS: int64, row of `asvs_U` of each ASV of each sample.
-        counts_BS: float32, its reads, 0 where the sample has fewer ASVs.
-        attend_BS: bool, True where a sample has an ASV; None if all samples have S ASVs.
-        distances_BB: float32, UniFrac of the reads drawn; None without a phylogeny.
-        diversity_B: float32, Faith PD; None unless that is the metric.
-        hidden_BS: bool, True where the network must not read the abundance of an ASV but predicts
-            it; None without that task.
-    """
-
-    rows_B: Tensor
-    asvs_U: Tensor
-    tokens_UL: Tensor
+    rows_B: Tensor  # int64, row of each sample in the study
+    asvs_U: Tensor  # int64, distinct ASVs of the batch (columns of the study)
+    tokens_UL: Tensor  # uint8, their sequences; masked nucleotides hold the mask token
+    # uint8, the tokens that the mask replaced, 0 (pad) where nothing is masked; None without the
+    # nucleotide task. Dense, so that no shape depends on the masks: a GPU would wait for it in each
+    # step
     labels_UL: Tensor | None
-    shortest: int
-    slots_BS: Tensor
-    counts_BS: Tensor
+    shortest: int  # nucleotides of its shortest sequence
+    slots_BS: Tensor  # int64, row of `asvs_U` of each ASV of each sample
+    counts_BS: Tensor  # float32, its reads, 0 where the sample has fewer ASVs
+    # bool, True where a sample has an ASV; None if all samples have S ASVs
     attend_BS: Tensor | None
+    # float32, UniFrac of the reads drawn; None without a phylogeny
     distances_BB: Tensor | None = None
-    diversity_B: Tensor | None = None
+    diversity_B: Tensor | None = None  # float32, Faith PD; None unless that is the metric
+    # bool, True where the network must not read the abundance of an ASV but predicts it; None
+    # without that task
     hidden_BS: Tensor | None = None
 
     def ragged(self, patch: int) -> bool:
@@ -90,16 +80,12 @@ class PackedBatch:
 
     Each tensor that a worker sends is a file that the loop opens, by a message to the worker and
     its answer, which takes half a millisecond of the loop.
-
-    Attributes:
-        bytes_N: uint8, the tensors one behind the other, each at a multiple of `ALIGNMENT`.
-        places: offset, type and shape of each tensor by its name.
-        batch: the batch without its tensors.
     """
 
-    bytes_N: Tensor
+    bytes_N: Tensor  # uint8, the tensors one behind the other, each at a multiple of `ALIGNMENT`
+    # offset, type and shape of each tensor by its name
     places: dict[str, tuple[int, torch.dtype, torch.Size]]
-    batch: Batch
+    batch: Batch  # the batch without its tensors
 
     @classmethod
     def of(cls, batch: Batch) -> PackedBatch:
@@ -135,21 +121,15 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Settings of batches; `rarefy_depth` is a number, never "auto".
-
-    Attributes:
-        metric: phylogenetic measure to compute; None for none.
-        mask_ratio: fraction of nucleotides masked; 0 leaves the nucleotide task out.
-        hidden_ratio: fraction of abundances hidden; 0 leaves their prediction out.
-    """
+    """Settings of batches; `rarefy_depth` is a number, never "auto"."""
 
     seed: Seed
     rarefy_depth: Count
     token_limit: Positive
-    mask_ratio: BelowOne = 0.0
-    metric: Metric | None = None
+    mask_ratio: BelowOne = 0.0  # fraction of nucleotides masked; 0 leaves the nucleotide task out
+    metric: Metric | None = None  # phylogenetic measure to compute; None for none
     alpha: Fraction = 0.5
-    hidden_ratio: BelowOne = 0.0
+    hidden_ratio: BelowOne = 0.0  # fraction of abundances hidden; 0 leaves their prediction out
 
 
 def shortest(tokens_UL: Tensor) -> int:
@@ -167,18 +147,14 @@ def shortest(tokens_UL: Tensor) -> int:
 def make_batch(
     study: Study,
     plan: BatchPlan,
-    rows: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],  # int64 [B], positions of the samples in the study
     reads_draw: int = FIXED_DRAW,
     masks: int | npt.NDArray[np.bool_] = 0,
 ) -> Batch:
     """Make the batch of `rows` of the study's table.
 
-    Args:
-        study: contains the samples.
-        plan: settings.
-        rows: int64 [B], positions of the samples in the study.
-        reads_draw: number of the draw of reads, such as the epoch; each gives other reads.
-        masks: number of the masks to draw, or masks [F, L] of the ASVs of the study.
+    Each `reads_draw`, such as the epoch, gives other reads. `masks` is the number of a draw, or the
+    masks [F, L] of the ASVs of the study.
     """
     drawn, kept = draw_asvs(study, plan, rows, reads_draw)
     asvs_U, slots = np.unique(kept.indices, return_inverse=True)
@@ -241,10 +217,7 @@ def make_batch(
 def draw_asvs(
     study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], reads_draw: int = FIXED_DRAW
 ) -> tuple[csr_array, csr_array]:
-    """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads.
-
-    Neither has explicit zeros; at most `token_limit` ASVs of a sample are read, the most abundant.
-    """
+    """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads."""
     sample_ids = list(take_strings(study.table.sample_ids, rows))
     drawn = study.counts(rows)
     ends = drawn.indptr.tolist()
@@ -326,12 +299,6 @@ def balanced_order(
     expensive sample goes to the batch with the lowest cost so far (longest processing time first,
     Graham 1969).
 
-    Args:
-        rows: the samples, int64 [n], n at least `steps`.
-        cost: number of ASVs of each of `rows`, [n].
-        steps: number of batches: the order cut at `even_slice(n, steps, step)`.
-        rng: orders samples of equal cost, and the batches.
-
     >>> cost = np.array([9, 1, 1, 9])
     >>> order = balanced_order(np.arange(4), cost, 2, np.random.default_rng(0))
     >>> cost[order].reshape(2, 2).sum(axis=1).tolist()
@@ -365,31 +332,19 @@ class BatchShard(Batch):
     samples; `tokens_UL` and `labels_UL` of the ASVs that the rank encodes. `asvs_U` is of the
     complete batch, and `slots_BS` are indices into it. `distances_BB` has a row for each sample of
     the shard and a column for each sample of the batch.
-
-    Attributes:
-        samples: number of samples of the complete batch.
-        first_sample: index of the shard's first sample in the complete batch.
-        first_asv: index of the first ASV that the rank encodes.
-        sequences_VL: uint8, sequences of the ASVs of the shard's samples, not masked.
-        sequence_slots_BS: row of `sequences_VL` of each ASV of each sample of the shard.
     """
 
-    samples: int = 0
-    first_sample: int = 0
-    first_asv: int = 0
+    samples: int = 0  # number of samples of the complete batch
+    first_sample: int = 0  # index of the shard's first sample in the complete batch
+    first_asv: int = 0  # index of the first ASV that the rank encodes
+    # uint8, sequences of the ASVs of the shard's samples, not masked
     sequences_VL: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+    # row of `sequences_VL` of each ASV of each sample of the shard
     sequence_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
 
 
 def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> BatchShard:
-    """Return the shard of one rank.
-
-    Args:
-        batch: the complete batch.
-        samples: the samples of the rank; may be empty.
-        asvs: the distinct ASVs that the rank encodes; may be empty.
-        sequences: whether to add `sequences_VL`, which the k-mer profile of the samples needs.
-    """
+    """Return the shard of one rank; `sequences`: with those that the k-mer profile needs."""
     local = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
     present_BS = local["counts_BS"] > 0

@@ -48,10 +48,7 @@ from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.network.batches import FIXED_DRAW, reading_plan
-from aam.network.inference.attributions import (
-    integrated_gradients,
-    sample_attention,
-)
+from aam.network.inference.attributions import integrated_gradients, sample_attention
 from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
@@ -61,17 +58,21 @@ from aam.network.inference.outputs import (
     profile_terms,
     warn_of_shallow,
 )
-from aam.network.inference.stored_networks import Target, network_state, restore_networks
+from aam.network.inference.stored_networks import (
+    StoredNetwork,
+    Target,
+    network_state,
+    restore_networks,
+)
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.network.numerics.device import print_device
-from aam.network.training.runs import PretrainedEncoder, encode_frozen, train_fold
+from aam.network.training.runs import encode_frozen, train_fold
 from aam.network.training.runtime import Runtime
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization.model_folder import State
 
-_AT_ONCE = 16
-"""Samples of a batch of integrated gradients."""
+_AT_ONCE = 16  # samples of a batch of integrated gradients
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
     def apply(
         self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
     ) -> MemberPrediction:
-        """Return the mean of the networks and rarefactions, see `FittedModel`.
-
-        The further columns are the quantiles, and the standard deviation of a number.
-        """
+        """Return the mean of networks and rarefactions, with quantiles and spread of a number."""
         study, covariates = inputs.study, inputs.samples.covariates
         rows, values = np.arange(len(study.reads)), []
         encoded: Iterable[tuple[Tensor, Tensor | None]]
@@ -222,10 +220,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
-        """Divide predictions among ASVs by integrated gradients, see `FittedModel`.
-
-        The samples are compared with the same abundances of the mean ASV of the training study.
-        """
+        """Divide predictions by integrated gradients from the mean ASV of the training study."""
         # The order of the ASVs decides which reads a rarefaction draws: that of the prediction.
         samples, number = explained.samples, len(explained.columns_U)
         study = TransformerInputs(samples).study
@@ -320,28 +315,26 @@ class Transformer:
 
     options: Train  # options of the run; the checkpoints are in its folder
     study: LabelledStudy  # the samples with their phylogeny and metadata
-    base: PretrainedEncoder | None  # pretrained encoder; None without one
+    base: StoredNetwork | None  # pretrained encoder; None without one
     runtime: Runtime  # device, precision and ranks
     record_fact: RecordFact  # adds facts to the run record
 
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True
     ) -> CrossValidated | None:
-        """Train the network of each split and predict its held-out samples, see `member.Member`.
-
-        Raises:
-            Interrupted: a stop request came after the training of a fold.
-        """
+        """Train the network of each split and predict its held-out samples, see `member.Member`."""
         began = time.process_time()
         base, splits, runtime = self.base, self.study.splits, self.runtime
+        vectors_FD = None
         if base is not None and self.options.freeze_base:
-            base = encode_frozen(self.options, base, self.study, runtime)
+            vectors_FD = encode_frozen(self.options, base, self.study, runtime)
         results = []
         with runtime.stop.handled():
             for fold, split in enumerate(splits, start=1):
                 trained = train_fold(
-                    self.options, self.study, base, split, fold, self.record_fact, runtime
-                )
+                    self.options, self.study, base, split, fold, self.record_fact, runtime,
+                    vectors_FD,
+                )  # fmt: skip
                 if trained is not None:
                     results.append(trained)
                 # All ranks leave together: a rank that went on would wait in a collective for the

@@ -59,14 +59,9 @@ from aam.network.training.runs import (
 )
 from aam.network.training.runtime import check_heads
 from aam.nucleotide_codes import PAD
-from aam.pipeline.labelled_study import (
-    LabelledStudy,
-    classes_of_words,
-    load_labelled_study,
-)
+from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 
-BLOCK = 512
-"""Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 
 
 @contextmanager
@@ -157,11 +152,7 @@ def predict_step(
 
 
 class TrainingSteps:
-    """Training steps in the order of `network.training.loop`: gradients end before the next step.
-
-    `fused`: whether the optimizer updates all parameters in one kernel, as on a GPU. `forward`:
-    module that computes the loss, where it is not `task` itself.
-    """
+    """Training steps in the order of `network.training.loop`; `forward` may stand for `task`."""
 
     def __init__(
         self,
@@ -272,15 +263,11 @@ def size_of(values: Iterable[Any], block: int) -> int:
     return sum(-(-size // block) * block for size in sizes)
 
 
-MAX_SAMPLES = 4096
-"""Largest batch size that is considered."""
+MAX_SAMPLES = 4096  # largest batch size that is considered
 
 
 class LargestBatches:
-    """Batches of the samples with most ASVs of a study, of any size, with shapes and no values.
-
-    The reads of the samples are drawn once. Shape suffixes: see `network.batches`; N samples.
-    """
+    """Batches of the samples with most ASVs, of any size, with shapes and no values."""
 
     def __init__(self, study: Study, plan: BatchPlan) -> None:
         self.plan = plan
@@ -375,10 +362,7 @@ class TrainingRun:
     covariates: CovariateInputs | None = None
 
     def memory(self, settings: StepSettings) -> StepMemory:
-        """Return the memory of the first rank in a step on its largest batch.
-
-        A frozen encoder reads all ASVs before the first step; the peak is that of both.
-        """
+        """Return the memory of the first rank in a step on its largest batch."""
         ranks, fsdp = settings.ranks, settings.fsdp
         batch = self.batches.batch(settings.batch_size, ranks, self.values is not None)
         make = partial(self.module, settings.speed)
@@ -457,11 +441,7 @@ def _backends(options: Pretrain | Train) -> Backends:
 def predict_inference(
     config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1
 ) -> InferenceMemory:
-    """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
-
-    Without a `batch_size` the ASVs are encoded alone. Several `networks`, such as those of the
-    folds, are used in turn.
-    """
+    """Return the memory of encoding all ASVs, and with `batch_size` of reading the samples."""
     number, longest = study.tokens_FL.shape
     batch = None
     if batch_size:

@@ -16,12 +16,13 @@ from aam.contract.run_files import COUNTS_ALONE
 from aam.members.member import Member
 from aam.network.batch_size import automatic
 from aam.network.distributed.process_group import process_group
+from aam.network.inference.stored_networks import StoredNetwork
 from aam.network.member import Transformer
 from aam.network.memory_prediction import training_run
 from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import check_split
-from aam.network.training.runs import PretrainedEncoder, choose_length, read_pretrained_encoder
+from aam.network.training.runs import choose_length, read_pretrained_encoder
 from aam.network.training.runtime import Runtime, check_resources, make_runtime
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.run_folder import RecordFact, check_folds, no_record
@@ -32,7 +33,7 @@ from aam.pipeline.session import Session
 class NetworkSession(Session):
     """Session of a run with a network; `make_runtime` is called when the study is read."""
 
-    base: PretrainedEncoder | None
+    base: StoredNetwork | None
     make_runtime: functools.partial[Runtime]
     ranks: ExitStack
 
@@ -79,10 +80,7 @@ class NetworkSession(Session):
         return {"attention": self.runtime.attention}
 
     def networks(
-        self,
-        study: LabelledStudy,
-        record_fact: RecordFact = no_record,
-        counts_alone: bool = False,
+        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
     ) -> Mapping[str, Member]:
         options = self.options
         if counts_alone:

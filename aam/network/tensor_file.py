@@ -35,12 +35,7 @@ _ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, Type
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write dictionaries, lists, numbers, strings and tensors, flushed to the disk and atomically.
-
-    Args:
-        path: file to write; an existing one is replaced when the new one is complete.
-        content: nested values, in which any value may be a tensor on any device.
-    """
+    """Write nested dictionaries, lists, numbers, strings and tensors atomically, and flush."""
     tensors: dict[str, Tensor] = {}
     # With NaN and Infinity, which Python's JSON has: an epoch in fp16 may have such sums.
     text = json.dumps(_without_tensors(content, "", tensors, set()))
@@ -59,12 +54,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the content of a file on the CPU; a tuple that was written is a list.
-
-    Raises:
-        MissingInput: the file does not exist, is not a regular file, or may not be read.
-        DataError: it is damaged, of another program, or exceeds the memory.
-    """
+    """Read the content of a file on the CPU; a tuple that was written is a list."""
     size, free = require(path, "checkpoint").stat().st_size, memory_available()
     try:
         if size > free:

@@ -57,11 +57,8 @@ from aam.network.unifrac_binaries import ENGINES
 TILE = 512
 """Samples in a row and in a column of a tile. Other values give other rounding errors."""
 
-BRANCHES = 256
-"""Dense branches that are processed at a time."""
-
-ROWS = 4
-"""Samples whose sparse branches are compared with those of a block at a time."""
+BRANCHES = 256  # dense branches that are processed at a time
+ROWS = 4  # samples whose sparse branches are compared with those of a block at a time
 
 DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.2}
 """Share of the pairs of a tile that have reads below a branch, from which on it is dense.
@@ -73,44 +70,31 @@ Engine = Literal["auto", "torch", "ssu", "unifrac"]
 Array = NDArray[np.float64]
 Branches = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Tile = tuple[slice, slice, Array]
-"""Rows and columns of the matrix, and their distances [n, m]."""
+Tile = tuple[slice, slice, Array]  # rows and columns of the matrix, and their distances [n, m]
 
 
 @dataclass(frozen=True)
 class SampleBlock:
-    """Reads of n samples below the branches.
+    """Reads of n samples below the branches."""
 
-    Attributes:
-        by_sample: float64 [n, G]: proportions of the reads of a sample; for weighted UniFrac, times
-            the branch length; for unweighted UniFrac, 1.
-        by_branch: the same, [G, n].
-        totals: float64 [n], length of the branches above a sample's ASVs (unweighted UniFrac), or
-            mean distance of its reads from the root.
-    """
-
+    # float64 [n, G]: proportions of the reads of a sample; for weighted UniFrac, times the branch
+    # length; for unweighted UniFrac, 1
     by_sample: sparse.csr_array
-    by_branch: sparse.csr_array
+    by_branch: sparse.csr_array  # the same, [G, n]
+    # float64 [n], length of the branches above a sample's ASVs (unweighted UniFrac), or mean
+    # distance of its reads from the root
     totals: Array
 
 
 class PhylogeneticMetric:
-    """A UniFrac metric on a tree.
-
-    Args:
-        metric: name of the metric; "unifrac" is "unweighted", as "faith_pd" is for its blocks.
-        alpha: exponent of generalized UniFrac, 0 to 1.
-        above_FG: int64 [F, G], 1 where a branch is above a feature.
-        lengths_G: float64 [G].
-        device: device on which torch computes dense branches.
-    """
+    """A UniFrac metric on a tree."""
 
     def __init__(
         self,
         metric: Metric,
-        alpha: float,
-        above_FG: sparse.csr_array,
-        lengths_G: Array,
+        alpha: float,  # exponent of generalized UniFrac, 0 to 1
+        above_FG: sparse.csr_array,  # int64 [F, G], 1 where a branch is above a feature
+        lengths_G: Array,  # float64 [G]
         device: str = "cpu",
     ) -> None:
         self._above_FG, self._lengths_G = above_FG, lengths_G
@@ -231,22 +215,12 @@ class PhylogeneticMetric:
 def compute_tiles(
     counts: sparse.csr_array,
     phylogeny: Phylogeny,
-    metric: Metric,
-    alpha: float = 0.5,
+    metric: Metric,  # name of the UniFrac metric; "unifrac" is "unweighted"
+    alpha: float = 0.5,  # exponent of generalized UniFrac, 0 to 1
     device: str = "cpu",
-    max_bytes: int = GIB,
+    max_bytes: int = GIB,  # memory for blocks that several tiles use; it does not change the result
 ) -> Iterator[Tile]:
-    """Yield the tiles on and above the diagonal of a distance matrix, row by row.
-
-    Args:
-        counts: reads [N, F], whose columns are the features of `phylogeny`; rows are selected by
-            an array of their numbers.
-        phylogeny: the tree of the features.
-        metric: name of the UniFrac metric; "unifrac" is "unweighted".
-        alpha: exponent of generalized UniFrac, 0 to 1.
-        device: device on which torch computes dense branches.
-        max_bytes: memory for blocks that several tiles use; it does not change the result.
-    """
+    """Yield the tiles on and above the diagonal of a distance matrix, row by row."""
     samples, features = counts.shape
     ones = np.ones(phylogeny.indices.size, dtype=np.int64)
     lengths_G = np.asarray(phylogeny.lengths_G)
@@ -282,28 +256,17 @@ def compute_tiles(
 
 
 def unifrac_matrix(
-    table: FeatureTable,
+    table: FeatureTable,  # reads of N samples; its features are those of `phylogeny`, in this order
     phylogeny: Phylogeny,
-    metric: Metric,
-    alpha: float = 0.5,
+    metric: Metric,  # name of the UniFrac metric; "unifrac" is "unweighted"
+    alpha: float = 0.5,  # exponent of generalized UniFrac, 0 to 1
     engine: Engine = "auto",
     max_bytes: int = GIB,
     device: str = "cpu",
 ) -> DistanceMatrix:
     """Compute the distances between all samples of a table, in float64.
 
-    Args:
-        table: reads of N samples; its features are those of `phylogeny`, in this order.
-        phylogeny: the tree of the features.
-        metric: name of the UniFrac metric; "unifrac" is "unweighted".
-        alpha: exponent of generalized UniFrac, 0 to 1.
-        engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
-            "torch"; for their times see docs/experiments/cost.md.
-        max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
-        device: device on which torch computes.
-
-    Raises:
-        DataError: the result does not fit in memory.
+    `max_bytes` are for tiles, beside the result. docs/experiments/cost.md has times of the engines.
     """
     samples, available = len(table.sample_ids), memory_available()
     # A float64 for each pair. Refused here rather than by a process that is killed after hours.
@@ -322,10 +285,7 @@ def unifrac_matrix(
 
 
 def fill(matrix: Any, tiles: Iterable[Tile]) -> tuple[float, float]:
-    """Write tiles into an array or HDF5 data set; return the smallest and the largest distance.
-
-    They are infinity and minus infinity without any pair of samples.
-    """
+    """Write tiles into an array or HDF5 data set; return the smallest and largest distance."""
     low, high = np.inf, -np.inf
     for rows, columns, distances in tiles:
         matrix[rows, columns] = distances
@@ -348,12 +308,7 @@ def pairwise(
 
 
 def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
-    """Compute Faith's phylogenetic diversity [N] of samples, in the tree's unit.
-
-    Args:
-        counts: reads [N, F], columns as the features of `phylogeny`.
-        phylogeny: the tree of the F features.
-    """
+    """Compute Faith's phylogenetic diversity [N] of samples, in the tree's unit."""
     distances = [np.zeros(0)]
     rows = np.arange(counts.shape[0])
     for start in range(0, len(rows), TILE):
@@ -366,11 +321,7 @@ def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
 def _spanned(
     counts: sparse.csr_array, phylogeny: Phylogeny
 ) -> tuple[sparse.csr_array, sparse.csr_array, Array]:
-    """Reduce a batch to the tree that its U ASVs span: counts, branches above each, lengths.
-
-    At most 2 U - 1 branches remain: those above the same ASVs are one, with the sum of their
-    lengths.
-    """
+    """Reduce a batch to the tree of its U ASVs: counts, branches above each, lengths."""
     # Tip branches are numbered in the tree's order.
     present = np.unique(counts.indices[counts.data > 0])
     features_U = present[np.argsort(phylogeny.indices[phylogeny.indptr[present]])]

@@ -2,8 +2,8 @@
 
 Nothing is measured here that a command measures: `aam check`, `golden`, `memory` and `tune` print
 or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a function that
-measures, one that evaluates, and an entry of `PARTS`; its name goes to `PartName` of
-`aam.contract.options.commands.measure`.
+measures, one that evaluates, and an entry of `PARTS` in `acceptance_run`; its name goes to
+`PartName` of `aam.contract.options.commands.measure`.
 """
 
 from __future__ import annotations
@@ -14,49 +14,149 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal
 
 from aam.contract.errors import first_few
 from aam.contract.gpus import GPU, one_gpu
 from aam.contract.records import read_json
+from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.memory import GIB, memory_available
 from aam.network.numerics.report import Cost, from_json, summary, worst
 from aam.number_format import significant
 from aam.run_record import launched_by
-from aam.stack.acceptance_measurement import (
-    Context,
-    Measured,
-    NotPossible,
-    Outcome,
-    PartFailure,
-    Verdict,
-)
-from aam.stack.acceptance_training import (
-    evaluate_interruption,
-    evaluate_ranks,
-    measure_interruption,
-    measure_ranks,
-)
 from aam.stack.tune import CONTEXT, Trial
-from aam.stack.workload import NONE, call_in_child
+from aam.stack.workload import NONE, call_in_child, child_process, read_steps
 
 SLOW_LAUNCH = 30.0
 """Seconds from the launcher to the program: images of 10 GB start within 10 s from a local disk."""
-SLOW_GPU = 0.7
-"""Share of the median speed of all GPUs below which one is slow."""
-PEAK_TOLERANCE = 0.1
-"""Relative difference of a measured from a predicted peak that counts as wrong."""
+SLOW_GPU = 0.7  # share of the median speed of all GPUs below which one is slow
+PEAK_TOLERANCE = 0.1  # relative difference of a measured from a predicted peak that counts as wrong
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 """Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
 
-M = TypeVar("M", bound=Measured)
+GRACE = 10.0  # seconds from SIGTERM, with which a command ends its own runs, to SIGKILL
+
+Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
+Verdict = tuple[Outcome, str]  # outcome of a comparison, and one sentence
+
+
+class NotPossible(Exception):
+    """A part that this host or image cannot measure, with the reason."""
+
+
+class PartFailure(Exception):
+    """A command of a part that failed or hangs, with the last line of its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Values that a part measured; `rates` are speeds by name, compared with a reference."""
+
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Place of a measurement."""
+
+    folder: Path  # of this image's run: what commands print, reports, trained networks
+    shared: Path  # of all runs: the simulated study, golden folders
+    device: str  # "cpu" or "cuda"
+    gpus: int  # that this process sees
+    small: bool  # a study and settings that a CPU of two cores computes in a minute
+    started: float  # unix time at which `aam acceptance` started
+    until: float  # time of the monotonic clock at which a command is ended
+    overwrite: bool = False  # whether results of commands from before that are computed again
+    rank: int = 0  # of this process among those that measure together
+
+    @property
+    def gpu(self) -> bool:
+        """Whether a GPU is measured."""
+        return self.device == GPU
+
+    @property
+    def left(self) -> float:
+        """Seconds until a command is ended."""
+        return max(0.0, self.until - time.monotonic())
+
+    def aam(
+        self,
+        *arguments: object,
+        accept: Collection[int] = (0,),  # exit statuses that are no failure; all if it is empty
+        variables: Mapping[str, str] = NONE,
+        without: Collection[str] = (),
+        steps: Path | None = None,
+        after: int = 0,
+        act: Callable[[subprocess.Popen[bytes]], None] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of `aam`; return its exit status and output.
+
+        `act` is called with the process `after` so many steps, which it logs in the file `steps`.
+        """
+        command = arguments[0]
+        log = self.folder / f"{command}{f'-{self.rank}' if self.rank else ''}.txt"
+        # The stop request of a job is for this process; its commands would end with it.
+        removed = {STOP_FILE, *without}
+        kept = {name: value for name, value in os.environ.items() if name not in removed}
+        if steps is not None:
+            steps.unlink(missing_ok=True)
+            kept["AAM_STEP_LOG"] = str(steps)
+        argv = [sys.executable, "-m", "aam", *map(str, arguments)]
+        place = {"cwd": self.folder, "env": {**kept, **variables}}
+        with (
+            tempfile.TemporaryFile() as output,
+            log.open("a+b") as errors,
+            child_process(argv, GRACE, stdout=output, stderr=errors, **place) as child,
+        ):
+            begin = errors.tell()
+            while act and steps and len(read_steps(steps)[0]) < after:
+                if child.poll() is not None or not self.left:
+                    raise PartFailure(f"`aam {command}` made less than {after} steps")
+                time.sleep(0.02)
+            if act:
+                act(child)
+            try:
+                status = child.wait(self.left)
+            except subprocess.TimeoutExpired:
+                raise PartFailure(f"`aam {command}` had no result in time") from None
+            output.seek(0)
+            errors.seek(begin)
+            printed, message = (f.read().decode(errors="replace") for f in (output, errors))
+        if accept and status not in accept:
+            end = f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            line = (message.strip() or "no output").splitlines()[-1]
+            raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
+        return subprocess.CompletedProcess(argv, status, printed, message)
+
+    def known(self, file: Path) -> bool:
+        """Whether a file has the result of a command, which several parts share."""
+        return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
+
+    def pretraining(self) -> list[object]:
+        """Return `pretrain` and its options on the simulated study, which is made once."""
+        study = self.shared / ("study-small" if self.small else "study")
+        while self.rank and self.left and not (study / "tree.nwk").is_file():
+            time.sleep(0.2)  # the first rank makes it
+        if not (study / "tree.nwk").is_file():
+            size = "--samples 1100 --asvs 2000 --richness 185 --depth 10000 --subjects 40"
+            if self.small:
+                size = "--samples 64 --asvs 300 --length 100 --richness 40 --depth 2000"
+            made = study.with_name(f"{study.name}-new")
+            self.aam("example", "--output-dir", made, *size.split(), "--overwrite")
+            made.rename(study)
+        files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
+        batch = 8 if self.small else 64
+        return ["pretrain", *files, "--device", self.device, "--batch-size", batch]
 
 
 @dataclass(frozen=True)
@@ -367,10 +467,7 @@ class TuneResult:
 
 
 def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
-    """Return the result of `aam tune`, which the parts `memory` and `speed` share.
-
-    With variables the given options alone are measured.
-    """
+    """Return the result of `aam tune`, which the parts `memory` and `speed` share."""
     folder = context.folder / ("tuned-env" if variables else "tuned")
     if not context.known(folder / "tune.json"):
         size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
@@ -495,10 +592,7 @@ def measure_speed(context: Context) -> SettingSpeeds:
 
 
 def evaluate_speed(speeds: SettingSpeeds) -> Verdict:
-    """Name the chosen settings, the fastest setting, or a failure if all others are right.
-
-    A setting that changes the training is rejected, which is right.
-    """
+    """Name the chosen settings, the fastest setting, or a failure; a rejected setting is right."""
     if failed := _failed_runs(speeds.runs, "runs"):
         return "wrong", failed
     best = max(speeds.runs, key=lambda run: run.samples or 0.0)
@@ -556,43 +650,3 @@ def evaluate_unified(copies: Copies) -> Verdict:
     """State the cost of a copy that unified memory would avoid."""
     listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in copies.rates.items())
     return "as predicted", f"Copies: {listed}."
-
-
-@dataclass(frozen=True)
-class AcceptancePart(Generic[M]):
-    """A part of the acceptance."""
-
-    title: str  # what it measures, on the terminal and the page
-    limit: float  # seconds after which it is ended
-    measure: Callable[[Context], M]  # runs commands
-    evaluate: Callable[[M], Verdict]  # compares them with what is expected
-
-
-# fmt: off
-PARTS: dict[str, AcceptancePart[Any]] = {
-    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
-                           measure_host, evaluate_host),
-    "launch": AcceptancePart("overhead, mounts and visible devices", 60,
-                             measure_launch, evaluate_launch),
-    "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
-                            measure_check, evaluate_check),
-    "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
-                             measure_golden, evaluate_golden),
-    "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
-                            measure_speed, evaluate_speed),
-    "memory": AcceptancePart("predicted and measured peaks", 2400,
-                             measure_memory, evaluate_memory),
-    "unified": AcceptancePart("copies between the memories of host and APU", 120,
-                              measure_unified, evaluate_unified),
-    "ranks": AcceptancePart("several processes on this node", 1200,
-                            measure_ranks, evaluate_ranks),
-    "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
-                                   measure_interruption, evaluate_interruption),
-    "nodes": AcceptancePart("several processes on several nodes", 1200,
-                            measure_ranks, evaluate_ranks),
-}
-# fmt: on
-"""Name of a part -> what it measures; `PartName` of the options has the same names."""
-
-SEVERAL_RANKS = ("nodes",)
-"""Parts that several ranks measure together; one process measures the others."""

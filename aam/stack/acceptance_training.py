@@ -18,7 +18,7 @@ from aam.console import duration
 from aam.contract.errors import Interrupted
 from aam.contract.files import sha256
 from aam.environment import read_environment
-from aam.stack.acceptance_measurement import Context, Measured, NotPossible, PartFailure, Verdict
+from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartFailure, Verdict
 from aam.stack.tune import early_difference
 from aam.stack.workload import RunResult, rates, read_steps
 
@@ -55,11 +55,7 @@ _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLUR
 
 
 def measure_ranks(context: Context) -> RankComparisons:
-    """Train with several ranks and with one process, and compare losses and speed.
-
-    In a job of several ranks these train together; otherwise 2, 4 and 8 ranks on this node, as far
-    as it has GPUs, and 2 on a CPU.
-    """
+    """Train with the ranks of the job, or with 2, 4 and 8 on this node, and with one process."""
     job, available = read_environment(os.environ), context.gpus if context.gpu else 2
     numbers = [number for number in (2, 4, 8) if number <= available]
     if job.world_size > 1:

@@ -14,7 +14,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aam.contract.errors import DataError, MissingInput, reason_of
-from aam.contract.files import atomic_write, require
-from aam.contract.options.groups import LoopOptions
+from aam.console import info
+from aam.contract.errors import DataError, MissingInput, NotFinite, reason_of
+from aam.contract.files import atomic_write, dump_json, refuse_existing, require
+from aam.contract.options.commands.measure import GoldenCompare, GoldenGenerate
+from aam.contract.options.groups import DeviceOptions, LoopOptions
 from aam.contract.version import __version__
 from aam.data.targets import TargetTransform
 from aam.network.batches import Batch, shortest
@@ -40,16 +42,22 @@ from aam.network.model.attention import AUTO, Backends
 from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
 from aam.network.model.transformer import FEED_FORWARD, AttentionPooling, TransformerBlock
-from aam.network.numerics.device import Precision, arch_of, is_gpu, product_tolerance
+from aam.network.numerics.backends import TORCH_POLICY, choose_attention
+from aam.network.numerics.device import (
+    Precision,
+    arch_of,
+    choose_device,
+    choose_precision,
+    is_gpu,
+    product_tolerance,
+)
 from aam.network.training.fit import make_optimizer, make_schedule
 from aam.network.training.module import LossWeights, TrainingModule
 from aam.nucleotide_codes import BASES, MASK, PAD
 
-FORMAT = "2"
-"""Version of the file and of the case; files of another one cannot be compared."""
+FORMAT = "2"  # version of the file and of the case; files of another one cannot be compared
 FILE = "golden.safetensors"
-STEPS = 50
-"""Training steps of the loss curve; even and ragged batches in turn."""
+STEPS = 50  # training steps of the loss curve; even and ragged batches in turn
 SHAPE = NetworkShape(
     max_bp=60,
     embedding_dim=16,
@@ -61,14 +69,12 @@ SHAPE = NetworkShape(
     profile_features=16,
     profile_dropout=0.0,
 )
-SAMPLES = {"even": (6, 6, 6, 6), "ragged": (9, 2, 7, 4, 5)}
-"""Case -> ASVs of each sample."""
+SAMPLES = {"even": (6, 6, 6, 6), "ragged": (9, 2, 7, 4, 5)}  # case -> ASVs of each sample
 _ASVS = 14
 _LOOP = LoopOptions(lr=3e-3)
 _LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
 """Factor that keeps gradients in the range of fp16; in training GradScaler finds it."""
-_ATTENTION = 2
-"""Matrix products inside attention: scores and mix."""
+_ATTENTION = 2  # matrix products inside attention: scores and mix
 
 Kind = Literal["output", "gradient", "loss"]
 Tensors = dict[str, Tensor]
@@ -153,18 +159,20 @@ def batch(case: str) -> Batch:
 
 @dataclass
 class GoldenResult:
-    """Outputs, gradients and losses of the golden case.
+    """Outputs, gradients and losses of the golden case."""
 
-    Attributes:
-        tensors: "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and
-            "loss", the loss of each step of the curve.
-        products: number of matrix products before the output of each stage.
-        groups: stage -> its parameters, from the losses backwards.
-    """
-
+    # "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and "loss", the
+    # loss of each step of the curve
     tensors: Tensors = field(default_factory=dict)
+    # number of matrix products before the output of each stage
     products: dict[str, int] = field(default_factory=dict)
+    # stage -> its parameters, from the losses backwards
     groups: dict[str, list[str]] = field(default_factory=dict)
+
+    def record(self, case: str, stage: str, output: Tensor, products: int) -> None:
+        """Keep the output of a stage."""
+        self.tensors[f"output/{case}/{stage}"] = output.detach().float().cpu()
+        self.products[stage] = max(products, 1)
 
 
 _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
@@ -194,34 +202,9 @@ def measure(
     The steps are written out (forward, backward, clip, step, as in `network.training.loop`): the
     comparison needs the gradients before they are clipped, and a constant loss scale.
     """
-    target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
-    labels = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
-    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    scale = _LOSS_SCALE[precision]
-    here = {name: batch.to(device) for name, batch in batches.items()}
-
-    def fresh() -> TrainingModule:
-        network = Predictor(SHAPE, "unweighted", backends)
-        network.load_state_dict(given)
-        task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
-        return task.to(device).train()
-
-    def backward(task: TrainingModule, batch: Batch) -> tuple[float, dict[str, nn.Parameter]]:
-        # The loss, and the parameters with gradients, which are those of the unscaled loss.
-        task.zero_grad()
-        with torch.autocast(device.type, dtype, enabled=precision != "none"):
-            loss: Tensor = task(batch)
-        torch.autograd.backward(loss * scale)
-        learned = {n: p for n, p in task.network.named_parameters() if p.grad is not None}
-        for parameter in learned.values():
-            assert parameter.grad is not None
-            parameter.grad /= scale
-        return loss.item(), learned
-
-    measured, task = GoldenResult(), fresh()
-    modules = dict(task.network.named_modules())
+    task, measured = _training_module(given, device, backends), GoldenResult()
     stages = {
-        name for name, module in modules.items()
+        name for name, module in task.network.named_modules()
         if name.rpartition(".")[2] in _STAGES
         or isinstance(module, (AttentionPooling, TransformerBlock))
     }  # fmt: skip
@@ -232,59 +215,86 @@ def measure(
         within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
         stage = stage_of(max(within, key=len) if within else owner)
         measured.groups.setdefault(stage, []).append(parameter)
-
-    def record_batch(case: str, batch: Batch) -> None:
-        products = 0
-
-        def record(stage: str, value: Tensor) -> None:
-            measured.tensors[f"output/{case}/{stage}"] = value.detach().float().cpu()
-            measured.products[stage] = max(products, 1)
-
-        # Before the output layer of a block: there its input is the result of the attention alone.
-        def attended(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            nonlocal products
-            products += _ATTENTION
-            record(f"{stage_of(name)}.attention", inputs[0])
-
-        def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-            nonlocal products
-            products += isinstance(module, (nn.Linear, AttentionPooling))
-            if name not in stages:
-                return
-            value = output if isinstance(output, Tensor) else output[0]
-            if module is task.encoder.nucleotides.head:
-                # The logits [patches, C] of the patches with a masked nucleotide alone.
-                assert batch.labels_UL is not None
-                scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
-                patch = -(-scored_UL.shape[1] // tokens)
-                padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
-                value = value[padded.view(-1, tokens, patch).any(dim=-1)]
-            record(stage_of(name), value)
-
-        with ExitStack() as hooks:
-            for name, module in modules.items():
-                if isinstance(module, TransformerBlock):
-                    hook = partial(attended, name)
-                    hooks.enter_context(module.out.register_forward_pre_hook(hook))
-                hooks.enter_context(module.register_forward_hook(partial(done, name)))
-            _, learned = backward(task, batch)
+    here = {case: batch.to(device) for case, batch in batches.items()}
+    for case, batch in here.items():
+        with _recorded(task, case, batch, stages, measured):
+            _, learned = _backward(task, batch, precision)
         for name, weight in reversed(learned.items()):
             assert weight.grad is not None
             measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
-
-    for case, case_batch in here.items():
-        record_batch(case, case_batch)
-    task, turns, losses = fresh(), list(here.values()), []
+    task, turns, losses = _training_module(given, device, backends), list(here.values()), []
     optimizer = make_optimizer(task, task.loop)
     schedule = make_schedule(optimizer, task.loop, task.steps)
     for step in range(STEPS):
-        loss, learned = backward(task, turns[step % len(turns)])
+        loss, learned = _backward(task, turns[step % len(turns)], precision)
         nn.utils.clip_grad_norm_(learned.values(), _LOOP.max_grad_norm)
         optimizer.step()
         schedule.step()
         losses.append(loss)
     measured.tensors["loss"] = torch.tensor(losses, dtype=torch.float64)
     return measured
+
+
+def _training_module(given: Tensors, device: torch.device, backends: Backends) -> TrainingModule:
+    target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
+    labels = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
+    network = Predictor(SHAPE, "unweighted", backends)
+    network.load_state_dict(given)
+    task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
+    return task.to(device).train()
+
+
+def _backward(
+    task: TrainingModule, batch: Batch, precision: Precision
+) -> tuple[float, dict[str, nn.Parameter]]:
+    """Return the loss, and the parameters with the gradients of the unscaled loss."""
+    task.zero_grad()
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    with torch.autocast(task.device.type, dtype, enabled=precision != "none"):
+        loss: Tensor = task(batch)
+    torch.autograd.backward(loss * _LOSS_SCALE[precision])
+    learned = {n: p for n, p in task.network.named_parameters() if p.grad is not None}
+    for parameter in learned.values():
+        assert parameter.grad is not None
+        parameter.grad /= _LOSS_SCALE[precision]
+    return loss.item(), learned
+
+
+@contextmanager
+def _recorded(
+    task: TrainingModule, case: str, batch: Batch, stages: set[str], measured: GoldenResult
+) -> Iterator[None]:
+    """Record the output of each stage, and the number of matrix products before it."""
+    products = 0
+
+    # Before the output layer of a block: there its input is the result of the attention alone.
+    def attended(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal products
+        products += _ATTENTION
+        measured.record(case, f"{stage_of(name)}.attention", inputs[0], products)
+
+    def done(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal products
+        products += isinstance(module, (nn.Linear, AttentionPooling))
+        if name not in stages:
+            return
+        value = output if isinstance(output, Tensor) else output[0]
+        if module is task.encoder.nucleotides.head:
+            # The logits [patches, C] of the patches with a masked nucleotide alone.
+            assert batch.labels_UL is not None
+            scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
+            patch = -(-scored_UL.shape[1] // tokens)
+            padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
+            value = value[padded.view(-1, tokens, patch).any(dim=-1)]
+        measured.record(case, stage_of(name), value, products)
+
+    with ExitStack() as hooks:
+        for name, module in task.network.named_modules():
+            if isinstance(module, TransformerBlock):
+                hook = partial(attended, name)
+                hooks.enter_context(module.out.register_forward_pre_hook(hook))
+            hooks.enter_context(module.register_forward_hook(partial(done, name)))
+        yield
 
 
 @dataclass(frozen=True)
@@ -381,10 +391,7 @@ class Row:
 
 
 def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
-    """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
-
-    Of the precisions of both runs the coarser one decides the tolerance.
-    """
+    """Return the rows in the order of computation; the coarser precision decides the tolerance."""
     used, inner = [*precisions], FEED_FORWARD * SHAPE.embedding_dim
 
     def allowed(products: int) -> float:
@@ -491,3 +498,37 @@ def as_plain(rows: list[Row], there: Stack, here: Stack) -> dict[str, Any]:
         "here": vars(here),
         "rows": [asdict(row) for row in rows],
     }
+
+
+def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
+    """Save the golden case, or compare it with a golden folder."""
+    folder, stack = options.golden_dir, options.stack
+    if isinstance(options, GoldenGenerate):
+        refuse_existing(folder / FILE, options.overwrite)
+    else:
+        there, reference = read(folder)
+    # Without the check: a wrong backend is kept, since the comparison is made to find it.
+    requested = DeviceOptions(
+        device=stack.device, attn_implementation=stack.attn_implementation, check=False
+    )
+    device = choose_device(requested)
+    precision = choose_precision(stack.mixed_precision, arch_of(device))
+    backends, _ = choose_attention(requested, device, SHAPE, TORCH_POLICY, precision)
+    here = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
+    batches = {name: batch(name) for name in SAMPLES}
+    measured = measure(weights(), batches, device, backends, precision)
+    if isinstance(options, GoldenGenerate):
+        # A reference with NaN would agree with nothing, on any stack.
+        for name, tensor in measured.tensors.items():
+            if not tensor.isfinite().all():
+                cause = "This stack computes values that are not finite"
+                raise NotFinite(cause, name, "run `aam check`")
+        write(folder, here, measured)
+        info(f"{here}: {folder}")
+        return 0
+    rows = compare(reference, measured, (there.precision, precision))
+    if options.json:
+        print(dump_json(as_plain(rows, there, here), indent=2))
+    else:
+        print("\n".join(lines(rows, there, here)))
+    return 0 if first_difference(rows) is None else 1

@@ -1,4 +1,4 @@
-"""Search for faster settings of a workload that train the same network.
+"""`aam tune`: search for faster settings of a workload that train the same network.
 
 For each subject: propose settings, run each in turns with those chosen so far, compare the losses
 of its first steps with those of the default, and keep the fastest that passes. Settings of another
@@ -12,44 +12,53 @@ leads.
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import shlex
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from aam.console import info
-from aam.contract.errors import DataError, UsageError
-from aam.contract.options import build
+from aam.console import info, warn
+from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.contract.files import refuse_existing, write_json, write_text
+from aam.contract.options import build, values_of
 from aam.contract.options.commands.measure import Tune
+from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import DeviceOptions
+from aam.contract.version import __version__
+from aam.environment import read_environment
+from aam.memory import shown_size
+from aam.network.training.runtime import tuned_for
 from aam.number_format import significant
+from aam.report.terminal import Table, print_table
 from aam.stack.workload import (
     Rates,
     RunResult,
     Settings,
     Workload,
+    aam_workload,
     blocks,
     call_in_child,
+    program_workload,
     rates,
     run_workload,
 )
 
-EARLY = 20
-"""First steps, whose losses are compared one by one."""
+EARLY = 20  # first steps, whose losses are compared one by one
 NOISE_FACTOR = 20.0
 """Factor of the measured noise that counts as rounding: a kernel rounds in every layer."""
-MIN_GAIN = 1.03
-"""Gain from which a setting is kept, if it is faster in each round too."""
-HOPELESS = 0.9
-"""Gain in the first round below which a setting is not measured further."""
-CONTEXT = 1 << 30
-"""Bytes of GPU memory that the process which looks may itself take: its context."""
+MIN_GAIN = 1.03  # gain from which a setting is kept, if it is faster in each round too
+HOPELESS = 0.9  # gain in the first round below which a setting is not measured further
+CONTEXT = 1 << 30  # bytes of GPU memory that the process which looks may itself take: its context
 
 Parity = Literal["same numbers", "same up to rounding", "same up to half precision", "another"]
 """What a setting may change; "another" is another training."""
@@ -325,10 +334,7 @@ class SettingSearch:
         return self._losses[kind]
 
     def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
-        """Compare the losses of a setting, `run`, with those of the default.
-
-        A setting with the same numbers is compared with those chosen so far, `current`.
-        """
+        """Compare the losses of a setting, `run`, with those of the default."""
         default = self.default_losses("plain")
         if setting.parity == "same numbers":
             # A repeated run, and not one from moved weights: some devices do not repeat their sums
@@ -438,17 +444,7 @@ def tune(
     defaults: Settings,
     device: DeviceFacts,
 ) -> tuple[SettingSearch, Trial, Trial]:
-    """Search for settings that are faster than the default and train the same network.
-
-    Args:
-        defaults: the value of every option of the workload.
-
-    Returns:
-        The search, and the default and the chosen settings as measured in turns at the end.
-
-    Raises:
-        DataError: the default fails.
-    """
+    """Search for settings that are faster than the default and train the same network."""
     dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
     with tempfile.TemporaryDirectory(prefix="running-", dir=options.output_dir) as folder:
         search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))
@@ -460,3 +456,143 @@ def tune(
         both = (Setting("default"), final) if final.values else (Setting("default"),)
         measured = search.measure("result", both, {})
     return search, measured[0], measured[-1]
+
+
+MYTHS: dict[str, dict[str, str]] = {
+    "gfx906": {
+        "MIOPEN_FIND_ENFORCE=1": "1 is NONE, the default (3 is SEARCH), and it is about "
+        "convolutions, which a transformer does not have (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
+        "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True": "warns and does nothing below ROCm 7.0 "
+        "with PyTorch 2.12",
+        "HSA_ENABLE_SDMA=0 for fp16": "moves copies from the DMA engines to the compute units, a "
+        "cure for hanging copies; it has nothing to do with fp16",
+    }
+}
+"""Architecture -> settings that are recommended elsewhere and not tried, and what they do.
+
+gfx906 is the MI50."""
+
+
+def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
+    """Search, print what was measured, and write settings.yaml and tune.json."""
+    ranks = read_environment(os.environ)
+    if ranks.world_size > 1:
+        raise UsageError(
+            "A measurement is one process, which starts the others",
+            f"{ranks.world_size} processes of {ranks.launcher}",
+            "start it once, and give --processes for the ranks of the workload",
+        )
+    if options.warmup_steps >= options.steps:
+        raise UsageError(
+            "No step is left to measure",
+            f"--steps {options.steps} --warmup-steps {options.warmup_steps}",
+            "give more --steps",
+        )
+    if isinstance(measured, tuple):
+        command, device_name = shlex.join(measured), "auto"
+        first, subjects = program_subjects(options.values, options.half)
+        workload = program_workload(measured, first)
+        defaults: dict[str, Any] = {}
+    else:
+        if options.values:
+            remedy = "give -- and a program, or --subjects"
+            raise UsageError("--values are those of a program", " ".join(options.values), remedy)
+        command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
+        workload = aam_workload(measured, "tune")
+        defaults = values_of(measured)
+        subjects = {
+            name: subject
+            for name, subject in SUBJECTS.items()
+            if name in (options.subjects or SUBJECTS)
+        }
+        device_name = measured.device.device
+    result = options.output_dir / "tune.json"
+    refuse_existing(result, options.overwrite)
+    try:
+        options.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        evidence = f"'{options.output_dir}', {error.strerror}"
+        raise CannotCreate("The folder cannot be written to", evidence, "choose another") from error
+    device = device_facts(device_name)
+    if device.busy:
+        warn(f"{device.busy}; the measured times are not those of a device of your own.")
+    search, default, final = tune(workload, options, subjects, defaults, device)
+
+    faster = f"{final.gain:.2f} times as fast as the default" if search.chosen else ""
+    notes = [f"Settings of `{command}`, {date.today()}."]
+    notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
+    # settings.yaml, which --config reads: each value below the evidence for it.
+    lines = list(_comment(" ".join(notes)))
+    if search.chosen and not isinstance(measured, tuple):
+        mark = tuned_for(measured.input.table, device.torch, device.name)
+        lines += [*_comment("Refused for another study, device or version:")]
+        lines += [f"tuned_for: {json.dumps(mark)}"]
+    for trial in (trial for trial in search.trials if trial.decision == "kept"):
+        reason = f"{trial.reason}; " if trial.reason else ""
+        lines += ["", *_comment(f"{trial.subject}: {reason}{'; '.join(trial.evidence)}.")]
+        for name, value in trial.values.items():
+            lines += [f"{name.removeprefix('--').replace('-', '_')}: {json.dumps(value)}"]
+    write_text(options.output_dir / "settings.yaml", "\n".join(lines) + "\n")
+    identity = {"command": command, "aam": __version__, "torch": device.torch}
+    content = {
+        "measured": {**identity, "device": device.name},
+        "trials": [asdict(trial) for trial in search.trials],
+        "default": asdict(default),
+        "chosen": asdict(final),
+    }
+    # Last: the file whose existence refuses a second search is there once all is measured.
+    write_json(result, content)
+
+    for subject in subjects:
+        if trials := [trial for trial in search.trials if trial.subject == subject]:
+            print_table(_table(subject, trials))
+    if search.chosen:
+        print_table(_table("result", [default, final]))
+    elif not search.trials:
+        print_table(_table("result", [default]))
+    if myths := MYTHS.get(device.arch):
+        title = "Recommended elsewhere, and not set"
+        print_table(Table(title, ["setting", "fact"], list(myths.items())))
+    names = ", ".join(setting.label for setting in search.chosen.values())
+    sentence = f"{names}: {faster}" if names else _NOTHING
+    info(f"{sentence} (on {device.name} with PyTorch {device.torch}).")
+    if search.chosen:
+        info(f"Next: add --config {options.output_dir / 'settings.yaml'} to `{command}`.")
+
+
+_NOTHING = "No setting that was tried is faster and trains the same network"
+_NOTE = (
+    "Medians over blocks of steps; ±: half the interquartile range; CPU ms: CPU time per sample; "
+    "wait: share of the time without a batch; gain: times as fast as the first line."
+)
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in textwrap.wrap(text, 96))
+
+
+def _table(subject: str, trials: list[Trial]) -> Table:
+    """Return speed, memory and decision of settings; GPU memory where one was used."""
+    gpu = any(trial.rates is not None and trial.rates.reserved for trial in trials)
+    decided = any(trial.decision for trial in trials)
+    heads = ["setting", "samples/s", "CPU ms", "wait", "reserved" if gpu else "RSS", "gain"]
+    rows = []
+    for trial in trials:
+        label = trial.setting
+        # The title has the subject.
+        short = label.partition(" ")[2] if label.startswith("--") and " " in label else label
+        cells = ["-"] * (len(heads) - 1)
+        if (measured := trial.rates) is not None:
+            # A single block of steps has no spread.
+            spread = f" ± {significant(measured.spread)}" if measured.spread else ""
+            cells = [
+                f"{significant(measured.samples)}{spread}",
+                significant(1e3 * measured.cpu_seconds),
+                f"{measured.wait:.0%}",
+                shown_size(measured.reserved if gpu else measured.rss),
+                f"{trial.gain:.2f}",
+            ]
+        rows.append([short, *cells, *([trial.decision or ""] if decided else [])])
+    failures = [f"{trial.setting}: {trial.failure}." for trial in trials if trial.failure]
+    heads += ["decision"] if decided else []
+    return Table(subject, heads, rows, " ".join([_NOTE, *failures]))

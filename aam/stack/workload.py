@@ -32,9 +32,9 @@ from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import TRANSFORMER
+from aam.contract.records import Count
 
-Settings = Mapping[str, Any]
-"""Flag of an option, or name of a value in a command line -> value."""
+Settings = Mapping[str, Any]  # flag of an option, or name of a value in a command line -> value
 
 Workload = Callable[[Settings, Path], list[str]]
 """Returns the command line of a program with some settings; it may write to the folder."""
@@ -43,17 +43,14 @@ NONE: Mapping[str, str] = {}
 _SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
 WEIGHT_NOISE = 1e-7
 """Relative change of the initial weights of the runs that measure how far rounding alone leads."""
-BLOCK = 5
-"""Steps of a block, over which a rate is measured."""
-_POLL = 0.05
-"""Seconds between two looks at the log of a run."""
+BLOCK = 5  # steps of a block, over which a rate is measured
+_POLL = 0.05  # seconds between two looks at the log of a run
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|does not fit in memory", re.IGNORECASE
 )
 
 
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -141,12 +138,8 @@ def child_process(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a running program, which ends when the block ends, with all that it started.
 
-    SIGTERM, which ends a job, ends the program too, as Ctrl-C does.
-
-    Args:
-        argv: its command line.
-        grace: seconds from SIGTERM, with which it may end its own children, to SIGKILL.
-        options: arguments of `subprocess.Popen`.
+    SIGTERM, which ends a job, ends the program too, as Ctrl-C does. In `grace` seconds between
+    SIGTERM and SIGKILL it may end its own children.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -174,9 +167,6 @@ def call_in_child(function: Callable[..., Any], *arguments: object, timeout: flo
     """Return the JSON result of a function of a module, computed by a process of its own.
 
     This process then holds no GPU, whose memory would count against its children's.
-
-    Raises:
-        Unavailable: the function raises an `AamError`, or the process crashes or hangs.
     """
     # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
     # crash. The path comes first, so that no module of the current folder is imported.

@@ -13,7 +13,7 @@ import pytest
 
 from aam.contract.errors import DataError
 from aam.network.batch_size import ASSUMED
-from aam.stack.acceptance import AcceptanceFile, ImageRun, PartResult, recommended, write
+from aam.stack.acceptance_run import AcceptanceFile, ImageRun, PartResult, recommended, write
 from launcher import config
 from launcher.plan.catalog import Catalog
 from launcher.plan.hardware import preference

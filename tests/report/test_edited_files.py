@@ -25,7 +25,7 @@ from aam.report import methods, page
 from aam.report.comparison import comparison
 from aam.report.run import ReportInput, choose_colours, read_run
 from aam.report.sections import tabulate
-from aam.stack.kernel_profiles import as_plain, read_profile
+from aam.stack.profile import as_plain, read_profile
 from tests.stack.test_profile import FORMATS
 from tests.support.commands import aam
 from tests.support.run_folders import make_run, make_study

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from aam.stack.acceptance import read
-from aam.stack.acceptance_parts import PARTS, SEVERAL_RANKS
+from aam.stack.acceptance_run import PARTS, SEVERAL_RANKS, read
 from tests.support.slurm_cluster import SITE, Cluster, Job, exclusive
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aam.stack.acceptance import read
+from aam.stack.acceptance_run import read
 from tests.support.engines import ROOT, USER
 from tests.support.images import base_with_pytorch
 from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start

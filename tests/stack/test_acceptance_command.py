@@ -18,17 +18,17 @@ import yaml
 from aam.contract.errors import CannotCreate, DataError, Interrupted
 from aam.contract.options.commands.measure import Acceptance
 from aam.network.numerics.device import processor
-from aam.stack import acceptance as runner
-from aam.stack.acceptance import (
+from aam.stack import acceptance_run as runner
+from aam.stack.acceptance_run import (
     PAGE,
     SETTINGS,
     AcceptanceFile,
+    AcceptancePart,
     ImageRun,
     PartResult,
     recommended,
     write_page,
 )
-from aam.stack.acceptance_parts import AcceptancePart
 from launcher.plan.settings import TunedOptions
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam

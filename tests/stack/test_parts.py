@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from aam.contract.records import convert
-from aam.stack.acceptance import PartResult, run_part
-from aam.stack.acceptance_measurement import Context
-from aam.stack.acceptance_parts import PARTS, gpu_settings, measure_launch
+from aam.stack.acceptance_parts import Context, gpu_settings, measure_launch
+from aam.stack.acceptance_run import PARTS, PartResult, run_part
 from tests.support import acceptance_parts as made_up
 
 

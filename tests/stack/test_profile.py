@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError
-from aam.stack.kernel_profiles import (
+from aam.stack.profile import (
     KernelProfile,
     KernelTime,
     category,

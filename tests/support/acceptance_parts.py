@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aam.stack.acceptance_measurement import Context, Measured, NotPossible, Verdict
-from aam.stack.acceptance_parts import AcceptancePart
+from aam.stack.acceptance_parts import Context, Measured, NotPossible, Verdict
+from aam.stack.acceptance_run import AcceptancePart
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.options.commands.measure import Check
 from aam.contract.options.groups import DeviceOptions
 from aam.network.model.attention import BACKENDS, TORCH, Backend
-from aam.network.numerics.backends import (
-    reported_status,
-    select_backends,
-)
+from aam.network.numerics.backends import reported_status, select_backends
 from aam.network.numerics.check import CheckPlan, Event, conclude, measure, measure_in_child
 from aam.network.numerics.device import Identity, choose_device
 from aam.network.numerics.report import (

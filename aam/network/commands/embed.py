@@ -24,10 +24,7 @@ AXES = 10
 
 
 def run_embed(options: Embed) -> dict[str, object]:
-    """Write embeddings.tsv, ordination.txt and pcoa.png; return facts for the run record.
-
-    Of a cross-validated run it is the embedding of the first fold.
-    """
+    """Write the embedding by the network of the first fold; return facts for the run record."""
     folder = options.output_dir
     for name in EMBEDDING_FILES:
         refuse_existing(folder / name, options.overwrite)

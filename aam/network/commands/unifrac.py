@@ -36,7 +36,9 @@ def run_unifrac(options: Unifrac) -> None:
         write_table(output, pd.DataFrame(columns))
         info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
         return
-    device = _device(options)
+    device = choose_device(DeviceOptions(device=options.device))
+    if options.engine not in ENGINES:
+        print_device(device)
     table, phylogeny = read_with_tree(options)
     metric, alpha = options.unifrac_metric, options.unifrac_alpha
     limit = options.input.max_memory_gb
@@ -45,11 +47,13 @@ def run_unifrac(options: Unifrac) -> None:
     # engines compute it whole.
     if output.suffix == ".h5" and options.engine not in ENGINES:
         samples = len(table.sample_ids)
-        tiles = compute_tiles(table.counts, phylogeny, metric, alpha, device, size)
+        tiles = compute_tiles(table.counts, phylogeny, metric, alpha, str(device), size)
         with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
             low, high = fill(matrix, tiles)
     else:
-        matrix_NN = unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
+        matrix_NN = unifrac_matrix(
+            table, phylogeny, metric, alpha, options.engine, size, str(device)
+        )
         write_distances(output, matrix_NN)
         samples = len(matrix_NN.ids)
         upper = matrix_NN.values[np.triu_indices(samples, 1)]
@@ -65,10 +69,3 @@ def distances(options: Unifrac) -> DistanceMatrix:
     chosen = choose_device(DeviceOptions(device=options.device))
     print_device(chosen)
     return unifrac_matrix(table, phylogeny, metric, alpha, device=str(chosen))
-
-
-def _device(options: Unifrac) -> str:
-    device = choose_device(DeviceOptions(device=options.device))
-    if options.engine not in ENGINES:
-        print_device(device)
-    return str(device)

@@ -111,17 +111,14 @@ def all_gather_arrays(
 class Communicator(RankGroup):
     """The ranks of a run. All ranks call its methods, in the same order.
 
-    Attributes:
-        ranks: rank of this process, and the number of all.
-        publish_step: publishes the current step with the heartbeat of this rank.
-        control: gloo process group for small messages; None for one process.
-
     >>> SINGLE_PROCESS.all_gather("gpu-1"), SINGLE_PROCESS.any_rank(False)
     (['gpu-1'], False)
     """
 
-    ranks: Ranks = SINGLE_RANK
+    ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
+    # publishes the current step with the heartbeat of this rank
     publish_step: Callable[[int], None] = lambda step: None
+    # gloo process group for small messages; None for one process
     control: dist.ProcessGroup | None = None
 
     def barrier(self) -> None:
@@ -252,5 +249,4 @@ def identity(study: Study) -> Any:
     return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 
 
-SINGLE_PROCESS = Communicator()
-"""Communicator of a run of one process."""
+SINGLE_PROCESS = Communicator()  # communicator of a run of one process

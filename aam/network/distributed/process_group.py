@@ -87,8 +87,7 @@ def describe_network(
     return [*lines, f"Network plugin '{plugin}': {where}."]
 
 
-_INTERVAL = 1.0
-"""Seconds between two heartbeats."""
+_INTERVAL = 1.0  # seconds between two heartbeats
 
 _SHORT_TIMEOUT = 5.0
 """Seconds without a heartbeat after which a rank has failed if a connection was closed too."""
@@ -247,10 +246,7 @@ class Heartbeat:
 
 
 def _is_connection_error(error: BaseException | None) -> bool:
-    """Whether a closed connection is among the causes of an error.
-
-    The end of a sharded network in the middle of a step fails in turn.
-    """
+    """Whether a closed connection is among the causes: a sharded network fails in turn."""
     while error is not None:
         text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
         if isinstance(error, dist.DistError) or any(part in text for part in _CONNECTION_ERRORS):
@@ -262,8 +258,7 @@ def _is_connection_error(error: BaseException | None) -> bool:
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other at the start: a queue may start them minutes apart."""
 
-_REMIND = 5.0
-"""Seconds after which the first rank prints that it waits for others."""
+_REMIND = 5.0  # seconds after which the first rank prints that it waits for others
 
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """How long a collective may take. Heartbeats detect a failed rank long before."""
@@ -273,19 +268,7 @@ _COLLECTIVE_TIMEOUT = timedelta(hours=2)
 def process_group(
     scale: RankOptions, device: DeviceOptions, batch_size: int | None = None
 ) -> Iterator[Communicator]:
-    """Join the process group of the run, and leave it at the end of the block.
-
-    Args:
-        scale: --distributed, --data-parallel, --fsdp and --rank-timeout.
-        device: device options of this rank.
-        batch_size: samples of a batch over all ranks; None for a prediction, whose ranks have
-            batches of their own.
-
-    Raises:
-        UsageError: options and environment contradict each other, or a network interface does not
-            exist.
-        RankFailure: another rank has failed.
-    """
+    """Join the process group of the run, and leave it at the end of the block."""
     ranks = read_environment(os.environ)
     check_options(scale, ranks, batch_size)
     if not ranks.is_main:
@@ -376,9 +359,7 @@ def _rendezvous(ranks: Ranks) -> Store:
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
         raise RankFailure(
-            "Not all ranks started",
-            f"{place}, {reason}",
-            "read the output of the other ranks",
+            "Not all ranks started", f"{place}, {reason}", "read the output of the other ranks"
         ) from error
     finally:
         reminder.cancel()

@@ -40,8 +40,7 @@ StateDict = dict[str, Any]
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
-_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")
-"""Keys of the state of a parameter in AdamW."""
+_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")  # keys of the state of a parameter in AdamW
 
 
 def full_tensor(value: Tensor) -> Tensor:
@@ -60,21 +59,14 @@ def model_state_dict(module: nn.Module) -> StateDict:
 
 
 def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
-    """Return the optimizer's state by parameter name, as `model_state_dict` returns weights.
-
-    The options of its groups are left out: they follow from those of the run and from the step.
-    """
+    """Return the optimizer's state by parameter name, without options, which are the run's."""
     state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)
     groups = [{"params": list(group["params"])} for group in state.get("param_groups", [])]
     return {"state": state.get("state", {}), "param_groups": groups}
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole weights by name into a module; all ranks call this for a sharded one.
-
-    Raises:
-        DataError: names or shapes differ from those of the module.
-    """
+    """Load whole weights by name into a module; all ranks call this for a sharded one."""
     new = module.state_dict()
     wrong = sorted(new.keys() ^ weights.keys()) or [
         name for name, value in new.items() if value.shape != weights[name].shape
@@ -89,11 +81,7 @@ def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -> None:
-    """Load a state of `optimizer_state_dict` into the AdamW of a module that may be sharded.
-
-    Raises:
-        Mismatch: the state is of another optimizer or of other parameters.
-    """
+    """Load a state of `optimizer_state_dict` into the AdamW of a module that may be sharded."""
     parameters = dict(module.named_parameters())
     names = {parameter: name for name, parameter in parameters.items()}
     # By name and in order: two optimizers of as many parameters may train different ones.
@@ -150,13 +138,7 @@ except ImportError:  # PyTorch 2.5
 def parallelize(
     module: nn.Module, scale: ScaleOptions, ranks: Ranks, device: torch.device
 ) -> nn.Module:
-    """Move a training module to the device of this rank; return the module to call in a step.
-
-    FSDP shards the module itself; without --fsdp several ranks use DDP, which wraps it.
-
-    Raises:
-        Unavailable: --fsdp on a CPU with PyTorch 2.5 ("FSDP requires CUDA for streams").
-    """
+    """Move a module to the device; return the module to call: DDP wraps it, FSDP shards it."""
     if scale.fsdp and device.type == "cpu" and not FSDP_ON_CPU:
         raise Unavailable(
             "FSDP needs a GPU with this PyTorch",

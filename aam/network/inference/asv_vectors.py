@@ -37,8 +37,7 @@ from aam.memory import shown_size
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.serialization.folders import atomic_folder, remove_abandoned
 
-FORMAT = 1
-"""Version of a segment; one of another version is refused."""
+FORMAT = 1  # version of a segment; one of another version is refused
 
 _SEGMENT = "segment.json"
 _REMEDY = "remove this folder; its vectors are encoded again"
@@ -70,10 +69,7 @@ class AsvVectors:
         return known_F
 
     def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> Tensor:
-        """Write a segment with the vectors of further sequences; return them as they are read.
-
-        Incomplete segments of killed writers are removed.
-        """
+        """Write a segment with the vectors of further sequences; return them as they are read."""
         unique, rows = np.unique(hashes_F, return_index=True)
         rounded_FD = vectors_FD.to(self.dtype)
         # float16 ends at 65,504: a larger number becomes infinite.

@@ -30,11 +30,8 @@ from aam.network.model.community_profile import log_abundance
 from aam.network.model.covariates import CovariateInputs
 from aam.network.model.network import Predictor
 
-MAX_REFERENCE = 512
-"""Sequences of a reference that are encoded for their mean."""
-
-STEPS = 16
-"""Gauss-Legendre nodes on the line."""
+MAX_REFERENCE = 512  # sequences of a reference that are encoded for their mean
+STEPS = 16  # Gauss-Legendre nodes on the line
 
 
 @dataclass(frozen=True)
@@ -50,26 +47,16 @@ class Contributions:
 
 def integrated_gradients(
     model: LoadedNetwork,
-    study: Study,
-    batch_size: int,
+    study: Study,  # the samples; each is read with the rarefaction of predictions
+    batch_size: int,  # samples at a time; the contributions do not depend on it
     steps: int = STEPS,
     covariates: Covariates | None = None,
     reference_FL: npt.NDArray[np.uint8] | None = None,
 ) -> Contributions:
     """Compute the contribution of every ASV to the scores of every sample of a study.
 
-    Args:
-        model: network with a target.
-        study: the samples; each is read with the rarefaction of predictions.
-        batch_size: samples at a time; the contributions do not depend on it.
-        steps: Gauss-Legendre nodes on the line, at least 1; more lower the error of the sum.
-        covariates: metadata of a model that reads them; they stay constant on the line.
-        reference_FL: sequences whose mean is the ASV of the baselines; None for the ASVs of all
-            samples.
-
-    Returns:
-        Contributions to the scores: the number, or the `contrasts` of the classes; those of a
-        sample sum to its score minus that of its baseline.
+    Those of a sample sum to its score minus that of its baseline. The ASV of the baselines is the
+    mean of the sequences `reference_FL`, or of all ASVs of the samples.
     """
     network, target, device = model.network, model.config.target, model.device
     assert isinstance(network, Predictor) and target is not None
@@ -131,11 +118,7 @@ def _integrate(
     steps: int,
     covariates: CovariateInputs | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples.
-
-    The inputs are the vector of each ASV and their mean, and the terms of the profile head (empty
-    without one) and their mean.
-    """
+    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples."""
     vectors_FD, mean_D, terms_FW, mean_W = inputs
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
     # Each slot gets a vector of its own: an ASV has another contribution in each sample.
@@ -204,10 +187,7 @@ class _Recorder:
 
 
 def sample_attention(
-    stored: StoredNetwork,
-    sample: Study,
-    device: torch.device,
-    covariates: Covariates | None = None,
+    stored: StoredNetwork, sample: Study, device: torch.device, covariates: Covariates | None = None
 ) -> SampleAttention:
     """Return the attention to the ASVs that a network reads of a study's only sample."""
     recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()

@@ -39,13 +39,7 @@ class AsvEncoder(nn.Module):
 
 
 def export(encoder: NucleotideEncoder, length: int, path: Path) -> float:
-    """Write an ASV encoder as ONNX, run it, and return its largest difference from PyTorch.
-
-    The difference is relative to the largest output. `length` is that of the sequences.
-
-    Raises:
-        Unavailable: a package is missing, or ONNX Runtime computes other values.
-    """
+    """Write an ASV encoder as ONNX, run it, and return its largest relative difference."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - PyTorch's exporter needs it

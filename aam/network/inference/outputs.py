@@ -34,30 +34,16 @@ from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_at
 from aam.network.numerics.device import choose_device
 from aam.nucleotide_codes import PAD
 
-CHUNK = 512
-"""Sequences encoded at a time."""
+CHUNK = 512  # sequences encoded at a time
 
 
 def encode_asvs(
-    encoder: Encoder,
+    encoder: Encoder,  # network in any mode; it is left in evaluation mode on `device`
     study: Study,
     device: torch.device,
     vectors: AsvVectorOptions = NO_VECTORS,
 ) -> Tensor:
-    """Encode every distinct sequence of the study once.
-
-    On the CPU the vector of a sequence does not depend on the other sequences.
-
-    Args:
-        encoder: network in any mode; it is left in evaluation mode on `device`.
-        study: F sequences.
-        device: device that encodes.
-        vectors: folder from which known vectors are read, and to which new ones are added
-            (`network.inference.asv_vectors`).
-
-    Returns:
-        float32 [F, D] on `device`.
-    """
+    """Encode every sequence of the study, on a CPU independently of the other sequences."""
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
     vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
@@ -88,37 +74,19 @@ def encode_asvs(
 
 
 def apply_network(
-    network: Encoder | Predictor,
+    network: Encoder | Predictor,  # network in any mode; it is left in evaluation mode on `device`
     study: Study,
-    plan: BatchPlan,
-    rows: npt.NDArray[np.int64],
-    batch_size: int,
+    plan: BatchPlan,  # rarefaction and largest number of ASVs of a sample
+    rows: npt.NDArray[np.int64],  # int64 [N], rows of the samples in the study
+    batch_size: int,  # samples at a time; the outputs depend on it by rounding alone
     device: torch.device,
     asv_vectors_FD: Tensor,
-    reads_pass: int = 0,
+    reads_pass: int = 0,  # number of the rarefaction; validation uses 0
     covariates: CovariateInputs | None = None,
-    terms_FW: Tensor | None = None,
-    title: str = "Reading samples",
+    terms_FW: Tensor | None = None,  # `profile_terms` of the ASVs, if they are computed already
+    title: str = "Reading samples",  # name of the progress bar; empty for none
 ) -> tuple[npt.NDArray[np.float32], Tensor | None]:
-    """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32.
-
-    Args:
-        network: network in any mode; it is left in evaluation mode on `device`.
-        study: the study that contains the samples.
-        plan: rarefaction and largest number of ASVs of a sample.
-        rows: int64 [N], rows of the samples in the study.
-        batch_size: samples at a time; the outputs depend on it by rounding alone.
-        device: device that computes.
-        asv_vectors_FD: vectors of the ASVs of the study.
-        reads_pass: number of the rarefaction; validation uses 0.
-        covariates: metadata of every sample of the study; None where they are unknown, or where
-            the network reads none.
-        terms_FW: `profile_terms` of the ASVs, if they are computed already.
-        title: name of the progress bar; empty for none.
-
-    Raises:
-        NotFinite: an embedding or an output is NaN or infinite.
-    """
+    """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32."""
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
     shape = network.encoder.shape
     # Small tensors that stay between the large ones of each batch would fragment the heap.
@@ -169,11 +137,7 @@ def apply_to_batch(
     terms_FW: Tensor | None,
     covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return embeddings [B, D], and outputs [B, C], None for an encoder.
-
-    `terms_FW` are those of `profile_terms`, `covariates` those of every sample of the study,
-    see `apply_network`.
-    """
+    """Return embeddings [B, D], and outputs [B, C], None for an encoder."""
     embedding_BD, members_BSD = network.encoder.samples(
         asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
     )
@@ -191,10 +155,7 @@ def apply_to_batch(
 def profile_terms(
     network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
 ) -> Tensor | None:
-    """Return `Predictor.profile_terms` [F, W] of every sequence; None without a profile.
-
-    Every sequence occurs in many samples, so this takes less time than its features in each batch.
-    """
+    """Return `Predictor.profile_terms` [F, W] of every sequence, once; None without a profile."""
     if isinstance(network, Encoder) or network.profile is None:
         return None
     network.to(device).eval()
@@ -244,9 +205,7 @@ class LoadedNetwork:
     stored: StoredNetwork  # its configuration and weights
     network: Encoder | Predictor  # network with its weights, in any mode
     device: torch.device  # device that computes
-    attention: dict[
-        str, Any
-    ]  # entry of the run record about attention (`network.numerics.backends`)
+    attention: dict[str, Any]  # entry of the run record (`network.numerics.backends`)
 
     @property
     def config(self) -> ModelConfig:
@@ -257,21 +216,15 @@ class LoadedNetwork:
 def build_networks(
     stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
 ) -> list[LoadedNetwork]:
-    """Build the networks of a model.
-
-    Raises:
-        DataError: the networks have different shapes or targets.
-        Unavailable: no attention backend computes correctly, or the GPU does not work.
-    """
+    """Build the networks of a model."""
     first = _output_signature(stored[0].config)
     if any(_output_signature(network.config) != first for network in stored):
         evidence = f"{len(stored)} networks have different shapes or targets"
         raise DataError("The networks are of different runs", evidence, "train again")
     chosen_device = choose_device(device)
-    chosen = choose_attention(device, chosen_device, stored[0].config.shape, policy)
+    backends, record = choose_attention(device, chosen_device, stored[0].config.shape, policy)
     return [
-        LoadedNetwork(network, network.build(chosen.backends), chosen_device, chosen.record)
-        for network in stored
+        LoadedNetwork(network, network.build(backends), chosen_device, record) for network in stored
     ]
 
 
@@ -297,11 +250,7 @@ def warn_of_shallow(study: Study, config: ModelConfig) -> None:
 def encode_for_networks(
     networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
 ) -> Iterator[Tensor]:
-    """Yield the vectors [F, D] of all ASVs of a study for each network, see `encode_asvs`.
-
-    Networks that follow each other share them where their weights are equal, as those of the folds
-    of a run with a frozen encoder are.
-    """
+    """Yield the vectors [F, D] of all ASVs for each network; networks of one encoder share them."""
     last, vectors_FD = None, torch.empty(0)
     for loaded in networks:
         encoder = loaded.network.encoder
@@ -313,10 +262,7 @@ def encode_for_networks(
 def embed(
     loaded: LoadedNetwork, study: Study, settings: InferenceSettings
 ) -> npt.NDArray[np.float32]:
-    """Return the embedding of every sample, float32 [N, D].
-
-    The encoder alone is applied: no target is computed, and no covariate is read.
-    """
+    """Return the embedding of every sample, float32 [N, D], by the encoder alone."""
     encoder, device = loaded.network.encoder, loaded.device
     asv_vectors_FD = encode_asvs(encoder, study, device, settings.vectors)
     rows, plan = np.arange(len(study.table.sample_ids)), reading_plan(loaded.config.plan)

@@ -51,7 +51,7 @@ class Target:
     loss_type: LossType = "huber"  # loss of a number, on the transformed scale
     # levels predicted by the quantile loss, rising; empty otherwise
     quantiles: tuple[InsideOne, ...] = ()
-    # over_penalty, under_penalty: weights of errors above and below in the asymmetric loss
+    # weights of errors above and below in the asymmetric loss
     over_penalty: NonNegative = 1.0
     under_penalty: NonNegative = 1.0
     range: OutputRange = UNLIMITED  # range of the predictions of a number, in its units
@@ -70,14 +70,7 @@ class Target:
         return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
 
     def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
-        """Encode labels for the loss.
-
-        Args:
-            values: float64 [B], numbers in the units of the target, or class codes.
-
-        Returns:
-            float32 [B], transformed numbers, or int64 [B], codes.
-        """
+        """Encode labels for the loss: transformed numbers in float32, or codes in int64."""
         if self.classes:
             return torch.from_numpy(values.astype(np.int64))
         assert self.transform is not None
@@ -95,12 +88,6 @@ class Target:
 
     def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
         """Return predictions: class probabilities, or numbers in the units of the target.
-
-        Args:
-            outputs_BC: outputs of the network, of any type and device.
-
-        Returns:
-            float64 [B, C]; rows of classes have the sum 1, those of quantiles ascend.
 
         >>> target = Target("diet", ("carnivore", "herbivore"))
         >>> target.decode(torch.zeros(1, 2)).tolist()
@@ -132,8 +119,7 @@ class Target:
         return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}
 
 
-FORMAT = 3
-"""Version of the checkpoint format; another one is refused."""
+FORMAT = 3  # version of the checkpoint format; another one is refused
 
 
 @dataclass(frozen=True)
@@ -219,10 +205,7 @@ def covariate_shape(
 
 
 class _ShapesOnly(TorchFunctionMode):
-    """Torch function mode that skips random numbers and arithmetic on the meta device.
-
-    The meta kernels for them are written in Python and import 800 modules, which takes a second.
-    """
+    """Skip arithmetic on the meta device, whose kernels import 800 modules, a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -309,14 +292,7 @@ def restore_networks(state: State) -> list[StoredNetwork]:
 
 
 def read_networks(path: Path) -> list[StoredNetwork]:
-    """Read the networks of a model, and no other member.
-
-    Args:
-        path: path of a run folder or a model folder.
-
-    Raises:
-        MissingInput, DataError: see `model_folder.read`; DataError: the model has no network.
-    """
+    """Read the networks of a model, and no other member."""
     folder = model_folder.read(path)
     if TRANSFORMER not in folder.members:
         raise DataError(

@@ -29,15 +29,10 @@ BACKENDS = ("auto", "flash", "mem_efficient", "math")
 
 @dataclass(frozen=True)
 class Backend:
-    """Implementation of attention.
+    """Implementation of attention."""
 
-    Attributes:
-        name: a value of --attn-implementation.
-        function: raises RuntimeError where it cannot run on a device, dtype or mask.
-    """
-
-    name: str
-    function: Function
+    name: str  # a value of --attn-implementation
+    function: Function  # raises RuntimeError where it cannot run on a device, dtype or mask
 
 
 def _torch(kernel: str | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -62,15 +57,10 @@ assert tuple(backend.name for backend in TORCH) == BACKENDS
 
 @dataclass(frozen=True)
 class Backends:
-    """Backends of a network.
+    """Backends of a network."""
 
-    Attributes:
-        plain: used where all members of all sets exist.
-        masked: used where a mask is needed, which some backends do not support.
-    """
-
-    plain: Backend
-    masked: Backend
+    plain: Backend  # used where all members of all sets exist
+    masked: Backend  # used where a mask is needed, which some backends do not support
 
 
 def backend_name(requested: AttnImplementation) -> str:
@@ -79,29 +69,18 @@ def backend_name(requested: AttnImplementation) -> str:
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
-    """Return a requested backend.
-
-    Args:
-        name: value of --attn-implementation.
-        backends: implementations to choose from, those of torch by default.
-    """
+    """Return a requested backend."""
     return next(backend for backend in backends if backend.name == backend_name(name))
 
 
-AUTO = Backends(named("auto"), named("auto"))
-"""The choice of torch."""
+AUTO = Backends(named("auto"), named("auto"))  # the choice of torch
 
 
 class AttentionMask(NamedTuple):
-    """Mask of N sets of K members, made once for all layers.
+    """Mask of N sets of K members, made once for all layers."""
 
-    Attributes:
-        attend_N11K: True where a member exists, and in every place of a set without members.
-        inhabited_N111: True for a set with members.
-    """
-
-    attend_N11K: Tensor
-    inhabited_N111: Tensor
+    attend_N11K: Tensor  # True where a member exists, and in every place of a set without members
+    inhabited_N111: Tensor  # True for a set with members
 
     @classmethod
     def of(cls, attend_NK: Tensor | None) -> AttentionMask | None:
@@ -123,17 +102,6 @@ def attention(
     """Compute scaled dot-product attention of each member of a set to all members.
 
     softmax(q k^T / sqrt(E)) v for each head (Vaswani et al. 2017, "Attention is all you need").
-
-    Args:
-        q_NHKE, k_NHKE, v_NHKE: queries, keys and values of N sets of K members, H heads of width E.
-        mask: mask of the members; None where all exist (the backend gets none then).
-        backends: implementations without and with a mask; the choice of torch by default.
-
-    Returns:
-        Tensor [N, H, K, E]; sets without any member give zeros on every torch version.
-
-    Raises:
-        RuntimeError: the backend cannot run on this device, dtype or mask.
 
     >>> q_NHKE = torch.zeros(1, 1, 2, 4)
     >>> v_NHKE = torch.tensor([1.0, 3.0])[None, None, :, None].expand(1, 1, 2, 4)
@@ -158,14 +126,7 @@ def attention(
 def runs(
     backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
 ) -> bool:
-    """Return whether a backend runs on a device, with or without a mask.
-
-    Args:
-        backend: implementation of attention.
-        device: device of the probe, on which it allocates a few kB.
-        masked: whether the probe passes a mask.
-        dtype: type of queries, keys and values.
-    """
+    """Return whether a backend runs on a device, with or without a mask."""
     q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
     mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
     try:

@@ -31,13 +31,7 @@ def log_abundance(counts_BS: Tensor) -> Tensor:
 
 
 def weighted_sum(values_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-    """Return the sums [B, W] of the ASVs' values, weighted by their log abundances.
-
-    Args:
-        values_UW: values of the distinct ASVs of the batch.
-        slots_BS: row of `values_UW` of each ASV of each sample, int64.
-        counts_BS: its reads, 0 where there is none.
-    """
+    """Return the sums [B, W] of the ASVs' values, weighted by their log abundances."""
     weight_BS = log_abundance(counts_BS).to(values_UW.dtype)
     return F.embedding_bag(slots_BS, values_UW, per_sample_weights=weight_BS, mode="sum")
 
@@ -74,10 +68,7 @@ class CommunityProfile(nn.Module):
 
     @torch.no_grad()
     def features(self, tokens_UL: Tensor) -> Tensor:
-        """Return the random Fourier features [U, W] of sequences.
-
-        Letters other than A, C, G, T count as none. Masks must be removed before.
-        """
+        """Return the random Fourier features [U, W] of sequences without masks."""
         bases = torch.arange(1, BASES + 1, dtype=tokens_UL.dtype, device=tokens_UL.device)
         letters = (tokens_UL[..., None] == bases).flatten(1).to(self.frequencies.dtype)
         # The angles are tens of radians: in half precision their cosine would be random.
@@ -88,13 +79,7 @@ class CommunityProfile(nn.Module):
 
     @torch.no_grad()
     def raw(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-        """Return the profiles [B, W] before standardization.
-
-        Args:
-            features_UW: features of the distinct sequences, from `features`.
-            slots_BS: row of `features_UW` of each ASV of each sample.
-            counts_BS: its reads, 0 where there is none.
-        """
+        """Return the profiles [B, W] before standardization."""
         return weighted_sum(features_UW, slots_BS, counts_BS)
 
     def forward(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:

@@ -16,21 +16,15 @@ from torch import Tensor, nn
 
 from aam.network.model.shape import CovariateShape
 
-UNKNOWN_RATE = 0.1
-"""Part of the codes that training replaces with 0."""
+UNKNOWN_RATE = 0.1  # part of the codes that training replaces with 0
 
 
 @dataclass(frozen=True)
 class CovariateInputs:
-    """Encoded covariates of samples.
+    """Encoded covariates of samples."""
 
-    Attributes:
-        codes_BK: int64, 0 for an unknown category.
-        numbers_BJ: float32, standardized numbers, and 1 where one is missing.
-    """
-
-    codes_BK: Tensor
-    numbers_BJ: Tensor
+    codes_BK: Tensor  # int64, 0 for an unknown category
+    numbers_BJ: Tensor  # float32, standardized numbers, and 1 where one is missing
 
     @classmethod
     def unknown(cls, shape: CovariateShape, samples: int, device: torch.device) -> CovariateInputs:

@@ -16,18 +16,13 @@ from torch import Tensor, nn
 from aam.contract.options.groups import Metric
 from aam.network.model.attention import AUTO, Backends
 from aam.network.model.community_profile import CommunityProfile
-from aam.network.model.covariates import (
-    UNKNOWN_RATE,
-    CovariateEmbedding,
-    CovariateInputs,
-)
+from aam.network.model.covariates import UNKNOWN_RATE, CovariateEmbedding, CovariateInputs
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.network.model.samples import SampleEncoder
 from aam.network.model.shape import NetworkShape, at_least_fp32
 from aam.network.model.transformer import AttentionPooling, TransformerEncoder
 
-PROFILE_HIDDEN = 256
-"""Width of the hidden layer of the profile head."""
+PROFILE_HIDDEN = 256  # width of the hidden layer of the profile head
 
 
 class PairwiseDistance(nn.Module):
@@ -36,9 +31,6 @@ class PairwiseDistance(nn.Module):
     The mean over the width makes its range independent of the width. Bounded measures (all UniFrac
     variants but plain weighted) go through tanh, so predictions lie in [0, 1); the distance of an
     embedding to itself is exactly 0.
-
-    Args:
-        bounded: whether the distances lie in [0, 1).
 
     >>> head = PairwiseDistance(bounded=True)
     >>> embeddings_BD = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
@@ -65,21 +57,14 @@ class PairwiseDistance(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Nucleotide encoder, sample encoder and the UniFrac head.
-
-    Args:
-        shape: sizes of the network.
-        metric: phylogenetic metric; the distances of all but "weighted" are bounded by 1.
-        backends: attention backends without and with a mask.
-        recompute: whether to use gradient checkpointing.
-    """
+    """Nucleotide encoder, sample encoder and the UniFrac head."""
 
     def __init__(
         self,
         shape: NetworkShape,
-        metric: Metric,
+        metric: Metric,  # phylogenetic metric; the distances of all but "weighted" are bounded by 1
         backends: Backends = AUTO,
-        recompute: bool = False,
+        recompute: bool = False,  # whether to use gradient checkpointing
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -126,20 +111,14 @@ class Predictor(nn.Module):
     trained for UniFrac. The other reads the community profile. The loss is the mean of their
     losses, so each is trained independently of the other. Covariates join the members before the
     transformer and the hidden layer of the profile head; at the start they change nothing.
-
-    Args:
-        shape: sizes of the network; `outputs` is at least 1.
-        metric: phylogenetic metric of the encoder.
-        backends: attention backends without and with a mask.
-        recompute: whether to use gradient checkpointing.
     """
 
     def __init__(
         self,
-        shape: NetworkShape,
+        shape: NetworkShape,  # sizes of the network; `outputs` is at least 1
         metric: Metric,
         backends: Backends = AUTO,
-        recompute: bool = False,
+        recompute: bool = False,  # whether to use gradient checkpointing
     ) -> None:
         super().__init__()
         dim = shape.embedding_dim
@@ -177,11 +156,7 @@ class Predictor(nn.Module):
                 nn.init.zeros_(self.profile_fusion.weight)
 
     def start_from(self, outputs_C: Tensor) -> None:
-        """Initialize every head to a constant output.
-
-        Args:
-            outputs_C: the constant outputs, on the transformed scale or as logits of the classes.
-        """
+        """Initialize every head to a constant output."""
         heads = [self.head] if self.profile is None else [self.head, self.profile_head]
         for head in heads:
             last = head[-1]
@@ -197,20 +172,10 @@ class Predictor(nn.Module):
         attend_BS: Tensor | None,
         tokens_UL: Tensor,
         slots_BS: Tensor,
-        counts_BS: Tensor,
+        counts_BS: Tensor,  # its reads, 0 where there is none
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [X, B, C] of X heads, from outputs and inputs of the sample encoder.
-
-        Args:
-            embedding_BD: embeddings of the samples.
-            hidden_BSD: hidden states of their ASVs.
-            attend_BS: True where a sample has an ASV; None where every place holds one.
-            tokens_UL: distinct sequences, not masked.
-            slots_BS: row of `tokens_UL` of each ASV of each sample.
-            counts_BS: its reads, 0 where there is none.
-            covariates: covariates of the samples, for a network that reads them; None: all unknown.
-        """
+        """Return the outputs [X, B, C] of X heads; `tokens_UL` are not masked."""
         profile_BW = None
         if self.profile is not None:
             features_UW = self.profile.features(tokens_UL)
@@ -245,16 +210,7 @@ class Predictor(nn.Module):
         profile_BW: Tensor | None,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [X, B, C] of X heads: of the transformer, and of the profile if any.
-
-        Args:
-            embedding_BD: embeddings of the samples.
-            hidden_BSD: hidden states of their ASVs.
-            attend_BS: True where a sample has an ASV; None where every place holds one.
-            profile_BW: hidden layer of the profile head, before covariates and activation; None
-                without a profile.
-            covariates: covariates of the samples, for a network that reads them; None: all unknown.
-        """
+        """Return the outputs [X, B, C]; `profile_BW` is before covariates and activation."""
         known_BW = None
         if self.covariates is not None:
             sizes, device = self.encoder.shape.covariates, hidden_BSD.device

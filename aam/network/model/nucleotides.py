@@ -18,13 +18,7 @@ from aam.nucleotide_codes import BASES, PAD, VOCABULARY
 
 
 class NucleotideEncoder(nn.Module):
-    """Transformer over the patches of each sequence.
-
-    Args:
-        shape: sizes of the network; `nucleotide_patch` is the number of nucleotides of a token.
-        backends: attention backends without and with a mask.
-        recompute: whether to use gradient checkpointing.
-    """
+    """Transformer over the patches of each sequence."""
 
     def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()
@@ -41,15 +35,7 @@ class NucleotideEncoder(nn.Module):
         nn.init.normal_(self.position, std=0.02)
 
     def forward(self, tokens_UL: Tensor, ragged: bool) -> tuple[Tensor, Tensor]:
-        """Encode sequences.
-
-        Args:
-            tokens_UL: integer tokens, padded on the right; L at most the network's `max_bp`.
-            ragged: whether a sequence has fewer patches than others; only then is a mask made.
-
-        Returns:
-            One vector for each ASV [U, D], and the patches' hidden states [U, T, D].
-        """
+        """Encode sequences."""
         tokens_UTP = self._patches(tokens_UL)
         u, t, p = tokens_UTP.shape
         attend_UT = (tokens_UTP != PAD).any(dim=-1) if ragged else None
@@ -71,12 +57,7 @@ class NucleotideEncoder(nn.Module):
         return bool((tokens_UL[:, self.last_patch(tokens_UL.shape[1])] == PAD).any())
 
     def logits(self, hidden_UTD: Tensor, length: int) -> Tensor:
-        """Return the logits [U, L, 4] of A, C, G, T for each nucleotide.
-
-        Args:
-            hidden_UTD: hidden states of the patches, from `forward`.
-            length: number of nucleotides L of the padded sequences.
-        """
+        """Return the logits [U, L, 4] of A, C, G, T for each nucleotide."""
         # The head maps every patch: its output is narrower than a copy of the hidden states of
         # the patches with a masked nucleotide.
         u, t, _ = hidden_UTD.shape

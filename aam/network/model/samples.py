@@ -71,22 +71,11 @@ class SampleEncoder(nn.Module):
         self,
         asvs_UD: Tensor,
         slots_BS: Tensor,
-        counts_BS: Tensor,
-        attend_BS: Tensor | None,
-        hidden_BS: Tensor | None = None,
+        counts_BS: Tensor,  # reads of each member, 0 where there is none
+        attend_BS: Tensor | None,  # True where a member exists; None where all do
+        hidden_BS: Tensor | None = None,  # True where the abundance is not read; None where all are
     ) -> tuple[Tensor, Tensor]:
-        """Encode samples.
-
-        Args:
-            asvs_UD: vectors of the distinct ASVs.
-            slots_BS: row of `asvs_UD` of each member.
-            counts_BS: reads of each member, 0 where there is none.
-            attend_BS: True where a member exists; None where all do.
-            hidden_BS: True where the abundance is not read; None where all are.
-
-        Returns:
-            One vector for each sample [B, D], and the members' hidden states [B, S, D].
-        """
+        """Encode samples."""
         if hidden_BS is not None:
             # Relative to the abundances that are read: the rest would tell the hidden ones.
             counts_BS = counts_BS.masked_fill(hidden_BS, 0)

@@ -13,19 +13,13 @@ from aam.contract.records import Count, Fraction, Positive
 
 @dataclass(frozen=True)
 class CovariateShape:
-    """Sizes of the covariates.
+    """Sizes of the covariates."""
 
-    Attributes:
-        categories: number of codes of each categorical column, 0 for unknown included.
-        numbers: numeric inputs: two for each column, its value and whether it is missing.
-        embed_dim: width of a category's vector, and of that of all numbers.
-        fusion: how the vectors join the hidden states of the ASVs.
-    """
-
+    # number of codes of each categorical column, 0 for unknown included
     categories: tuple[Positive, ...]
-    numbers: Count
-    embed_dim: Positive
-    fusion: Literal["concat", "add"]
+    numbers: Count  # numeric inputs: two for each column, its value and whether it is missing
+    embed_dim: Positive  # width of a category's vector, and of that of all numbers
+    fusion: Literal["concat", "add"]  # how the vectors join the hidden states of the ASVs
 
     @property
     def width(self) -> int:
@@ -35,30 +29,20 @@ class CovariateShape:
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """Sizes of the network.
+    """Sizes of the network."""
 
-    Attributes:
-        max_bp: longest sequence in nucleotides.
-        embedding_dim: embedding width D, a multiple of `attention_heads`.
-        attention_layers: transformer layers of each of the two encoders.
-        nucleotide_patch: number of adjacent nucleotides of a token.
-        outputs: outputs of the target head; 0 for a network without a target.
-        profile_features: random features of the community profile; 0: no profile.
-        profile_dropout: dropout of the profile head.
-        covariates: sizes of the covariates that the target reads; None: it reads the ASVs alone.
-        predicts_counts: whether the sample encoder predicts abundances that are hidden from it.
-    """
-
-    max_bp: Positive
-    embedding_dim: Positive = 64
+    max_bp: Positive  # longest sequence in nucleotides
+    embedding_dim: Positive = 64  # embedding width D, a multiple of `attention_heads`
     attention_heads: Positive = 4
-    attention_layers: Positive = 2
-    nucleotide_patch: Positive = 5
+    attention_layers: Positive = 2  # transformer layers of each of the two encoders
+    nucleotide_patch: Positive = 5  # number of adjacent nucleotides of a token
     dropout: Fraction = 0.1
-    outputs: Count = 0
-    profile_features: Count = 0
-    profile_dropout: Fraction = 0.7
+    outputs: Count = 0  # outputs of the target head; 0 for a network without a target
+    profile_features: Count = 0  # random features of the community profile; 0: no profile
+    profile_dropout: Fraction = 0.7  # dropout of the profile head
+    # sizes of the covariates that the target reads; None: it reads the ASVs alone
     covariates: CovariateShape | None = None
+    # whether the sample encoder predicts abundances that are hidden from it
     predicts_counts: bool = False
 
     @property
@@ -72,10 +56,6 @@ def least_weights(embedding_dim: int, attention_layers: int) -> int:
 
     A layer has 3 D^2 for queries, keys and values, D^2 for their mixture, 8 D^2 for the
     feed-forward part, and 13 D of biases and norms.
-
-    Args:
-        embedding_dim: embedding width D, at least 1.
-        attention_layers: layers of each encoder, at least 0.
 
     >>> least_weights(embedding_dim=128, attention_layers=4)
     1586176

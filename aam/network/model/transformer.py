@@ -20,14 +20,7 @@ PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, wi
 
 
 class TransformerBlock(nn.Module):
-    """One pre-norm transformer layer (Xiong et al. 2020): attention, then feed-forward.
-
-    Args:
-        dim: embedding width D, a multiple of `heads`.
-        heads: number of attention heads, at least 1.
-        dropout: rate on both residual branches, 0 to below 1.
-        backends: attention backends without and with a mask.
-    """
+    """One pre-norm transformer layer (Xiong et al. 2020): attention, then feed-forward."""
 
     def __init__(self, dim: int, heads: int, dropout: float, backends: Backends) -> None:
         super().__init__()
@@ -42,12 +35,7 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_NKD: Tensor, mask: AttentionMask | None) -> Tensor:
-        """Map hidden states [N, K, D] to hidden states [N, K, D].
-
-        Args:
-            x_NKD: hidden states of the members of N sets.
-            mask: mask of the members; None where all exist.
-        """
+        """Map hidden states [N, K, D] to hidden states [N, K, D]."""
         n, k, d = x_NKD.shape
         # One product for queries, keys and values: the GPU reads the hidden states once.
         qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
@@ -61,20 +49,12 @@ class TransformerBlock(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Stack of transformer blocks with a final norm.
-
-    Args:
-        shape: sizes of the network, of which width, heads and dropout are read.
-        layers: number of blocks, at least 0.
-        backends: attention backends, the choice of torch by default.
-        recompute: whether to use gradient checkpointing, which recomputes each block in the
-            backward pass.
-    """
+    """Stack of transformer blocks with a final norm."""
 
     def __init__(
         self,
         shape: NetworkShape,
-        layers: int,
+        layers: int,  # number of blocks, at least 0
         backends: Backends = AUTO,
         recompute: bool = False,
     ) -> None:
@@ -87,12 +67,7 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.LayerNorm(shape.embedding_dim)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
-        """Map hidden states [N, K, D] to normalized hidden states [N, K, D].
-
-        Args:
-            x_NKD: hidden states of the members of N sets.
-            attend_NK: True where a member exists; None where all do.
-        """
+        """Map hidden states [N, K, D] to normalized hidden states [N, K, D]."""
         mask = AttentionMask.of(attend_NK)
         for block in self.blocks:
             if self.recompute and self.training:
@@ -103,23 +78,14 @@ class TransformerEncoder(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Learned weighted mean of the members of a set.
-
-    Args:
-        dim: width D of the hidden states.
-    """
+    """Learned weighted mean of the members of a set."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.score = nn.Linear(dim, 1)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
-        """Map hidden states [N, K, D] to vectors [N, D]; sets without members give zeros.
-
-        Args:
-            x_NKD: hidden states of the members of N sets.
-            attend_NK: True where a member exists; None where all do.
-        """
+        """Map hidden states [N, K, D] to vectors [N, D]; sets without members give zeros."""
         weight_NK = self.weights(x_NKD, attend_NK)
         return torch.einsum("nk,nkd->nd", weight_NK.to(x_NKD.dtype), x_NKD)
 

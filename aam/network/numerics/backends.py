@@ -39,8 +39,7 @@ Status = Literal["right", "wrong", "absent"]
 """right: correct for every model, or it runs and was not measured. wrong: must not be used. absent:
 cannot run."""
 
-StatusOf = Callable[[str, Use], Status]
-"""The status of a backend, by name, without or with a mask."""
+StatusOf = Callable[[str, Use], Status]  # the status of a backend, by name, without or with a mask
 
 REPLACEMENTS = ("flash", "mem_efficient", "math", "auto")
 """Substitutes for another backend: fused kernels first, and by name, so that the run record names
@@ -52,18 +51,7 @@ def select_backends(
 ) -> tuple[str, str, str]:
     """Select the requested backend where it is correct, else the next correct one.
 
-    Args:
-        requested: value of --attn-implementation.
-        backends: names of the candidates.
-        status_of: status of a backend by its name and use.
-        device: type of the device, for messages.
-
-    Returns:
-        The backends where no mask is needed and where one is, and the reason for another than the
-        requested one; "" if that is used.
-
-    Raises:
-        Unavailable: no backend is correct.
+    Return the backends without and with a mask, and why another than the requested one; or "".
 
     >>> status = {"flash": "wrong", "math": "right"}
     >>> select_backends("flash", list(status), lambda name, use: status[name], "cuda")
@@ -124,39 +112,18 @@ class BackendPolicy:
     devices: tuple[str, ...] = (GPU,)
 
 
-TORCH_POLICY = BackendPolicy()
-"""The backends of torch, measured on GPUs."""
-
-
-@dataclass(frozen=True)
-class SelectedBackends:
-    """Attention backends of a run, without and with a mask, and their entry of the run record."""
-
-    backends: Backends
-    record: dict[str, Any]
+TORCH_POLICY = BackendPolicy()  # the backends of torch, measured on GPUs
 
 
 def choose_attention(
-    options: DeviceOptions,
+    options: DeviceOptions,  # requested backend, and whether to measure
     device: torch.device,
     sizes: NetworkShape | ModelOptions,
     policy: BackendPolicy,
-    precision: Precision = "none",
-    recomputed: bool = False,
-) -> SelectedBackends:
-    """Choose attention backends that compute correctly: those of the options, or the next ones.
-
-    Args:
-        options: requested backend, and whether to measure.
-        device: device of the run.
-        sizes: sizes of the network, of which the number and the width of the heads are probed.
-        policy: candidate backends, and the devices on which they are measured.
-        precision: precision of training; inference uses fp32.
-        recomputed: whether the run uses gradient checkpointing.
-
-    Raises:
-        Unavailable: no backend computes correctly, or the GPU does not work.
-    """
+    precision: Precision = "none",  # precision of training; inference uses fp32
+    recomputed: bool = False,  # whether the run uses gradient checkpointing
+) -> tuple[Backends, dict[str, Any]]:
+    """Choose attention backends that compute correctly, and return their run record too."""
     # Inference after the training uses fp32.
     dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
     heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
@@ -187,7 +154,7 @@ def choose_attention(
         record["stack"] = report.identity
         if warning and (faults := wrong.get(backend_name(requested))):
             warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
-    return SelectedBackends(Backends(by_name[plain], by_name[masked]), record)
+    return Backends(by_name[plain], by_name[masked]), record
 
 
 def _report(

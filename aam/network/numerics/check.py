@@ -106,10 +106,7 @@ Event = Begin | Identity | Case | Cost | Overhead
 def measure(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device
 ) -> Iterator[Event]:
-    """Run all probes in this process; yield an event before each, and its result after it.
-
-    A probe that ends the process is so known.
-    """
+    """Run all probes in this process; yield an event before each, and its result after it."""
     yield Begin()
     yield identify(device)
     probes = [
@@ -282,21 +279,13 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
 PATIENCE = 120.0
 """Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
 
-_KILL_TIMEOUT = 5
-"""Seconds to wait for a killed process."""
+_KILL_TIMEOUT = 5  # seconds to wait for a killed process
 
 
 def measure_in_child(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
 ) -> Iterator[Event]:
-    """Run all probes in a child process, and in another one after a backend that crashed it.
-
-    Yields:
-        The events of `measure`, and a case "crashed" for each backend that ended its process.
-
-    Raises:
-        Unavailable: no event comes in `patience` seconds, or the GPU cannot be initialized.
-    """
+    """Run all probes in a child process; one that crashes is followed by another child."""
     left = backends
     while left:
         reading, writing = os.pipe()

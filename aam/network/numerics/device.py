@@ -140,8 +140,7 @@ Precision = Literal["none", "bf16", "fp16"]
 WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx950", "gfx11", "gfx12")
 """Prefixes of AMD targets with bf16 matrix instructions: MFMA, or WMMA from gfx11 on."""
 WITHOUT_BF16 = ("gfx8", "gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c", "gfx10")
-FIRST_CUDA_WITH_BF16 = 80
-"""Compute capability 8.0, Ampere."""
+FIRST_CUDA_WITH_BF16 = 80  # compute capability 8.0, Ampere
 
 
 def has_bf16(arch: str) -> bool | None:
@@ -198,11 +197,6 @@ def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> f
     independent, so they grow with the root of their number). Products in a row add up likewise.
     Under mixed precision sums are kept in fp32 and what goes in and comes out is rounded, so the
     narrow type's u counts without the root of K.
-
-    Args:
-        precision: precision of the matrix products, never "auto".
-        products: matrix products in a row that lead to the result, at least 1.
-        inner: inner dimension of the largest of them, at least 1.
 
     >>> fp32, bf16 = (product_tolerance(one, products=1, inner=64) for one in ("none", "bf16"))
     >>> bf16 > 1000 * fp32

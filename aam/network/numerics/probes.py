@@ -34,8 +34,7 @@ for each set, and computed again in the backward pass (gradient checkpointing)."
 
 PARTS = ("output", "queries' gradient", "keys' gradient", "values' gradient")
 
-_NUCLEOTIDES = 150
-"""Length of a sequence of the usual studies of the 16S V4 region."""
+_NUCLEOTIDES = 150  # length of a sequence of the usual studies of the 16S V4 region
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,7 @@ class ProbeResult:
 
 
 def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
-    """Return the sizes of the default model, or of one with `heads` heads of `width`.
-
-    Quick ones have the same heads and smaller sets: a fault does not depend on the number of
-    members.
-    """
+    """Return the sizes of the default model, or of `heads` of `width`; quick ones are smaller."""
     model, sample = ModelOptions(), SampleOptions()
     heads = heads or model.attention_heads
     width = width or model.embedding_dim // model.attention_heads
@@ -176,11 +171,8 @@ ROUNDINGS = 8
 """Values that are rounded to the dtype on the longest way from the inputs to a gradient: scores,
 weights, their gradients before and after the softmax, products of each, the result."""
 
-TF32_UNIT = 2.0**-10
-"""Unit of the format with ten bits that some GPUs round products in fp32 to."""
-
-SLOPE_FACTOR = 8
-"""The tolerance of a slope is this part of that of a value."""
+TF32_UNIT = 2.0**-10  # unit of the format with ten bits that some GPUs round products in fp32 to
+SLOPE_FACTOR = 8  # the tolerance of a slope is this part of that of a value
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from aam.network.numerics.device import Identity
 from aam.network.numerics.faults import FAULTS, HALF
 from aam.run_record import launched_by
 
-FORMAT = 2
-"""Version of the JSON format; reports of other versions are rejected."""
+FORMAT = 2  # version of the JSON format; reports of other versions are rejected
 
 Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "crashed"]
 """absent: the backend reports that it cannot run. failed: it raised another error. memory: out of
@@ -191,8 +190,7 @@ class _Version:
     format: int
 
 
-MAX_BYTES = 1 << 20
-"""Bytes of a report; those of `aam check` have 20 kilobytes."""
+MAX_BYTES = 1 << 20  # bytes of a report; those of `aam check` have 20 kilobytes
 
 
 def reports_folder(environment: Mapping[str, str]) -> Path | None:
@@ -204,11 +202,7 @@ def reports_folder(environment: Mapping[str, str]) -> Path | None:
 def key_of(
     here: Identity, heads: int, width: int, environment: Mapping[str, str]
 ) -> StackKey | None:
-    """Return the key of the reports of this stack; None if nothing identifies the image.
-
-    The launcher's record in the environment names the image. `heads` and their `width` are those
-    of the network.
-    """
+    """Return the key of the reports of this stack; None if nothing identifies the image."""
     launch = launched_by(environment) or {}
     image = launch.get("digest") if launch.get("image") else f"native:{here.torch}"
     if not image:
@@ -301,8 +295,7 @@ LABELS = {
 }
 """Outcome -> label and style."""
 
-NOTED = ("failed", "memory", "crashed")
-"""Outcomes whose note is printed."""
+NOTED = ("failed", "memory", "crashed")  # outcomes whose note is printed
 
 
 def page(report: CheckReport, conclusion: str) -> RenderableType:

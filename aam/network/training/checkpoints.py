@@ -6,7 +6,6 @@ the seed, the epoch, the step and the rank, so the state of no generator is stor
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from aam.contract import records
 from aam.contract.errors import DataError
-from aam.contract.files import atomic_write
 from aam.contract.records import Count, Mismatch
 from aam.network import tensor_file
 from aam.network.inference.stored_networks import (
@@ -28,26 +26,17 @@ from aam.network.inference.stored_networks import (
     to_plain,
 )
 
-Row = dict[str, int | float]
-"""Row of metrics.csv, by column."""
-
-FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")
-"""Columns of metrics.csv that every run has."""
+Row = dict[str, int | float]  # row of metrics.csv, by column
+FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")  # columns of metrics.csv that every run has
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress of a training loop.
+    """Progress of a training loop."""
 
-    Attributes:
-        epoch: number of complete epochs, validation included.
-        batch: batches of the current epoch whose optimizer step is done.
-        step: optimizer steps since the start of the run.
-    """
-
-    epoch: Count
-    batch: Count
-    step: Count
+    epoch: Count  # number of complete epochs, validation included
+    batch: Count  # batches of the current epoch whose optimizer step is done
+    step: Count  # optimizer steps since the start of the run
 
 
 class ParameterGroup(TypedDict):
@@ -57,10 +46,7 @@ class ParameterGroup(TypedDict):
 
 
 class OptimizerState(TypedDict):
-    """State of AdamW by parameter name, whole tensors, and its groups of parameters.
-
-    Its learning rates follow from the step of the training progress.
-    """
+    """State of AdamW by parameter name, whole tensors; learning rates follow from the step."""
 
     state: dict[str, dict[str, Tensor]]
     param_groups: list[ParameterGroup]
@@ -68,28 +54,19 @@ class OptimizerState(TypedDict):
 
 @dataclass(frozen=True)
 class ResumeState:
-    """State of a training loop, beside the weights.
+    """State of a training loop, beside the weights."""
 
-    Attributes:
-        progress: epochs, batches and optimizer steps done.
-        sums: total and number of each training metric in the current epoch, not finite where fp16
-            overflowed.
-        best: best value of the metric that chooses the epoch; None before the first validation.
-        epochs_without_improvement: number of epochs since the best one.
-        history: rows of metrics.csv.
-        seconds: duration of the run until now.
-        optimizer: state of the optimizer.
-        scaler: state of the loss scaler of fp16; empty in other precisions.
-    """
-
-    progress: TrainingProgress
+    progress: TrainingProgress  # epochs, batches and optimizer steps done
+    # total and number of each training metric in the current epoch, not finite where fp16
+    # overflowed
     sums: dict[str, tuple[float, float]]
+    # best value of the metric that chooses the epoch; None before the first validation
     best: float | None
-    epochs_without_improvement: Count
-    history: list[Row]
-    seconds: float
-    optimizer: OptimizerState
-    scaler: dict[str, int | float]
+    epochs_without_improvement: Count  # number of epochs since the best one
+    history: list[Row]  # rows of metrics.csv
+    seconds: float  # duration of the run until now
+    optimizer: OptimizerState  # state of the optimizer
+    scaler: dict[str, int | float]  # state of the loss scaler of fp16; empty in other precisions
 
 
 START = ResumeState(
@@ -121,19 +98,8 @@ def write(
     tensor_file.write(path, {"aam": to_plain(config), "state_dict": weights, "resume": plain})
 
 
-def copy(checkpoint: Path, target: Path) -> None:
-    """Copy a checkpoint atomically."""
-    with atomic_write(target) as temporary:
-        shutil.copyfile(checkpoint, temporary)
-
-
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint on the CPU; all entries are of their types before any of them is used.
-
-    Raises:
-        MissingInput: the file may not be read.
-        DataError: it is damaged, of another program, or of another version's format.
-    """
+    """Read a checkpoint on the CPU; all entries are of their types before any of them is used."""
     content = tensor_file.read(path)
     if "aam" not in content:
         raise DataError(

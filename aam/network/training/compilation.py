@@ -113,10 +113,7 @@ def compile_in_place(
     products: int,
     inner: int,
 ) -> str:
-    """Compile `module` in place and compare it with itself; return why it stays eager, or "".
-
-    Its mode, its gradients and the random state do not change.
-    """
+    """Compile `module` in place and compare it with itself; return why it stays eager, or ""."""
 
     def outputs() -> tuple[Tensor, ...]:
         result = module(*arguments)

@@ -37,8 +37,7 @@ EXPLODED_NORM = 1e12
 so a step at the limit of fp32 may overflow once and not again."""
 
 
-StepBatch = tuple[PackedBatch, int, int]
-"""A batch of a step, its epoch and its number in the epoch."""
+StepBatch = tuple[PackedBatch, int, int]  # a batch of a step, its epoch and its number in the epoch
 
 
 class FiniteCheck:
@@ -71,12 +70,7 @@ class FiniteCheck:
     def check_gradients(self, number: int, norm: Tensor) -> Tensor:
         """Test an optimizer step (from 1); raise NotFinite for the step before.
 
-        Args:
-            number: number of the step.
-            norm: norm of its unscaled gradients.
-
-        Returns:
-            1 (float32, on the device) if the step must not change the weights, else 0.
+        Return 1 (float32, on the device) if the step must not change the weights, else 0.
         """
         window, self.window = self.window, []
         losses, self._losses = self._losses, None
@@ -170,10 +164,7 @@ class FiniteCheck:
 def replay(
     step: GradientStep, window: list[StepBatch], rank: int
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Repeat forward and backward passes of a step as in the training loop; yield each loss.
-
-    The gradients at the end are those of the step, without loss scaling and before clipping.
-    """
+    """Repeat a step as in the training loop, without scaling and clipping; yield each loss."""
     task, scale = step.task, step.scaler.get_scale()
     task.zero_grad()
     for k, (loaded, epoch, number) in enumerate(window, start=1):

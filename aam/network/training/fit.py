@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
+from aam.contract.files import atomic_write
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
@@ -44,17 +46,13 @@ from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a fit.
+    """Result of a fit."""
 
-    Attributes:
-        network: network of the chosen checkpoint.
-        facts: parameters, epochs, optimizer steps and best metrics, for the run record.
-        predictions: those of a fold, [n, C] in the units of the target or class probabilities, of
-            the samples of each part of the split; none of a pretraining.
-    """
-
-    network: LoadedNetwork
+    network: LoadedNetwork  # network of the chosen checkpoint
+    # parameters, epochs, optimizer steps and best metrics, for the run record
     facts: dict[str, Any]
+    # those of a fold, [n, C] in the units of the target or class probabilities, of the samples of
+    # each part of the split; none of a pretraining
     predictions: dict[str, F64] = field(default_factory=dict)
 
 
@@ -70,28 +68,7 @@ def fit(
     folds: int = 1,
     more: Sequence[Observer] = (),
 ) -> Fit | None:
-    """Train a module and load its best checkpoint; without validation samples, the last one.
-
-    A resumed run trains the rest of it; a complete run is only loaded. All ranks call this.
-
-    Args:
-        task: network with its losses.
-        config: configuration of the network, which its checkpoints have.
-        training, validation: batches of the samples.
-        options: options of the run; one of several folds has a folder in the run folder.
-        runtime: device, precision and ranks.
-        record_fact: function that adds facts to the run record.
-        fold, folds: number of the fold, from 1, and of all folds.
-        more: further observers.
-
-    Returns:
-        The fit on the first rank; None on the others.
-
-    Raises:
-        DataError: the checkpoint to resume from does not fit this run.
-        Interrupted: the run got a stop request.
-        NotFinite: a loss or gradient is not finite.
-    """
+    """Train a module, or the rest of a resumed run; load its best checkpoint on the first rank."""
     communicator, device, speed = runtime.communicator, runtime.device, options.speed
     folder = options.run.output_dir if folds == 1 else options.run.output_dir / f"fold-{fold}"
     is_main, ids = communicator.ranks.is_main, training.study.table.sample_ids
@@ -126,7 +103,8 @@ def fit(
         best = folder / BEST
         source = resumed.with_name(best.name)
         if is_main and source.exists() and source.resolve() != best.resolve():
-            checkpoints.copy(source, best)
+            with atomic_write(best) as temporary:
+                shutil.copyfile(source, temporary)
         if not communicator.broadcast(best.exists()):
             # Without the weights of the best epoch its value could be chosen but not applied, so
             # the epochs of this process are compared with each other.
@@ -223,11 +201,7 @@ def fit(
 
 
 def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build AdamW (Loshchilov and Hutter 2019) for the trainable parameters of a module.
-
-    The weight decay applies to the weights of linear layers alone: not to biases, norms, embeddings
-    and scales.
-    """
+    """Build AdamW (Loshchilov and Hutter 2019); only weights of linear layers decay."""
     linear = {id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)}
     trainable = [p for p in task.parameters() if p.requires_grad]
     decayed = [p for p in trainable if id(p) in linear]
@@ -243,10 +217,7 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
 
 
 def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int = 0) -> LambdaLR:
-    """Build the learning-rate schedule of a run, linear warm-up and then half a cosine to 0.
-
-    The cosine is that of Loshchilov and Hutter (2017, "SGDR"), without restarts. `steps` are those
-    of the whole run, of which `done` are over where it resumes.
+    """Build the linear warm-up and half a cosine to 0 (Loshchilov and Hutter 2017) of a run.
 
     >>> optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> schedule = make_schedule(optimizer, LoopOptions(warmup_fraction=0.1), steps=100)

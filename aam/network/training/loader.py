@@ -31,28 +31,20 @@ from aam.pipeline.stop_requests import ignore_signals
 
 StepKey = tuple[int, int]
 
-_ORDER = 3
-"""Second word of the seed of the order of samples (`aam.network.batches` has 1 and 2)."""
+_ORDER = 3  # second word of the seed of the order of samples (`aam.network.batches` has 1 and 2)
 
 
 class TrainingBatches(Dataset[Batch]):
-    """Shuffled training batches of nearly equal size; an epoch contains every sample once.
-
-    Args:
-        study, plan, rows: the study, settings of the batches, and training samples.
-        batch_size: largest number of samples of a batch over all ranks.
-        fresh_reads: whether each epoch draws other reads (--rarefy-each-epoch).
-        even: whether the batches of an epoch have about as many distinct ASVs each.
-    """
+    """Shuffled training batches of nearly equal size; an epoch contains every sample once."""
 
     def __init__(
         self,
         study: Study,
         plan: BatchPlan,
         rows: Rows,
-        batch_size: int,
-        fresh_reads: bool,
-        even: bool = False,
+        batch_size: int,  # largest number of samples of a batch over all ranks
+        fresh_reads: bool,  # whether each epoch draws other reads (--rarefy-each-epoch)
+        even: bool = False,  # whether the batches of an epoch have about as many distinct ASVs each
     ) -> None:
         self.study, self.plan, self.rows = study, plan, rows
         self.fresh_reads, self.even = fresh_reads, even

@@ -61,29 +61,7 @@ def step_unless(optimizer: Optimizer, skip: Tensor) -> None:
 
 
 class TrainingLoop:
-    """Training of one network, from its progress to the last epoch.
-
-    Args:
-        step: computation of the gradients of a batch, with the network, its losses and options.
-        check: test that ends the run at a value that is not finite; it has the ranks.
-        optimizer, schedule: optimizer of the network, and its learning rates from `state` on.
-        training, validation: loaders of the batches, the first with a `RunSampler` from `state` on.
-        monitor: metric of the validation by which the best epoch is chosen; metrics of
-            `HIGHER_IS_BETTER` are maximized, all others minimized.
-        save: function that writes a checkpoint of a name, on the first rank; None writes none.
-        checkpoint_interval: optimizer steps between two checkpoints within an epoch; 0 writes them
-            at the end of an epoch alone.
-        stop: stop requests of this rank; None for a run that cannot be stopped.
-        prepare: called with each batch before its step, until it returns True.
-        observers: writers of files, progress and logs; they do not steer.
-        state: state of a run that goes on, whose weights and optimizer are loaded already.
-
-    Attributes:
-        progress: numbers of epochs, batches and optimizer steps done.
-        best: value of the metric in the best epoch; None before the first validation.
-        epochs_without_improvement: number of epochs since the best one.
-        history: rows of metrics.csv, one for each epoch.
-    """
+    """Training of one network, from its progress to the last epoch."""
 
     def __init__(
         self,
@@ -93,13 +71,13 @@ class TrainingLoop:
         schedule: LRScheduler,
         training: DataLoader[PackedBatch],
         validation: DataLoader[PackedBatch] | None = None,
-        monitor: str = "val_loss",
+        monitor: str = "val_loss",  # metric that chooses the best epoch
         save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
-        checkpoint_interval: int = 0,
+        checkpoint_interval: int = 0,  # optimizer steps; 0: at the end of an epoch alone
         stop: StopRequests | None = None,
-        prepare: Callable[[Batch], bool] | None = None,
+        prepare: Callable[[Batch], bool] | None = None,  # called with batches until it is True
         observers: Sequence[Observer] = (),
-        state: ResumeState = START,
+        state: ResumeState = START,  # its weights and optimizer are loaded already
     ) -> None:
         self.step, self.task, self.options = step, step.task, step.task.loop
         self.optimizer, self.schedule = optimizer, schedule

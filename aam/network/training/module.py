@@ -74,8 +74,7 @@ def gradient_norm(task: nn.Module) -> Tensor:
     return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
 
 
-_DROPOUT = 5
-"""Second word of the seed of dropout; `data.batches` and `loader` have others."""
+_DROPOUT = 5  # second word of the seed of dropout; `data.batches` and `loader` have others
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
@@ -97,21 +96,7 @@ class LossWeights:
 
 
 class TrainingModule(nn.Module):
-    """Network and its losses; a call is the forward pass of a training step.
-
-    Args:
-        network: an encoder, or a predictor with its target.
-        weights: weights of the loss terms.
-        loop, steps: options of the training loop, and optimizer steps of the whole run.
-        target, target_values: target of the predictor, and the label of each row of the study.
-        asv_vectors_FD: vectors of every ASV of the study by a frozen encoder; None if the encoder
-            is trained.
-        standard: mean and spread of Faith PD in the training samples.
-        asv_chunk: largest number of distinct ASVs that are encoded at once and recomputed in the
-            backward pass; 0 encodes all of them and stores their activations.
-        covariates: covariates of every sample of the study, if the target reads them.
-        sample_weights: weight of each row of the study in the loss of classes; None for 1.
-    """
+    """Network and its losses; a call is the forward pass of a training step."""
 
     encoded_N: Tensor | None
     weights_N: Tensor | None
@@ -121,14 +106,15 @@ class TrainingModule(nn.Module):
         network: Encoder | Predictor,
         weights: LossWeights,
         loop: LoopOptions,
-        steps: int,
+        steps: int,  # optimizer steps of the whole run
         target: Target | None = None,
-        target_values: npt.NDArray[np.float64] | None = None,
-        asv_vectors_FD: Tensor | None = None,
+        target_values: npt.NDArray[np.float64] | None = None,  # label of each row of the study
+        asv_vectors_FD: Tensor | None = None,  # of every ASV of the study, by a frozen encoder
         standard: DiversityScale | None = None,
-        asv_chunk: int = 0,
+        asv_chunk: int = 0,  # ASVs that are encoded at once and recomputed backwards; 0: all
         covariates: CovariateInputs | None = None,
-        sample_weights: npt.NDArray[np.float64] | None = None,
+        sample_weights: npt.NDArray[np.float64]
+        | None = None,  # of each row, in the loss of classes
     ) -> None:
         super().__init__()
         self.network = network
@@ -175,11 +161,7 @@ class TrainingModule(nn.Module):
         return self
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, the weighted sum of its terms, and add to `train_sums`.
-
-        The value is the share of this rank times the number of ranks; the metrics are those of all
-        ranks.
-        """
+        """Return the loss of a batch, this rank's share times the ranks; add to `train_sums`."""
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
         # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.
@@ -375,22 +357,14 @@ class TrainingModule(nn.Module):
 
 
 class GradientStep:
-    """Computation of the gradients of an optimizer step, batch by batch.
-
-    Args:
-        task: the network with its losses.
-        model: the module to call: `task`, or its wrapper of DDP.
-        precision: "none" (fp32), "bf16" or "fp16".
-        scaler: scaler of the loss in fp16 (Micikevicius et al. 2018, "Mixed precision training");
-            it is disabled in other precisions, where its factor is 1.
-    """
+    """Computation of the gradients of an optimizer step, batch by batch."""
 
     def __init__(
         self,
         task: TrainingModule,
         model: nn.Module,
         precision: Precision = "none",
-        scaler: GradScaler | None = None,
+        scaler: GradScaler | None = None,  # of the loss in fp16 (Micikevicius et al. 2018)
     ) -> None:
         self.task, self.model, self.precision = task, model, precision
         self.scaler = scaler or GradScaler(task.device.type, enabled=precision == "fp16")

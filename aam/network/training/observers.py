@@ -62,11 +62,8 @@ from aam.pipeline.loggers import Logger, Status, open_loggers
 if TYPE_CHECKING:
     from aam.network.training.module import TrainingModule
 
-SHOW_EVERY = 0.5
-"""Seconds between two updates of the progress bar."""
-
-WRITE_EVERY = 15.0
-"""Seconds between two writes of progress.json, at least."""
+SHOW_EVERY = 0.5  # seconds between two updates of the progress bar
+WRITE_EVERY = 15.0  # seconds between two writes of progress.json, at least
 
 
 class Observer:
@@ -110,17 +107,7 @@ class Observer:
 
 
 class Progress(Observer):
-    """Progress of a fit on the first rank: progress.json, metrics.csv, lines or a progress bar.
-
-    Without a terminal a line appears 20 s after the start, every minute, and for each epoch.
-
-    Args:
-        path, table: progress.json, and metrics.csv with a row for each epoch.
-        samples: training samples of one epoch.
-        device: description of the device.
-        fold, folds: number of this fold, from 1, and of all folds.
-        first_line, line_every: seconds from the start to the first line, and between lines.
-    """
+    """Progress of a fit on the first rank: progress.json, metrics.csv, lines or a progress bar."""
 
     def __init__(
         self,
@@ -279,12 +266,7 @@ class LoggedMetrics(Observer):
 
 
 class StepLog(Observer):
-    """Log of steps, which also moves the initial weights and ends the process.
-
-    Args:
-        variables: variables of the environment, with AAM_STEP_LOG.
-        is_main: whether this is the first rank, which writes; the others move the weights too.
-    """
+    """Log of steps, which also moves the initial weights and ends the process."""
 
     def __init__(self, variables: Mapping[str, str], is_main: bool) -> None:
         self.steps = int(variables.get("AAM_STEPS", "0"))

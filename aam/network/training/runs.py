@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +44,7 @@ from aam.network.inference.outputs import (
 from aam.network.inference.stored_networks import (
     DiversityScale,
     ModelConfig,
+    StoredNetwork,
     Target,
     covariate_shape,
     network_state,
@@ -70,8 +70,7 @@ from aam.pipeline.labelled_study import (
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization import model_folder
 
-HIDDEN_RATIO = 0.15
-"""Fraction of the abundances that are hidden with --count-penalty."""
+HIDDEN_RATIO = 0.15  # fraction of the abundances that are hidden with --count-penalty
 
 _AT_ONCE = 256
 """Samples whose Faith PD is computed together: their tree branches are dense in memory."""
@@ -113,7 +112,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
 
 
 def load_pretraining_study(
-    options: Pretrain, base: PretrainedEncoder | None
+    options: Pretrain, base: StoredNetwork | None
 ) -> tuple[Study, Metric, BatchPlan]:
     """Read the study without shallow samples; return its phylogenetic metric and batch plan too."""
     length = choose_length(base, options.sample)
@@ -129,7 +128,7 @@ def _learn(
     config: ModelConfig,
     study: Study,
     split: Split,
-    base: PretrainedEncoder | None,
+    base: StoredNetwork | None,
     record: run_folder.RunRecord,
     runtime: Runtime,
 ) -> None:
@@ -139,7 +138,7 @@ def _learn(
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
     if base is not None:
-        strategies.load_model(network, base.weights)
+        strategies.load_model(network, base.encoder_weights)
     # Ranks whose data or weights differ would train without an error, to a wrong result.
     runtime.communicator.require_equal_data(
         study=identity(study), split=split, plan=plan, weights=network.state_dict()
@@ -206,19 +205,7 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 
-@dataclass(frozen=True)
-class PretrainedEncoder:
-    """Configuration and encoder weights of the model of --pretrained-encoder.
-
-    A frozen encoder also has the vectors of the ASVs of the study.
-    """
-
-    config: ModelConfig
-    weights: dict[str, Tensor]
-    asv_vectors_FD: Tensor | None = None
-
-
-def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
+def read_pretrained_encoder(path: Path | None) -> StoredNetwork | None:
     """Read the encoder of a model, of several folds the first; None without a path."""
     if path is None:
         return None
@@ -228,17 +215,17 @@ def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
         f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
         f"{shape.nucleotide_patch}, from '{path}'."
     )
-    return PretrainedEncoder(stored.config, stored.encoder_weights)
+    return stored
 
 
-def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:
+def choose_length(base: StoredNetwork | None, options: SampleOptions) -> int | None:
     """Return the longest sequence to keep; None for the longest of the table."""
     if base is not None:
         return base.config.shape.max_bp
     return None if options.max_bp == "auto" else options.max_bp
 
 
-def choose_metric(base: PretrainedEncoder | None, options: PhylogenyOptions) -> Metric:
+def choose_metric(base: StoredNetwork | None, options: PhylogenyOptions) -> Metric:
     """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
     requested = options.unifrac_metric
     metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
@@ -249,19 +236,13 @@ def choose_metric(base: PretrainedEncoder | None, options: PhylogenyOptions) -> 
 
 
 def choose_shape(
-    base: PretrainedEncoder | None,
+    base: StoredNetwork | None,
     study: Study,
     model: ModelOptions,
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
 ) -> tuple[NetworkShape, DiversityScale]:
-    """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
-
-    A pretrained encoder keeps both, except for the dropout.
-
-    Raises:
-        UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
-    """
+    """Return the sizes of the encoder and the scale of Faith PD; those of a pretrained one stay."""
     if base is None:
         sizes = {
             name: getattr(model, name)
@@ -292,21 +273,14 @@ def choose_shape(
 def train_fold(
     options: Train,
     labelled: LabelledStudy,
-    base: PretrainedEncoder | None,
+    base: StoredNetwork | None,
     split: Split,
     fold: int,
     record_fact: RecordFact,
     runtime: Runtime,
+    asv_vectors_FD: Tensor | None = None,  # of every ASV, by a frozen encoder
 ) -> Fit | None:
-    """Train the network of one split and apply it to its held-out samples.
-
-    A resumed run trains the rest of it; a complete network is only applied. Only the first rank
-    applies the network; the others return None. The number of the fold, from 1, sets the seed.
-
-    Raises:
-        DataError: fewer training samples than a batch.
-        AamError: the ranks differ in study, labels, split or initial weights.
-    """
+    """Train the network of one split; apply it to its held-out samples on the first rank."""
     study, folds = labelled.study, len(labelled.splits)
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
@@ -314,13 +288,12 @@ def train_fold(
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Predictor)
     if base is not None:
-        strategies.load_model(network.encoder, base.weights)
+        strategies.load_model(network.encoder, base.encoder_weights)
     # The best constant: the first steps then learn differences instead of the mean of the target.
     network.start_from(target.initial_outputs(labelled.values[split.train]))
     fit_profile(network, study, reading_plan(config.plan), split.train)
     if options.freeze_base:
         network.encoder.requires_grad_(False)
-    asv_vectors_FD = None if base is None else base.asv_vectors_FD
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
     )
@@ -405,7 +378,7 @@ def _apply_to_held_out(
 def configure_model(
     options: Train,
     labelled: LabelledStudy,
-    base: PretrainedEncoder | None,
+    base: StoredNetwork | None,
     split: Split,
     target: Target,
 ) -> ModelConfig:
@@ -431,10 +404,9 @@ def configure_model(
 
 
 def encode_frozen(
-    options: Train, base: PretrainedEncoder, labelled: LabelledStudy, runtime: Runtime
-) -> PretrainedEncoder:
-    """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""
+    options: Train, base: StoredNetwork, labelled: LabelledStudy, runtime: Runtime
+) -> Tensor:
+    """Return the vectors of the ASVs by a frozen encoder, which all folds have in common."""
     encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
-    strategies.load_model(encoder, base.weights)
-    vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
-    return dataclasses.replace(base, asv_vectors_FD=vectors_FD)
+    strategies.load_model(encoder, base.encoder_weights)
+    return encode_asvs(encoder, labelled.study, runtime.device, options.vectors)

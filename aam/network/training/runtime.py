@@ -33,8 +33,7 @@ from aam.run_record import input_file
 
 Learn = TypeVar("Learn", Pretrain, Train)
 
-_SEPARATOR = "; "
-"""Between the parts of --tuned-for."""
+_SEPARATOR = "; "  # between the parts of --tuned-for
 
 _TRAINING_BYTES = 4 * 4
 """Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
@@ -42,30 +41,20 @@ _TRAINING_BYTES = 4 * 4
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how a run computes, chosen once from its options.
-
-    Attributes:
-        precision: precision of training; inference uses fp32.
-        attention: entry of the run record about the backends.
-        workers: number of data-loading processes of this rank; 0 loads in the process itself.
-    """
+    """Where and how a run computes, chosen once from its options."""
 
     device: torch.device
-    precision: Precision = "none"
+    precision: Precision = "none"  # precision of training; inference uses fp32
     backends: Backends = AUTO
+    # entry of the run record about the backends
     attention: dict[str, Any] = field(default_factory=dict)
-    workers: int = 0
+    workers: int = 0  # number of data-loading processes of this rank; 0 loads in the process itself
     communicator: Communicator = SINGLE_PROCESS
     stop: StopRequests = field(default_factory=StopRequests)
 
 
 def check_resources(options: Learn) -> Learn:
-    """Return the options for this host; refuse those for another, and a network beyond its memory.
-
-    Raises:
-        UsageError: see above, or the device does not support the precision.
-        Unavailable: the device does not work.
-    """
+    """Return the options for this host; refuse those for another, and too large a network."""
     options = numbers_of_host(options)
     device, model = choose_device(options.device), options.model
     if (stated := options.speed.tuned_for) is not None:
@@ -136,17 +125,15 @@ def make_runtime(
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
-    """Choose the runtime of options of this host; `sizes` has the attention heads that are probed.
-
-    Raises:
-        Unavailable: no attention backend computes correctly on the device.
-    """
+    """Choose the runtime of options of this host; the attention heads of `sizes` are probed."""
     device, precision = choose_device(options.device), options.speed.mixed_precision
     assert precision != "auto"
     recomputes = options.speed.recomputes
-    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
+    backends, record = choose_attention(
+        options.device, device, sizes, policy, precision, recomputes
+    )
     workers = int(options.device.num_workers)
-    return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
+    return Runtime(device, precision, backends, record, workers, communicator)
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
