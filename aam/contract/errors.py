@@ -32,13 +32,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 
 class Problem:
-    """Sentence about an error, a warning or a note.
-
-    Args:
-        cause: one clause that names it, without a full stop.
-        evidence: ids, numbers or places concerned.
-        remedy: action by which the user can correct it.
-    """
+    """Sentence about an error, a warning or a note."""
 
     def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
         self.cause, self.evidence, self.remedy = cause, evidence, remedy

@@ -20,16 +20,11 @@ _NVIDIA_DRIVER = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class GpuVendor:
-    """A vendor whose GPUs `aam` computes on.
+    """A vendor whose GPUs `aam` computes on."""
 
-    Attributes:
-        name: name in sites, records and the command line of jobs.
-        driver_file: the file below the root that states the version of the kernel driver.
-        driver_version: finds the version in the content of that file; None: it states none.
-    """
-
-    name: str
-    driver_file: str
+    name: str  # name in sites, records and the command line of jobs
+    driver_file: str  # the file below the root that states the version of the kernel driver
+    # finds the version in the content of that file; None: it states none
     driver_version: Callable[[str], str | None]
 
 

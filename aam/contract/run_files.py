@@ -93,10 +93,7 @@ def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:
 
 
 def add(run: Path, *names: str) -> None:
-    """Add files that another command wrote to the list of a run.
-
-    Nothing is added where the first is no file of a run by its name, or the run has no list.
-    """
+    """Add files that another command wrote to the list of a run."""
     if (files := listed(run)) is None or names[0] not in (*_OF_RUN, *_OF_NETWORK, UNIFRAC):
         return
     if new := not_listed(names, files):

@@ -35,15 +35,10 @@ _MAX_NUMBERS = 10
 
 @dataclass(frozen=True)
 class Covariates:
-    """Values of the covariates of N samples.
+    """Values of the covariates of N samples."""
 
-    Attributes:
-        categories: column -> str [N], "" where missing.
-        numbers: column -> float64 [N], NaN where missing.
-    """
-
-    categories: Mapping[str, npt.NDArray[np.str_]]
-    numbers: Mapping[str, F64]
+    categories: Mapping[str, npt.NDArray[np.str_]]  # column -> str [N], "" where missing
+    numbers: Mapping[str, F64]  # column -> float64 [N], NaN where missing
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -73,15 +68,11 @@ class Standard:
 
 @dataclass(frozen=True)
 class CovariateEncoder:
-    """Encoder of covariates, fitted to training samples; stored in checkpoints.
+    """Encoder of covariates, fitted to training samples; stored in checkpoints."""
 
-    Attributes:
-        categories: column -> names of its known categories, codes 1, 2, ...
-        numbers: column -> its mean and spread.
-    """
-
+    # column -> names of its known categories, codes 1, 2, ..
     categories: dict[str, tuple[str, ...]]
-    numbers: dict[str, Standard]
+    numbers: dict[str, Standard]  # column -> its mean and spread
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -168,14 +159,7 @@ def read_covariates(
     sample_ids: Sequence[str],
     column_of_flag: Mapping[str, str | None],
 ) -> Covariates | None:
-    """Read the covariates of a study; None without any.
-
-    Args:
-        options: --categorical-columns and --numeric-columns.
-        metadata: metadata of the samples.
-        sample_ids: ids of the N samples that the result has, in this order.
-        others: flag -> column of options that may not name a covariate.
-    """
+    """Read the covariates of a study; None without any."""
     categorical = listed_columns(options.categorical_columns, metadata)
     numeric = listed_columns(options.numeric_columns, metadata)
     columns = (*categorical, *numeric)

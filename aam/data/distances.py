@@ -43,15 +43,11 @@ MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
 
 @dataclass(frozen=True)
 class DistanceMatrix:
-    """Distances between N samples.
+    """Distances between N samples."""
 
-    Attributes:
-        ids: N names, unique.
-        values: [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this
-            program computed them, float32 where they were read.
-    """
-
-    ids: tuple[str, ...]
+    ids: tuple[str, ...]  # N names, unique
+    # [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this program computed
+    # them, float32 where they were read
     values: NDArray[Any]
 
     def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
@@ -72,13 +68,7 @@ class DistanceMatrix:
 def read_distances(
     path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
 ) -> DistanceMatrix:
-    """Read and check a distance matrix.
-
-    Args:
-        path: the file, in one of the formats above.
-        sample_ids: the table's samples, to name the rows of a matrix without ids.
-        max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
-    """
+    """Read and check a distance matrix."""
     budget = max_bytes or memory_budget()
     with require(path, "distance matrix").open("rb") as stream:
         magic = stream.read(8)
@@ -228,11 +218,7 @@ BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
 
 
 def write_distances(path: Path, matrix: DistanceMatrix) -> None:
-    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5.
-
-    The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu. An
-    existing file is replaced when the new one is complete.
-    """
+    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
         check_unquoted(matrix.ids, "the list of ids of a .npy")

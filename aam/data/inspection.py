@@ -108,10 +108,7 @@ class Inspection:
         self.findings.append(StudyFinding("warning", subject, text))
 
     def read(self, subject: str, reader: Callable[[], T]) -> T | None:
-        """Return what a reader returns; None, and a finding, where it refuses the data.
-
-        Messages of the reader are facts, its warnings warnings.
-        """
+        """Return what a reader returns; None, and a finding, where it refuses the data."""
         read, refused = None, []
         with collected() as messages:
             try:

@@ -62,16 +62,7 @@ class Relabelling:
 
 
 def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -> Metadata | None:
-    """Read the metadata of `aam prepare`, and join them if there are several tables.
-
-    Args:
-        options: --metadata, --studies, --relabel and --relabel-file.
-        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
-
-    Returns:
-        Metadata with the ids of the joined table; None without any. With --studies the first column
-        is `study`.
-    """
+    """Read the metadata of `aam prepare`, and join them if there are several tables."""
     studies, read = study_names(options), [read_metadata(path) for path in options.metadata]
     if not read and not studies:
         return None

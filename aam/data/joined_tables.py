@@ -53,21 +53,15 @@ _COMPARED = 200
 
 @dataclass(frozen=True)
 class JoinedTables:
-    """Several tables as one.
+    """Several tables as one."""
 
-    Attributes:
-        table: the joined table.
-        sequence_of: the sequence of each ASV by its id; None where one table is taken as it is.
-        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
-        id_of_asv: the same of its ASVs.
-        tips: how tips of the tree are named, where ASVs are cut.
-    """
-
-    table: TableBlocks
+    table: TableBlocks  # the joined table
+    # the sequence of each ASV by its id; None where one table is taken as it is
     sequence_of: Mapping[str, str] | None
+    # of each table, the ids of its samples in the joined table by that of its file
     id_of_sample: Sequence[Mapping[str, str]]
-    id_of_asv: Sequence[Mapping[str, str]]
-    tips: TrimmedTips | None
+    id_of_asv: Sequence[Mapping[str, str]]  # the same of its ASVs
+    tips: TrimmedTips | None  # how tips of the tree are named, where ASVs are cut
 
 
 def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:

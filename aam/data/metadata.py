@@ -104,23 +104,15 @@ _OBJECT_BYTES = 40
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of samples, by column.
+    """Metadata of samples, by column."""
 
-    Attributes:
-        ids: n sample names, unique.
-        columns: the n cells of each column, by its name; "" for an empty cell.
-        categorical: columns that the line #q2:types calls categorical.
-    """
-
-    ids: Sequence[str]
+    ids: Sequence[str]  # n sample names, unique
+    # the n cells of each column, by its name; "" for an empty cell
     columns: Mapping[str, Sequence[str]]
-    categorical: frozenset[str] = frozenset()
+    categorical: frozenset[str] = frozenset()  # columns that the line #q2:types calls categorical
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-        """Return the value of each sample [N], "" where it is missing or the sample has no row.
-
-        A whole number is written without decimals: 18.0 and 18 are one subject.
-        """
+        """Return the value of each sample [N], "" where it is missing or the sample has no row."""
         texts = self.texts(column, sample_ids)
         known = ["" if text is None or is_missing(text) else normalized(text) for text in texts]
         return np.array(known, dtype=np.str_)
@@ -294,10 +286,7 @@ def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
 
 
 def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-    """Return the group of each sample [N]: its value in `column`, such as a subject.
-
-    A sample without a value is a group of its own; a warning gives their number.
-    """
+    """Return the group of each sample [N]: its value in `column`, such as a subject."""
     values = metadata.values(column, sample_ids).tolist()
     missing = values.count("")
     if missing == len(values):
@@ -360,17 +349,11 @@ def normalized(text: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnComparison:
-    """A comparison of a column with values.
+    """A comparison of a column with values."""
 
-    Attributes:
-        column: name of the metadata column.
-        operator: "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value.
-        values: text of the value; several for "in".
-    """
-
-    column: str
-    operator: str
-    values: tuple[str, ...]
+    column: str  # name of the metadata column
+    operator: str  # "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value
+    values: tuple[str, ...]  # text of the value; several for "in"
 
     def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> NDArray[np.bool_]:
         """Return which samples meet the comparison, bool [N]."""
@@ -441,13 +424,7 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
 def rows_where(
     condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return the positions of the samples whose metadata meet a condition, ascending.
-
-    Args:
-        condition: a condition in the forms above; None selects all samples.
-        metadata: metadata that has the columns of the condition.
-        sample_ids: ids of the N samples to select from.
-    """
+    """Return the positions of the samples whose metadata meet a condition, ascending."""
     if condition is None:
         return np.arange(len(sample_ids))
     met = np.ones(len(sample_ids), dtype=np.bool_)

@@ -75,11 +75,7 @@ def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tupl
 
 
 def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
-    """Compute the first two principal coordinates of the distances of a kernel, of N above 2.
-
-    Returns:
-        coordinates float64 [N, 2]; fraction of the variance that each axis explains, [2].
-    """
+    """Compute the first two principal coordinates of the distances of a kernel, of N above 2."""
     from scipy.sparse.linalg import ArpackError, eigsh
 
     means = kernel_NN.mean(axis=0)
@@ -105,11 +101,7 @@ def _oriented(coordinates: F64) -> F64:
 def write_ordination(
     path: Path, sample_ids: Sequence[str], coordinates_NA: F64, explained_A: F64
 ) -> None:
-    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults.
-
-    `explained_A` is the fraction of the variance that each of A axes explains. DataError if an id
-    has a tab or a line end, for which the format has no quotes.
-    """
+    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults."""
     check_unquoted(sample_ids, "the text format of an ordination")
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)
@@ -123,11 +115,7 @@ def write_ordination(
 
 
 def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
-    """Read the samples of `ordination.txt`.
-
-    Returns:
-        N names; the first two coordinates, float64 [N, 2]; fraction of the variance of each, [2].
-    """
+    """Read the samples of `ordination.txt`."""
     lines = lines_of(read_text(path, "ordination"))
     try:
         explained = lines[next(k for k, x in enumerate(lines) if x.startswith("Proportion")) + 1]

@@ -51,17 +51,14 @@ class Phylogeny:
 
     Branches are numbered in postorder (descendants first), and the features below a branch are
     contiguous when features are sorted by their tip branch, `indices[indptr[:-1]]`.
-
-    Attributes:
-        lengths_G: float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a
-            length, is the last branch and an ancestor of every feature.
-        indptr: int64 [F + 1], see `indices`.
-        indices: int32 [indptr[F]], the branches from feature f up to the root are
-            `indices[indptr[f] : indptr[f + 1]]`, its own tip branch first.
     """
 
+    # float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a length, is the
+    # last branch and an ancestor of every feature.
     lengths_G: NDArray[np.float64]
-    indptr: NDArray[np.int64]
+    indptr: NDArray[np.int64]  # int64 [F + 1], see `indices`
+    # int32 [indptr[F]], the branches from feature f up to the root are `indices[indptr[f] :
+    # indptr[f + 1]]`, its own tip branch first
     indices: NDArray[np.int32]
 
     def take(self, columns: NDArray[np.int64]) -> Phylogeny:
@@ -73,14 +70,10 @@ class Phylogeny:
 
 @dataclass(frozen=True)
 class TrimmedTips:
-    """Names of tips where the features are trimmed sequences, and the tips are not.
+    """Names of tips where the features are trimmed sequences, and the tips are not."""
 
-    Attributes:
-        length: nucleotides of the features.
-        feature_of: feature by the id of an untrimmed one that is no sequence, such as a hash.
-    """
-
-    length: int
+    length: int  # nucleotides of the features
+    # feature by the id of an untrimmed one that is no sequence, such as a hash
     feature_of: Mapping[str, str]
 
     def feature(self, tip: str) -> str:

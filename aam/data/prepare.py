@@ -38,16 +38,7 @@ from aam.memory import memory_budget
 
 
 def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> tuple[int, int, int]:
-    """Write the files of a store into an empty folder, `store.json` last.
-
-    Args:
-        options: the input files, and which samples and ASVs to leave out; the output is not used.
-        folder: the empty folder.
-        block_bytes: largest size of a block of the table in memory.
-
-    Returns:
-        Samples, ASVs and entries of the store.
-    """
+    """Write the files of a store into an empty folder, `store.json` last."""
     budget = memory_budget(options.max_memory_gb)
     joined = join_tables(options, block_bytes, budget)
     # Before the counts are written, which takes long.

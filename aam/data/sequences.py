@@ -41,10 +41,7 @@ _CODE_OF_BYTE = np.array(
 
 
 def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
-    """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
-
-    The id is the first word after '>'; letters are kept as they are, line breaks are removed.
-    """
+    """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence."""
     budget = max_bytes or memory_budget()
     name, semantic = "dna-sequences.fasta", "FeatureData[Sequence"
     data = read_payload(require(path, "sequences"), name, semantic, budget // _FASTA_BYTES)

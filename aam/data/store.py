@@ -54,21 +54,16 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class StoreHeader:
-    """Content of `store.json`.
+    """Content of `store.json`."""
 
-    Attributes:
-        format, aam: versions of the layout and of the program that wrote it.
-        metadata: names of the metadata's columns; None without metadata.
-        made_from: name, size and SHA-256 of each file that was read, by option.
-        arrays: description of each array, by name.
-        categorical: columns of the metadata that the line #q2:types calls categorical.
-    """
-
+    # format, aam: versions of the layout and of the program that wrote it
     format: int
     aam: str
-    metadata: list[str] | None
+    metadata: list[str] | None  # names of the metadata's columns; None without metadata
+    # name, size and SHA-256 of each file that was read, by option
     made_from: dict[str, dict[str, Any]]
-    arrays: dict[str, StoredArray]
+    arrays: dict[str, StoredArray]  # description of each array, by name
+    # columns of the metadata that the line #q2:types calls categorical
     categorical: list[str] = field(default_factory=list)
 
     @property

@@ -44,24 +44,17 @@ class MappedCounts:
 
     scipy's matrix copies the samples that it selects. Here a selection is a list of rows, at eight
     bytes a row, over the pages of a file that all processes share.
-
-    Attributes:
-        data: int32 [entries], all above 0.
-        indices: int32 [entries], their ASVs, ascending within a sample.
-        indptr: int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`.
-        all_reads: int64, reads of each sample of the store.
-        asvs: F.
-        rows: int64 [N], the samples of this selection; None: all of the store.
-        column_F: int32, column in which the reads of each ASV of the store are summed; None where
-            each has its own.
     """
 
-    data: NDArray[np.int32]
-    indices: NDArray[np.int32]
-    indptr: NDArray[np.int64]
-    all_reads: NDArray[np.int64]
-    asvs: int
+    data: NDArray[np.int32]  # int32 [entries], all above 0
+    indices: NDArray[np.int32]  # int32 [entries], their ASVs, ascending within a sample
+    indptr: NDArray[np.int64]  # int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`
+    all_reads: NDArray[np.int64]  # int64, reads of each sample of the store
+    asvs: int  # F
+    # int64 [N], the samples of this selection; None: all of the store
     rows: NDArray[np.int64] | None = None
+    # int32, column in which the reads of each ASV of the store are summed; None where each has its
+    # own
     column_F: NDArray[np.int32] | None = None
 
     @property
@@ -163,19 +156,14 @@ def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[st
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Counts of reads, or relative abundances as whole numbers, with their ids.
+    """Counts of reads, or relative abundances as whole numbers, with their ids."""
 
-    Attributes:
-        sample_ids: N names, unique; a tuple, or `PackedStrings` if memory-mapped.
-        feature_ids: F names, unique; often the sequences themselves.
-        counts: int32 [N, F], without explicit zeros, column indices sorted within a row; or
-            `MappedCounts`, whose rows are memory-mapped.
-        quantity: what the counts are; of relative abundances `formats.tables.PARTS` a sample.
-    """
-
-    sample_ids: Sequence[str]
-    feature_ids: Sequence[str]
+    sample_ids: Sequence[str]  # N names, unique; a tuple, or `PackedStrings` if memory-mapped
+    feature_ids: Sequence[str]  # F names, unique; often the sequences themselves
+    # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts`,
+    # whose rows are memory-mapped
     counts: csr_array
+    # what the counts are; of relative abundances `formats.tables.PARTS` a sample
     quantity: Quantity = "reads"
 
     @property
@@ -193,10 +181,7 @@ class FeatureTable:
         return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
     def take_samples(self, rows: ArrayLike) -> FeatureTable:
-        """Return the table of the samples at `rows` (int [n]), in that order.
-
-        Memory-mapped counts stay in their file.
-        """
+        """Return the table of the samples at `rows` (int [n]), in that order."""
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
         counts = self.counts.take(chosen) if mapped else self.counts[chosen]
@@ -212,12 +197,7 @@ class FeatureTable:
         return replace(self, feature_ids=ids, counts=counts)
 
     def sum_features(self, kept: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
-        """Return the table of the features `kept` (int [f]), each with the reads of several.
-
-        Args:
-            kept: positions of the features whose ids remain, ascending.
-            column_F: position in `kept` of the feature that gets the reads of each feature.
-        """
+        """Return the table of the features `kept` (int [f]), each with the reads of several."""
         counts: Any = self.counts
         if isinstance(counts, MappedCounts):
             counts = replace(counts, column_F=column_F, asvs=len(kept))
@@ -247,11 +227,7 @@ def read_table(
 def table_of(
     values: csr_array, sample_ids: Sequence[str], feature_ids: Sequence[str]
 ) -> FeatureTable:
-    """Check counts [N, F] in memory, as `read_table` those of a file; they are converted in place.
-
-    Raises:
-        DataError: ids occur twice, values are not counts of reads, or a sample has no reads.
-    """
+    """Check counts [N, F] in memory as `read_table` does; they are converted in place."""
     try:
         check_names(sample_ids, feature_ids)
         counts, quantity = as_abundances(values, sample_ids, "reads")

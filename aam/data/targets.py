@@ -61,17 +61,11 @@ _FEW_NUMBERS = 20
 
 @dataclass(frozen=True)
 class LabelledSamples:
-    """Samples with their labels.
+    """Samples with their labels."""
 
-    Attributes:
-        rows: int64 [n], ascending positions in the sample ids.
-        values: float64 [n], numbers, ranks of ordered categories, or codes of `classes`.
-        classes: names; empty for numbers and ranks.
-    """
-
-    rows: NDArray[np.int64]
-    values: F64
-    classes: tuple[str, ...] = ()
+    rows: NDArray[np.int64]  # int64 [n], ascending positions in the sample ids
+    values: F64  # float64 [n], numbers, ranks of ordered categories, or codes of `classes`
+    classes: tuple[str, ...] = ()  # names; empty for numbers and ranks
 
 
 def has_classes(metadata: Metadata, column: str) -> bool:
@@ -162,10 +156,7 @@ def label_samples(
     min_classes: int = 2,
     of_model: str = "",
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why.
-
-    `of_model` is the remedy for a column of another kind than the target of a model.
-    """
+    """Find the samples with a value in `column`; print how many are left out, and why."""
     names = [normalized(level) for level in levels]
     order = f"{'the model has' if of_model else '--ordinal'} {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
@@ -364,20 +355,15 @@ def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | No
 
 @dataclass(frozen=True)
 class TransformFunctions:
-    """Functions of a transform `(forward(value) - shift) / scale`.
+    """Functions of a transform `(forward(value) - shift) / scale`."""
 
-    Attributes:
-        fit: maps the forward values of the training samples [N] to (shift, scale).
-        forward, inverse: elementwise functions [N] -> [N], inverse to each other.
-        slope: elementwise derivative of `inverse`.
-        above: exclusive lower bound of the values that `forward` accepts.
-    """
-
+    # maps the forward values of the training samples [N] to (shift, scale)
     fit: Callable[[F64], tuple[float, float]]
+    # forward, inverse: elementwise functions [N] -> [N], inverse to each other
     forward: Callable[[F64], F64] = np.asarray
     inverse: Callable[[F64], F64] = np.asarray
-    slope: Callable[[F64], F64] = np.ones_like
-    above: float = -math.inf
+    slope: Callable[[F64], F64] = np.ones_like  # elementwise derivative of `inverse`
+    above: float = -math.inf  # exclusive lower bound of the values that `forward` accepts
 
 
 def _minmax(values: F64) -> tuple[float, float]:
@@ -486,15 +472,11 @@ def output_range(
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Scale on which estimators predict a target: its transform without fitted parameters.
+    """Scale on which estimators predict a target: its transform without fitted parameters."""
 
-    Attributes:
-        transform: name of the transform of a numeric target; "none" for class probabilities.
-        range: range of the predictions of a numeric target, in its units.
-    """
-
+    # name of the transform of a numeric target; "none" for class probabilities
     transform: TransformName = "none"
-    range: OutputRange = UNLIMITED
+    range: OutputRange = UNLIMITED  # range of the predictions of a numeric target, in its units
 
     def forward(self, values: F64) -> F64:
         """Transform values from the units of the target."""

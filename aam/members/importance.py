@@ -103,11 +103,7 @@ def stability(ranks_KU: F64) -> Stability:
 
 
 def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
-    """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
-
-    Those that do not exist, of too many samples or equal labels, are left out; for `reads` see
-    `rank_test`.
-    """
+    """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv."""
     relative, tests = samples.samples.relative, {}
     if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
         info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
@@ -140,22 +136,11 @@ def importance_table(
 ) -> pd.DataFrame:
     """Return a row for each ASV that occurs in a study, the most important first.
 
-    Args:
-        loaded: the model.
-        study: samples over which the importance is averaged.
-        taxa: taxon of each ASV by feature id; None without taxonomy.
-        covariates: metadata that the model reads; None if it reads the counts alone.
-        dense_bytes: memory of an array of samples x ASVs of the training study, float32. Of more
-            samples than have room the measures of the members are means over a random part.
-
     Returns:
         Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
         1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV), q_associated,
         q_conditional and, of several folds, stability, rank_fold_1 and so on;
         `docs/importance.md` defines the measures.
-
-    Raises:
-        DataError: no ASV occurs in the training study, or no ASV has a taxon.
     """
     samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
@@ -296,9 +281,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
     An effect is the change of the prediction for one standard deviation of the feature of each ASV
     of the taxon. Of taxa with the same ASVs, such as a family with one genus, the lowest is listed.
 
-    Args:
-        table: importance of ASVs with the column `taxon`, ranks separated by semicolons.
-
     Returns:
         Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
         rank within the level; by level, the most important first.
@@ -347,19 +329,7 @@ def agreement_table(
     folds: Folds,
     reads: Rows | None,
 ) -> pd.DataFrame | None:
-    """Return a row for each ASV and taxon that is tested in at least two studies.
-
-    Args:
-        importance: result of `importance_table` of the same study.
-        abundances: relative abundances, [N, F].
-        feature_ids: F names.
-        folds: labels, studies and their names.
-        reads: see `q_values`.
-
-    Returns:
-        Columns of associations.tsv, see `docs/importance.md`: ASVs before taxa, the least p first.
-        None where the labels cannot be tested.
-    """
+    """Return a row for each ASV and taxon that is tested in at least two studies."""
     tables = []
     column = {name: number for number, name in enumerate(feature_ids)}
     columns = [column[name] for name in importance["feature-id"]]

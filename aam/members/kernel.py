@@ -656,10 +656,7 @@ def approximation(samples: int, landmarks: int) -> str:
 
 
 def label_free_kernel(inputs: KernelInputs) -> F32:
-    """Return the linear kernel of all samples, [N, N], that no label chooses.
-
-    Clades and covariates have 0.3 of the variance each.
-    """
+    """Return the linear kernel of all samples, [N, N], that no label chooses."""
     rows = np.arange(len(inputs.norms_N))
     gram, *terms = _grams(inputs, rows, fit_encoder(inputs.covariates))
     for term in terms:

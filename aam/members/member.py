@@ -191,10 +191,7 @@ class FittedModel(Protocol[Reads]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects | None:
-        """Divide predictions among ASVs and metadata columns; None of a model that cannot.
-
-        `inputs` are those of `explained.joint`.
-        """
+        """Divide predictions among ASVs and metadata columns; None of a model that cannot."""
         return None
 
     def of_fold(self, fold: int) -> FittedModel[Reads]:
@@ -323,16 +320,7 @@ class Member(Protocol):
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True
     ) -> CrossValidated | None:
-        """Fit a model for each split and predict its held-out samples.
-
-        Args:
-            samples: N samples.
-            folds: their labels and splits.
-            final: also make the model for new samples.
-
-        Returns:
-            None on ranks other than the first, of a member that several ranks train.
-        """
+        """Fit a model for each split and predict its held-out samples."""
         ...
 
 
@@ -403,11 +391,7 @@ class Estimator(Reader[T]):
         inputs_of: str = "",
         weighed: bool = False,
     ) -> CrossValidated:
-        """Fit a model for each split and predict its held-out samples, see `Member`.
-
-        `inputs_of` names the samples in the progress bar where they are not whole; `weighed`
-        requests the predictions that weigh the member in an ensemble, see `left_out`.
-        """
+        """Fit a model for each split and predict its held-out samples, see `Member`."""
         began = time.process_time()
         inputs = samples.inputs(self)
         labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))

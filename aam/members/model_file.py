@@ -174,19 +174,7 @@ class PretrainedModel:
 
 
 def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
-    """Read and validate a model, and restore its members on a device.
-
-    Args:
-        path: run folder, its folder `model`, or a copy of that.
-        device: device of a network; other members compute on the CPU.
-
-    Returns:
-        The model with its members; `trained` refuses one that was only pretrained.
-
-    Raises:
-        MissingInput, DataError: see `model_folder.read`.
-        DataError: it is damaged or edited, or has a member that this version does not have.
-    """
+    """Read and validate a model, and restore its members on a device."""
     folder = model_folder.read(path)
     try:
         # Before the states are parsed: a member of a later version is no damage of the file.

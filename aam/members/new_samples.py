@@ -121,16 +121,7 @@ class TrainingSummary:
         rarefy_depth: int,
         refitted: bool,
     ) -> TrainingSummary:
-        """Summarize the training samples of the final members.
-
-        Args:
-            study, relations, splits, groups_N: samples of the training, their ASVs and groups.
-            subjects: value of --group-column of each sample; None without groups.
-            seed, rarefy_depth: see `SummaryNumbers`.
-            refitted: a member is fitted to the samples of all splits; otherwise models of the
-                splits are averaged, and a sample that trained none of them may have chosen an
-                epoch.
-        """
+        """Summarize the training samples of the final members."""
         parts = [split.rows for split in splits]
         train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
         checked = np.unique(np.concatenate([split.validation for split in splits]))
@@ -212,10 +203,7 @@ class TrainingSummary:
         return cls(plain, landmarks=landmarks, others=others, **ranges, **of_samples)
 
     def abundances(self, tokens_TL: Tokens, length: int | None) -> tuple[Abundances, Rows]:
-        """Return the abundances of the samples whose reads are stored, and their places.
-
-        `tokens_TL` are the sequences of the training study, which are cut to `length`.
-        """
+        """Return the abundances of the samples whose reads are stored, and their places."""
         trained = len(self.train_N)
         drawn = _draw(np.arange(trained), self.plain.seed)
         weights, places = self.landmarks.weights, drawn
@@ -253,10 +241,7 @@ def _is_chance(far: int, samples: int, trained: int) -> bool:
 def _neighbour_distances(
     landmarks: Landmarks, inputs: KernelInputs, without_NR: npt.NDArray[np.bool_] | bool = False
 ) -> F64:
-    """Return the mean distance of samples from their `NEIGHBOURS` nearest landmarks, [N].
-
-    Pairs that are marked in `without_NR` are left out.
-    """
+    """Return the mean distance of samples from their `NEIGHBOURS` nearest landmarks, [N]."""
     squared_NR = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
     distances_NR = np.where(without_NR, np.inf, np.sqrt(squared_NR))
     nearest = min(NEIGHBOURS, distances_NR.shape[1])
@@ -313,10 +298,7 @@ class KnownAsvs:
 def find_known_asvs(
     summary: TrainingSummary, tokens_TL: Tokens, study: Study, required: bool
 ) -> KnownAsvs:
-    """Find the ASVs of a table that occur in training samples.
-
-    `tokens_TL` are the sequences of the training study, not all of which are in these samples.
-    """
+    """Find the ASVs of a table that occur in training samples."""
     here, there = _median_length(study.tokens_FL), summary.plain.length
     notes: list[Note] = []
     common = None
@@ -378,11 +360,7 @@ class Comparison:
 def compare(
     summary: TrainingSummary, tokens_TL: Tokens, study: Study, known: KnownAsvs, distances_N: F64
 ) -> Comparison:
-    """Compare the samples of a study with the training data of a model.
-
-    `tokens_TL` are the sequences of the training study, `distances_N` those of
-    `TrainingSummary.distances`: above 1 a sample is unlike training.
-    """
+    """Compare the samples of a study with the training data of a model."""
     samples, notes = len(study.table.sample_ids), list[Note]()
     weights_F = known.known_F.astype(np.float64)
     known_N = np.concatenate([block @ weights_F for block in _blocks(study, np.arange(samples))])
@@ -471,14 +449,7 @@ def trained_subjects(
     names: Sequence[str],
     values: GroupValues,
 ) -> npt.NDArray[np.bool_]:
-    """Return which samples are of subjects that trained a model, bool [N].
-
-    Args:
-        training, tokens_TL: the training samples of the model, and the sequences of their ASVs.
-        study: N samples.
-        names: subject of each sample; "" where it is missing.
-        values: whether subjects of equal names are the same.
-    """
+    """Return which samples are of subjects that trained a model, bool [N]."""
     hashes_N = hash_ids(names)
     if training.subjects_N is None:
         warn(

@@ -68,12 +68,7 @@ ALONE = RankShare()
 
 @contextmanager
 def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]:
-    """Join the other ranks, if a launcher has started any, until the block ends.
-
-    Raises:
-        UsageError: variables of the environment contradict each other.
-        RankFailure: another rank has failed.
-    """
+    """Join the other ranks, if a launcher has started any, until the block ends."""
     if read_environment(os.environ).world_size == 1:
         yield ALONE
         return
@@ -84,13 +79,7 @@ def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]
 def require_finite(
     what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
 ) -> None:
-    """Refuse NaN and infinite values, which a table would show as empty cells.
-
-    Args:
-        what: name of the values in the message, such as "predictions".
-        sample_ids: B names.
-        values_BC: values of the samples.
-    """
+    """Refuse NaN and infinite values, which a table would show as empty cells."""
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())
@@ -111,13 +100,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def write_embeddings(
     path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
 ) -> None:
-    """Write the table sample-id, e0, e1, ... of the samples, in their order.
-
-    Args:
-        path: file, written atomically.
-        sample_ids: N names.
-        blocks: float32 [n, D] of consecutive samples, N rows together.
-    """
+    """Write the table sample-id, e0, e1, ... of the samples, in their order."""
     ids = iter(sample_ids)
     with (
         atomic_write(path) as temporary,

@@ -58,13 +58,7 @@ def held_out_table(
     members: Mapping[str, F64] = MappingProxyType({}),
     half_widths_M: F64 | None = None,
 ) -> pd.DataFrame:
-    """Build the table of held-out predictions: fold, study, actual, and `prediction_columns`.
-
-    Args:
-        sample_ids: names of all N samples.
-        folds: labels, and the held-out samples of the table.
-        predictions_MC, members, half_widths_M: see `Combined`.
-    """
+    """Build the table of held-out predictions: fold, study, actual, and `prediction_columns`."""
     labels = folds.labels
     content: dict[str, object] = {
         ID_HEADER: [sample_ids[row] for row in folds.rows_M],
@@ -103,11 +97,7 @@ def prediction_columns(
     half_widths_N: F64 | None,
     outputs: OutputRange,
 ) -> dict[str, object]:
-    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member.
-
-    Predictions are numbers, probabilities of classes, or ranks followed by those of levels. There
-    are no intervals where a half width is infinite.
-    """
+    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member."""
 
     def of(prefix: str, found_NC: F64) -> dict[str, object]:
         if not (names := classes or levels):
@@ -131,14 +121,7 @@ def prediction_columns(
 
 
 def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "") -> F64:
-    """Return the predictions [N, C] in the columns that `prediction_columns` makes.
-
-    Args:
-        table: predictions of a model.
-        facts: of the model.
-        member: name of a member, whose predicted ranks get probabilities of the levels; "" for the
-            ensemble.
-    """
+    """Return the predictions [N, C] in the columns that `prediction_columns` makes."""
     prefix = f"{member}_" if member else ""
     if facts.classes:
         names = [f"{prefix}p_{name}" for name in facts.classes]
@@ -206,21 +189,10 @@ def predict_study(
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Args:
-        loaded: the model, with its members on a device.
-        study: the samples.
-        options: metadata, batch size and number of passes of `aam predict`.
-        share: samples that this process predicts; all ranks return the whole table.
-        taxa, first: see `explain`.
-
     Returns:
         A row for each sample with sample-id, the prediction of the ensemble, its interval or class
         probabilities, and the predictions of each member; the comparison of the samples with the
         training data, whose columns are in the same table; and with --explain the explanations.
-
-    Raises:
-        DataError: no ASV occurs in the training data, or a metadata column is missing.
-        NotFinite: a prediction is NaN or infinite.
     """
     facts = loaded.facts
     # Of the whole study, before it is divided among ranks: all refuse it, or none.
@@ -276,10 +248,7 @@ def _predict_block(
     applied: Mapping[str, MemberPrediction],
     settings: InferenceSettings,
 ) -> tuple[F64, dict[str, MemberPrediction], F64]:
-    """Predict some samples by the ensemble and each member; return also their distances.
-
-    `applied` has the predictions of the networks.
-    """
+    """Predict some samples by the ensemble and each member; return also their distances."""
     facts, relations = loaded.facts, loaded.relations
     present = samples.present[0]
     compared = loaded.training.read(present, relations)

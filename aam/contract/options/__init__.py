@@ -102,49 +102,32 @@ def group(*, only_for: str) -> Any:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """Option of a command.
+    """Option of a command."""
 
-    Attributes:
-        flag: its flag, such as `--output-dir`.
-        field: its field in the options class.
-        type: annotation of the field.
-        help: text for the help page.
-        required: it has no default.
-        group: first line of the docstring of its group, the heading in help pages.
-        role: `output` for a path that is written, which is declared; `input` for other paths.
-        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
-        takes: range of a number, or of each number of a tuple.
-        metavar: name of its value in help pages; by default it follows from the type.
-        alone: value of the flag if no value follows it.
-        first: the flag can be omitted if its value is the first argument.
-        repeated: the flag is given once for each item of a tuple.
-        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
-            but must have the same content.
-        needs: conditions without which a command line is refused.
-        excludes: conditions with which it is refused.
-        only_with: conditions without which the option has no effect, which is a warning.
-        only_for: member of `aam train` that alone reads the option; see `group`.
-    """
-
-    flag: str
-    field: str
-    type: Any
-    help: str
-    required: bool = False
+    flag: str  # its flag, such as `--output-dir`
+    field: str  # its field in the options class
+    type: Any  # annotation of the field
+    help: str  # text for the help page
+    required: bool = False  # it has no default
     default: Any = None
-    group: str = ""
+    group: str = ""  # first line of the docstring of its group, the heading in help pages
+    # `output` for a path that is written, which is declared; `input` for other paths
     role: Role = "value"
+    # `--help` shows it; `--help-all` shows all options. Required ones are always shown.
     basic: bool = False
-    takes: Range | None = None
-    metavar: str = ""
-    alone: str | None = None
-    first: bool = False
-    repeated: bool = False
+    takes: Range | None = None  # range of a number, or of each number of a tuple
+    metavar: str = ""  # name of its value in help pages; by default it follows from the type
+    alone: str | None = None  # value of the flag if no value follows it
+    first: bool = False  # the flag can be omitted if its value is the first argument
+    repeated: bool = False  # the flag is given once for each item of a tuple
+    # a resumed run may have another value; the files of an `input` may be elsewhere but must have
+    # the same content
     resumable: bool = False
-    needs: Conditions = ()
-    excludes: Conditions = ()
+    needs: Conditions = ()  # conditions without which a command line is refused
+    excludes: Conditions = ()  # conditions with which it is refused
+    # conditions without which the option has no effect, which is a warning
     only_with: Conditions = ()
-    only_for: str = ""
+    only_for: str = ""  # member of `aam train` that alone reads the option; see `group`
 
     @property
     def choices(self) -> list[Any]:

@@ -237,11 +237,7 @@ def parse_known(
 
 
 def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]:
-    """Return a sentence for each option of one value that a command line gives more than once.
-
-    Raises:
-        UsageError: the option is a file of a study, of which all but the last would be lost.
-    """
+    """Return a sentence for each option of one value that a command line gives more than once."""
     flags = [with_dashes(word).partition("=")[0] for word in before_program(argv)]
     sentences = []
     for spec in options:
@@ -267,19 +263,7 @@ def parse_options(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command.
-
-    Args:
-        options: options of the command.
-        argv: arguments after the command.
-        command: its name, for messages.
-        program: name of the program, for messages.
-        others: flags besides those of the command, which a message may propose.
-        incomplete: whether required options may be absent.
-
-    Raises:
-        UsageError: an argument is wrong, or a required option is absent.
-    """
+    """Return flag -> value of the options that a command line gives to a command."""
     known = {spec.flag: spec for spec in options}
     given, rest = parse_known(known.values(), argv)
     unknown = next((argument for argument in rest if names_an_option(argument)), None)
@@ -367,9 +351,6 @@ def parse_command(
     """Return flag -> value of the options that a command line gives to a command of `aam`.
 
     --config is replaced by the options in its file.
-
-    Raises:
-        AamError: as `parse_options`; the file is wrong, or the options contradict each other.
     """
     options = options_of(command)
     given = parse_options(
@@ -460,12 +441,7 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
 
 
 def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
-    """Return the value that a file gives to an option, as flag -> value.
-
-    Raises:
-        UsageError: it does not suit the option.
-        ConfigurationError: it is a date, a mapping or true where there is no switch.
-    """
+    """Return the value that a file gives to an option, as flag -> value."""
     value = entry.value
     if value is None and type(None) in alternatives(spec.type):
         return {spec.flag: None}
@@ -495,18 +471,13 @@ def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """A command of `aam`, of one or two words, and its options that are given, flag -> value.
-
-    Attributes:
-        command: its name.
-        given: the values; also those of the wrapped command.
-        wrapped: the command that it wraps, "" without one.
-        program: the arguments of another program that it wraps.
-    """
+    """A command of `aam`, of one or two words, and its options that are given, flag -> value."""
 
     command: str
+    # the values; also those of the wrapped command
     given: Mapping[str, Any] = field(default_factory=dict)
-    wrapped: str = field(default="", kw_only=True)
+    wrapped: str = field(default="", kw_only=True)  # the command that it wraps, "" without one
+    # the arguments of another program that it wraps
     program: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
@@ -546,10 +517,7 @@ class ParsedCommand:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether one process starts those of all GPUs of its node, as its class declares.
-
-        Of a job of several nodes it is a rank for each GPU.
-        """
+        """Whether one process starts those of all GPUs of its node, as its class declares."""
         return bool(getattr(find(self.command), "starts_ranks", False))
 
     def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
@@ -581,16 +549,7 @@ class ParsedCommand:
 def split_command(
     argv: Sequence[str], more: Iterable[str] = (), program: str = "aam"
 ) -> tuple[str, list[str]]:
-    """Split a command line into the name of its command, of one or two words, and the rest.
-
-    Args:
-        argv: the command and its options.
-        more: commands besides those of `aam`.
-        program: name of the program, for messages.
-
-    Raises:
-        UsageError: there is no such command.
-    """
+    """Split a command line into the name of its command, of one or two words, and the rest."""
     known = (*names(), *more)
     if not argv:
         raise UsageError("No command is named", f"`{program}`", f"see `{program} --help`")

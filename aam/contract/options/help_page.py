@@ -29,14 +29,7 @@ def overview(
     *,
     everything: bool,
 ) -> str:
-    """Return the first help page: a line for each everyday command, the names of the others.
-
-    Args:
-        program: `aam` or `aam-launch`.
-        own: groups of commands that this program alone has, whose lines are always shown.
-        more: groups of further commands.
-        everything: whether to show a line for every command.
-    """
+    """Return the first help page: a line for each everyday command, the names of the others."""
     described = [group for group in COMMANDS if everything or group == EVERYDAY]
     classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
     groups: dict[str, Mapping[str, type | None]] = {
@@ -70,16 +63,7 @@ def page(
     *,
     everything: bool,
 ) -> str:
-    """Return the help page of a command: usage, summary, options in sections, examples.
-
-    Args:
-        program: words before the command, such as `aam` or `aam-launch`.
-        command: its name.
-        options_class: class of its options, whose docstring has the summary and the examples.
-        options: options of the command.
-        more: title and options of further sections.
-        everything: whether to show the options that are not basic, too.
-    """
+    """Return the help page of a command: usage, summary, options in sections, examples."""
     usage = f"{program} {command}"
     required = [spec for spec in options if spec.required]
     members = hasattr(options_class, "chosen_members")

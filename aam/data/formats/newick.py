@@ -30,21 +30,14 @@ _BRACKET = re.compile(rb"[\[\]]")
 
 @dataclass(frozen=True)
 class NewickTree:
-    """A rooted tree of n nodes in postorder: children before parents, the root last.
+    """A rooted tree of n nodes in postorder: children before parents, the root last."""
 
-    Attributes:
-        parents: int64 [n], index of the parent; -1 for the root.
-        starts: int64 [n], the nodes `starts[i]` to `i` are the subtree of node i.
-        lengths: float64 [n], length of the branch above each node; NaN where the text has none.
-        tips: int64 [t], the nodes without children, in the order of the text.
-        names: names of the tips, "" where the text has none.
-    """
-
-    parents: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    parents: NDArray[np.int64]  # int64 [n], index of the parent; -1 for the root
+    starts: NDArray[np.int64]  # int64 [n], the nodes `starts[i]` to `i` are the subtree of node i
+    # float64 [n], length of the branch above each node; NaN where the text has none
     lengths: NDArray[np.float64]
-    tips: NDArray[np.int64]
-    names: list[str]
+    tips: NDArray[np.int64]  # int64 [t], the nodes without children, in the order of the text
+    names: list[str]  # names of the tips, "" where the text has none
 
 
 def parse(text: bytes, source: str) -> NewickTree:

@@ -92,19 +92,14 @@ _BAD_CONTENT = (
 
 @dataclass(frozen=True)
 class TableBlocks:
-    """A table that is read block by block; `blocks` may be called more than once.
+    """A table that is read block by block; `blocks` may be called more than once."""
 
-    Attributes:
-        sample_ids: N names.
-        feature_ids: F names.
-        blocks: yields all samples in order, [n, F] at a time: float64 values of the file, each
-            feature at most once in a sample.
-        quantity: what the values are by the type of an artifact; "reads" of any other file.
-    """
-
-    sample_ids: Sequence[str]
-    feature_ids: Sequence[str]
+    sample_ids: Sequence[str]  # N names
+    feature_ids: Sequence[str]  # F names
+    # yields all samples in order, [n, F] at a time: float64 values of the file, each feature at
+    # most once in a sample
     blocks: Callable[[], Iterator[csr_array]]
+    # what the values are by the type of an artifact; "reads" of any other file
     quantity: Quantity = "reads"
 
 
@@ -190,12 +185,7 @@ def path_named(path: Path) -> Iterator[None]:
 
 
 def check_ids(ids: Sequence[str], what: str) -> None:
-    """Refuse duplicated and empty ids of samples or features.
-
-    Args:
-        ids: all ids of the table along one axis.
-        what: name of what has the ids, "sample" or "feature", for the message.
-    """
+    """Refuse duplicated and empty ids of samples or features."""
     if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
