@@ -21,7 +21,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.groups import CovariateOptions
 from aam.contract.records import AboveZero
 from aam.data.formats.text import number_remedy
-from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, warn_of_codes
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, warn_of_codes
 
 UNKNOWN = 0
 """Code of a category that is missing or unknown."""
@@ -160,8 +160,8 @@ def read_covariates(
     column_of_flag: Mapping[str, str | None],
 ) -> Covariates | None:
     """Read the covariates of a study; None without any."""
-    categorical = listed_columns(options.categorical_columns, metadata)
-    numeric = listed_columns(options.numeric_columns, metadata)
+    categorical = metadata.listed(options.categorical_columns)
+    numeric = metadata.listed(options.numeric_columns)
     columns = (*categorical, *numeric)
     if not columns:
         return None

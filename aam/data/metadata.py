@@ -146,6 +146,46 @@ class Metadata:
             id_remedy(sample_ids, self.ids, otherwise),
         )
 
+    def listed(self, given: Sequence[str]) -> tuple[str, ...]:
+        """Split `a,b` into columns, unless a column has that name; they need not exist."""
+        parts = [[text] if text in self.columns else text.split(",") for text in given]
+        return tuple(name.strip() for names in parts for name in names if name.strip())
+
+    def groups(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
+        """Return the group of each sample [N]: its value in `column`, such as a subject."""
+        values = self.values(column, sample_ids).tolist()
+        missing = values.count("")
+        if missing == len(values):
+            raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
+        if missing:
+            warn(
+                f"Samples without a '{column}': {missing} of {len(values)}, each is its own group."
+            )
+        pairs = zip(values, sample_ids, strict=True)
+        return np.array(
+            [group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_
+        )
+
+    def rows_where(self, condition: str | None, sample_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the positions of the samples whose metadata meet a condition, ascending."""
+        if condition is None:
+            return np.arange(len(sample_ids))
+        met = np.ones(len(sample_ids), dtype=np.bool_)
+        for comparison in parse_condition(condition):
+            left, met = met, met & comparison.meets(self, sample_ids)
+            if met.any():
+                continue
+            values = set(self.values(comparison.column, sample_ids)[left].tolist()) - {""}
+            raise DataError(
+                "No sample meets the condition",
+                f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
+                f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
+                "change the condition",
+            )
+        rows = np.flatnonzero(met)
+        info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
+        return rows
+
 
 def read_metadata(path: Path) -> Metadata:
     """Read a metadata TSV, gzipped or not, or the metadata that a store holds."""
@@ -279,24 +319,6 @@ def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> Non
         )
 
 
-def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
-    """Split `a,b` into columns, unless a column has that name; they need not exist."""
-    parts = [[text] if text in metadata.columns else text.split(",") for text in given]
-    return tuple(name.strip() for names in parts for name in names if name.strip())
-
-
-def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-    """Return the group of each sample [N]: its value in `column`, such as a subject."""
-    values = metadata.values(column, sample_ids).tolist()
-    missing = values.count("")
-    if missing == len(values):
-        raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
-    if missing:
-        warn(f"Samples without a '{column}': {missing} of {len(values)}, each is its own group.")
-    pairs = zip(values, sample_ids, strict=True)
-    return np.array([group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_)
-
-
 def is_missing(text: str) -> bool:
     """Return whether a cell is a missing value.
 
@@ -419,29 +441,6 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
             )
         comparisons.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
     return tuple(comparisons)
-
-
-def rows_where(
-    condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
-) -> NDArray[np.int64]:
-    """Return the positions of the samples whose metadata meet a condition, ascending."""
-    if condition is None:
-        return np.arange(len(sample_ids))
-    met = np.ones(len(sample_ids), dtype=np.bool_)
-    for comparison in parse_condition(condition):
-        left, met = met, met & comparison.meets(metadata, sample_ids)
-        if met.any():
-            continue
-        values = set(metadata.values(comparison.column, sample_ids)[left].tolist()) - {""}
-        raise DataError(
-            "No sample meets the condition",
-            f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
-            f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
-            "change the condition",
-        )
-    rows = np.flatnonzero(met)
-    info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
-    return rows
 
 
 def _unquoted(text: str) -> str:

@@ -31,7 +31,6 @@ from aam.data.metadata import (
     as_numbers,
     is_missing,
     normalized,
-    rows_where,
     warn_of_codes,
 )
 
@@ -106,7 +105,7 @@ def read_labels(
     target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
 ) -> LabelledSamples:
     """Read the label of each sample; leave out samples without one or outside --where."""
-    inside = rows_where(target.where, metadata, sample_ids)
+    inside = metadata.rows_where(target.where, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
     _hint_at_order(column, labelled.classes)

@@ -18,7 +18,7 @@ from aam.console import info, warn
 from aam.contract.errors import first_few
 from aam.contract.options.groups import GroupValues
 from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined, same_names
-from aam.data.metadata import Metadata, groups
+from aam.data.metadata import Metadata
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def find_subjects(
     names, links = list(sample_ids), none
     if column is not None:
         assert metadata is not None, "--group-column needs --metadata"
-        names = groups(metadata, column, sample_ids).tolist()
+        names = metadata.groups(column, sample_ids).tolist()
         if studies is not None:
             links = _equal_groups(column, values, names, studies, abundances)
             studies_of = Counter(name for name, _ in set(zip(names, studies, strict=True)))

@@ -25,7 +25,7 @@ from aam.contract.options.groups import GroupValues
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.identity import Abundances, alike_pairs, equal_pairs, same_names
-from aam.data.metadata import read_metadata, rows_where
+from aam.data.metadata import read_metadata
 from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
 from aam.data.table import rarefy
@@ -265,7 +265,7 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
             "of this table; --metadata restricts it to such samples."
         )
         return study
-    rows = rows_where(condition, read_metadata(metadata), study.table.sample_ids)
+    rows = read_metadata(metadata).rows_where(condition, study.table.sample_ids)
     return study.take_samples(rows)
 
 
