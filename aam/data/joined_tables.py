@@ -24,7 +24,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
-from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined
+from aam.data.identity import Abundances, joined
 from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
@@ -312,7 +312,7 @@ def _compare_reads(
     study_N = np.repeat(np.arange(len(studies)), [len(names) for names in ids_KN])
     # The columns are the sequences.
     abundances = Abundances.from_counts(sparse.vstack(counts_K, format="csr"), np.arange(asvs))
-    sample_N = joined(len(ids), equal_pairs(abundances))
+    sample_N = joined(len(ids), abundances.equal_pairs())
     first_S = np.full(sample_N.max(initial=-1) + 1, len(studies))
     np.minimum.at(first_S, sample_N, study_N)
     kept_N = study_N == first_S[sample_N]
@@ -324,7 +324,7 @@ def _compare_reads(
             f"{first_few(ids[row] for row in copies.tolist())}; {ids[copies[0]]} has those of "
             f"{first} of '{studies[first_S[sample_N[copies[0]]]]}'."
         )
-    alike = alike_pairs(abundances)
+    alike = abundances.alike_pairs()
     alike = alike[study_N[alike[:, 0]] != study_N[alike[:, 1]]]
     if len(alike := alike[kept_N[alike].all(axis=1)]):
         shown = first_few(" and ".join(ids[row] for row in pair) for pair in alike.tolist())

@@ -24,7 +24,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import GroupValues
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
-from aam.data.identity import Abundances, alike_pairs, equal_pairs, same_names
+from aam.data.identity import Abundances
 from aam.data.metadata import read_metadata
 from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
@@ -372,7 +372,7 @@ def compare(
     # A sample of equal reads is a training sample, whatever its id.
     stored, places = summary.abundances(tokens_TL, known.length)
     here_N = Abundances.of(study, known.length)
-    pairs = equal_pairs(stored, here_N)
+    pairs = stored.equal_pairs(here_N)
     trains = places[pairs[:, 0]] < len(summary.train_N)
     renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
     trained_N[pairs[trains, 1]] = True
@@ -391,7 +391,7 @@ def compare(
             "accuracy. predictions.tsv of the run has predictions of held-out samples."
         )
         notes.append((overlap, True))
-    alike = np.setdiff1d(alike_pairs(stored, here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
+    alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
     if len(alike):
         ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
         text = (
@@ -464,7 +464,7 @@ def trained_subjects(
         stored, places = training.abundances(tokens_TL, length)
         here = Abundances.of(study, length)
         both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
-        values = "same" if same_names(stored, here, both) else "distinct"
+        values = "same" if stored.same_names(here, both) else "distinct"
     return same_N & (values == "same")
 
 
