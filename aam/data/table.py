@@ -19,13 +19,7 @@ from scipy.sparse import csr_array, vstack
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
-from aam.data.formats.tables import (
-    Quantity,
-    as_abundances,
-    check_names,
-    open_blocks,
-    path_named,
-)
+from aam.data.formats.tables import Quantity, as_abundances, check_names, open_blocks, path_named
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000

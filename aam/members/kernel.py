@@ -38,13 +38,7 @@ from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
 from aam.members.explanations import by_column
-from aam.members.kernel_ridge import (
-    fit_logistic,
-    fit_ridge,
-    huber_weights,
-    probabilities,
-    product,
-)
+from aam.members.kernel_ridge import fit_logistic, fit_ridge, huber_weights, probabilities, product
 from aam.members.member import (
     Estimator,
     ExplainedSamples,

@@ -13,13 +13,7 @@ import pandas as pd
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.groups import (
-    KERNEL,
-    DeviceOptions,
-    RankOptions,
-    TableOptions,
-    networks,
-)
+from aam.contract.options.groups import KERNEL, DeviceOptions, RankOptions, TableOptions, networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names

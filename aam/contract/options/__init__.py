@@ -55,22 +55,10 @@ class Range:
 
 
 ONE_OR_MORE = Range("1 or more", 1)
-TWO_OR_MORE = Range("2 or more", 2)
 ZERO_OR_MORE = Range("0 or more", 0)
-ABOVE_ZERO = Range("more than 0", 0, open_below=True)
-UP_TO_ONE = Range("0 to 1", 0, 1)
 BELOW_ONE = Range("0 to below 1", 0, 1, open_above=True)
-INSIDE_ONE = Range("more than 0 and less than 1", 0, 1, open_below=True, open_above=True)
-PARTITIONS = Range("1 to 1000", 1, 1000)
-RATES = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
 WEIGHTS = Range("0 to 1000000", 0, 1e6)
-WIDTHS = Range("1 to 65536", 1, 65_536)
-LAYERS = Range("1 to 1000", 1, 1000)
-FEATURES = Range("0 to 65536", 0, 65_536)
-PROCESSES = Range("0 to 1024", 0, 1024)
 GIBIBYTES = Range("more than 0, at most 1048576", 0, 2**20, open_below=True)
-SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
-SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
 
 
 def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
