@@ -88,11 +88,6 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def user_cache() -> Path:
-    """Return the folder of aam in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aam"
-
-
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Refuse an output path that cannot be written, or that exists without `overwrite`."""
     _require_output(path)

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
-from aam.data.formats.npy import write_npy
 from aam.data.formats.text import check_unquoted, decoded, floats, lines_of, read_text
+from aam.data.store import write_npy
 from aam.memory import check_memory, memory_budget
 
 ROUNDING = 1e-5
@@ -82,7 +82,7 @@ def read_distances(
         if values.dtype.kind not in "biuf":
             raise ValueError(f"its values are of the type {values.dtype}")
         values = values.astype(np.float32, copy=False)
-    except (*DAMAGE, csv.Error, TypeError, SyntaxError, MemoryError) as error:
+    except (*DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
         evidence = f"'{path}', {reason_of(error)}"
         raise _error("The distance matrix cannot be read", evidence) from error
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:

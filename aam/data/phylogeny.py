@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
-from aam.contract.files import atomic_write, require, user_cache
+from aam.contract.files import atomic_write, require
 from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
 from aam.data.formats.text import check_text
@@ -143,7 +144,8 @@ def _cached(
     digest.update("\0".join(feature_ids).encode())
     if trimmed is not None:
         digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
-    return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return user_cache / "aam" / f"phylogeny-{digest.hexdigest()}.npz"
 
 
 def _placed(

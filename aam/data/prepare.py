@@ -24,14 +24,13 @@ from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.version import __version__
-from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
 from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
+from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader, write_npy
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget

@@ -149,6 +149,17 @@ def stored_taxa(path: Path) -> dict[str, str]:
     return {name: taxon for name, taxon in pairs if taxon}
 
 
+def write_npy(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as an .npy file."""
+    # `numpy.save` writes with `ndarray.tofile`, whose OSError has no errno: a quota or a limit of
+    # the file size could not be told from a fault.
+    contiguous = np.ascontiguousarray(array)
+    description = np.lib.format.header_data_from_array_1_0(contiguous)
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, description)
+        stream.write(contiguous.data)
+
+
 def verify(path: Path) -> int:
     """Read every byte and compare the checksums; return the number of files."""
     header = read_header(path)

@@ -31,19 +31,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
 _MAX_METADATA_BYTES = 1 << 20
 
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    OSError,  # gzip and bz2 raise it for damaged streams
-    RuntimeError,
-    ValueError,
-    LookupError,
-    OverflowError,
-)
-"""Exceptions that reading a damaged archive raises."""
+DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError,
+          ValueError, lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""Exceptions that reading damaged content raises."""
 
 
 def is_artifact(path: Path) -> bool:

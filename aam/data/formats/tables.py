@@ -78,17 +78,6 @@ _TOTALS = frozenset({"total", "totals", "sum", "row sum", "rowsum", "grand total
 _TRAILING = "remove the tabs at the ends of the lines"
 _NO_READS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 
-_BAD_CONTENT = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,  # RecursionError is one
-    TypeError,
-    ValueError,
-)
-"""Exceptions that parsing damaged content raises."""
-
 
 @dataclass(frozen=True)
 class TableBlocks:
@@ -299,7 +288,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                 raise ValueError("the matrix and the ids are of different sizes")
         if indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("samples overlap in the matrix")
-    except _BAD_CONTENT as error:
+    except artifact.DAMAGE as error:
         raise _unreadable("BIOM 2.1 (HDF5)", error) from error
     entries = max(1, table.block_bytes // _ENTRY_BYTES)
     largest = max(int(np.diff(indptr).max(initial=0)), min(int(indptr[-1]), 2 * entries))
@@ -323,7 +312,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                         len(features),
                     )
                     low = high
-        except _BAD_CONTENT as error:
+        except artifact.DAMAGE as error:
             raise _unreadable("BIOM 2.1 (HDF5)", error) from error
 
     return TableBlocks(samples, features, blocks)
@@ -371,7 +360,7 @@ def read_json(table: OpenTable) -> TableBlocks:
             raise ValueError(f"{len(matrix)} rows of values, but {len(features)} of ids")
         else:
             values = csr_array(matrix.T)
-    except _BAD_CONTENT as error:
+    except artifact.DAMAGE as error:
         raise _unreadable("BIOM 1 (JSON)", error) from error
     return TableBlocks(samples, features, lambda: iter([values.copy()]))
 
