@@ -169,7 +169,6 @@ def _header(path: Path) -> list[str]:
 
 
 def _is_of_samples(path: Path) -> bool:
-    """Return whether the rows of a TSV are samples, by the name of its first column."""
     first = re.sub(r"[# _-]", "", "".join(_header(path)[:1]).lower())
     return first in ("sampleid", "samplename", "sample", "samples")
 

@@ -192,7 +192,7 @@ class Sourced(Generic[T]):
 def read_yaml_entries(
     path: Path, what: str, known: Iterable[str], remedy: str = ""
 ) -> dict[str, Sourced[Any]]:
-    """Read the top-level mapping of a YAML file, see `yaml_entries`; `what` is its name."""
+    """Read the top-level mapping of a YAML file; `what` is its name."""
     try:
         text = _content(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -320,7 +320,6 @@ def _mismatch(value: Any, expected: Any, place: str) -> Mismatch:
 
 
 def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
-    """List the entries of a list or mapping: key, value and expected type."""
     from msgspec import inspect
 
     origin, kinds = typing.get_origin(expected), typing.get_args(expected)

@@ -204,7 +204,6 @@ def _read(
     metadata: Metadata,
     sample_ids: Sequence[str],
 ) -> Covariates:
-    """Read the columns of a model, and warn about missing values."""
     columns = (*categorical, *numeric)
     if absent := [name for name in columns if name not in metadata.columns]:
         raise DataError(

@@ -206,11 +206,7 @@ def _aligned(one: Abundances, two: Abundances) -> tuple[sparse.csr_array, sparse
 
 
 def _ratio_keys(shares: sparse.csr_array) -> npt.NDArray[np.uint64]:
-    """Return hashes of three ASVs and their two ratios, of the most abundant ASVs of each sample.
-
-    Returns:
-        uint64 [N, K]: K triples of `_LARGEST` ASVs; 0 where a sample has fewer.
-    """
+    """Return hashes of triples of the most abundant ASVs and their ratios, [N, K]; 0 for none."""
     number_N = np.diff(shares.indptr)
     row = np.repeat(np.arange(shares.shape[0]), number_N)
     order = np.lexsort((shares.indices, -shares.data, row))
@@ -238,13 +234,11 @@ def _ratio_keys(shares: sparse.csr_array) -> npt.NDArray[np.uint64]:
 
 
 def _row(shares: sparse.csr_array, row: int) -> tuple[Rows, F64]:
-    """Return the columns and shares of a sample."""
     entries = slice(shares.indptr[row], shares.indptr[row + 1])
     return shares.indices[entries], shares.data[entries].astype(np.float64)
 
 
 def _equal(one: tuple[Rows, F64], two: tuple[Rows, F64]) -> bool:
-    """Return whether two samples have equal reads."""
     (_, share_F), (_, other_F) = one, two
     common, places, others = np.intersect1d(one[0], two[0], True, return_indices=True)
     if not len(common):

@@ -278,7 +278,6 @@ def _sequences(
 def _column(
     inspection: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
 ) -> MetadataColumn:
-    """Summarize a column, and add the findings about it."""
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
     counts, numbers_N = Counter(known), as_numbers(known)

@@ -132,7 +132,6 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
 
 
 def _relabellings(pairs: Sequence[str], file: Path | None) -> Iterator[Relabelling]:
-    """Yield what --relabel and --relabel-file give other names."""
     named = []
     for pair in listed(pairs):
         before, _, new = (part.strip() for part in pair.rpartition("="))
@@ -229,7 +228,6 @@ class StudyColumn:
 
 
 def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
-    """Print which columns the studies have in common, and warn of those that do not agree."""
     names = dict.fromkeys(name for part in parts for name in part.columns if name != STUDY)
     common = [name for name in names if all(name in part.columns for part in parts)]
     partly = [name for name in names if name not in common]
@@ -250,7 +248,6 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
 
 
 def _columns_of(study: str, part: Metadata) -> dict[str, StudyColumn]:
-    """Return the columns of a study that have values."""
     columns = {}
     for name in part.columns:
         if name != STUDY and (known := list(filter(None, part.values(name, part.ids).tolist()))):

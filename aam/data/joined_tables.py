@@ -247,7 +247,7 @@ def _compare_regions(
             for here, other in ((first, second), (second, first)):
                 starts, dnas = starts_K[other], dna_KF[here]
                 unlike = (dna for dna in dnas if dna[:PREFIX_LENGTH] not in starts)
-                turned = sum(_turned(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
+                turned = sum(_reverse_complement(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
                 if turned >= SAME_REGION * len(dnas):
                     warn(
                         f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
@@ -264,8 +264,7 @@ def _compare_regions(
         warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
 
 
-def _turned(dna: str) -> str:
-    """Return the reverse complement."""
+def _reverse_complement(dna: str) -> str:
     return dna.translate(_COMPLEMENT)[::-1]
 
 
@@ -287,7 +286,7 @@ def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence
                 f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
                 f"as a primer, off the start of those of {long}"
             )
-    reversed_F = [_turned(dna) for dna in parts[1]]
+    reversed_F = [_reverse_complement(dna) for dna in parts[1]]
     if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
         return f"those of {second} are read in the other direction: give their reverse complement"
     return "they are of other regions or primers: cut them to a common part, or keep them apart"
@@ -299,11 +298,7 @@ def _compare_reads(
     blocks_K: Sequence[Iterator[csr_array]],
     asvs: int,
 ) -> list[NDArray[np.bool_]]:
-    """Print what the studies have in common.
-
-    Returns:
-        Of each study, which samples to keep: those whose reads no earlier study has, bool [N].
-    """
+    """Print what the studies have in common; return which samples of each to keep, bool [N]."""
     counts_K = [
         sparse.vstack([csr_array((0, asvs), dtype=np.int32), *blocks], format="csr")
         for blocks in blocks_K

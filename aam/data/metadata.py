@@ -302,7 +302,6 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
 
 
 def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> None:
-    """Refuse a column of a type that QIIME 2 does not have, or with other values than its type."""
     kind = stated or "categorical"
     if kind not in ("categorical", "numeric"):
         evidence = f"the column '{name}' is of the type '{kind}'"

@@ -17,11 +17,7 @@ from aam.data.metadata import ID_HEADER
 
 
 def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
-    """Read an embeddings.tsv, such as that of `aam embed`.
-
-    Returns:
-        N unique sample ids; float64 [N, D], one embedding of width D for each sample.
-    """
+    """Read an embeddings.tsv, such as that of `aam embed`: unique sample ids, float64 [N, D]."""
     what, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
     header, rows = read_rows(path, what, (ID_HEADER,))
     expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
@@ -41,9 +37,7 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
     It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
     is chosen so that its largest coordinate is positive: the same input gives the same result.
 
-    Returns:
-        coordinates float64 [N, axes], zero beyond the rank; fraction of the variance that each axis
-        explains, [axes].
+    Coordinates [N, axes] are zero beyond the rank; fractions of the variance are [axes].
     """
     vectors = np.asarray(vectors_ND, dtype=np.float64)
     centred = vectors - vectors.mean(axis=0)
@@ -59,11 +53,7 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
 
 
 def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
-    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples.
-
-    Returns:
-        coordinates float64 [N, axes]; fraction of the positive eigenvalues of each axis, [axes].
-    """
+    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples."""
     squared = -0.5 * np.square(np.asarray(distances_NN, dtype=np.float64))
     means = squared.mean(axis=0)
     values, vectors = np.linalg.eigh(squared - means - means[:, None] + means.mean())

@@ -194,7 +194,6 @@ def _check_size(size: int, budget: int, path: Path) -> None:
 
 
 def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
-    """Root a tree halfway between its two most distant tips."""
     # Here, since scikit-bio takes a CPU-second to import.
     from skbio import TreeNode
     from skbio.tree import TreeError

@@ -169,7 +169,6 @@ class _Arrays:
 
 
 def _sources(options: Prepare) -> dict[str, dict[str, Any]]:
-    """Return name, size and checksum of each input file, by its option."""
     given = {
         "--table": options.table,
         "--sequences": options.sequences,

@@ -272,7 +272,6 @@ def simulate(options: Example) -> SimulatedStudy:
 
 
 def _check_size(options: Example) -> None:
-    """Refuse a study that cannot be simulated, or not in the memory that is available."""
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
     for name, low, high in (
         ("samples", 2, 10_000_000),
@@ -301,7 +300,6 @@ def _check_size(options: Example) -> None:
 
 
 def _niches(tree: SimulatedTree, sites: int, rng: np.random.Generator) -> Niches:
-    """Draw niches, inherited along the tree, and preferences of clades for sites."""
     asvs = len(tree.tips)
     optimum = _uniform(brownian(tree, rng)) * 1.2 - 0.1
     low, high = np.log(NICHE_WIDTH)
@@ -456,7 +454,6 @@ def study_folders(options: Example) -> tuple[Path, ...]:
 
 
 def _paths(options: Example) -> tuple[Path, ...]:
-    """Return the paths of all files, those of each study first."""
     of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
     return (*of_studies, *(options.output_dir / name for name in OF_ALL))
 
@@ -516,7 +513,6 @@ def _taxa(study: SimulatedStudy, names_K: Sequence[Sequence[str]]) -> dict[str, 
 
 
 def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str]) -> dict[str, Any]:
-    """Return what truth.json holds."""
     niches, places, response = study.niches, study.places, study.response
     parameters = asdict(options)
     del parameters["output_dir"], parameters["overwrite"]
@@ -586,7 +582,6 @@ def _metadata_bytes(
     rows: npt.NDArray[np.int64],
     classes: tuple[str, str],
 ) -> bytes:
-    """Return the metadata of the samples at `rows` as QIIME 2 reads it."""
     columns: dict[str, tuple[str, list[str]]] = {
         "ph": ("numeric", [f"{value:.2f}" for value in study.places.ph]),
         "site": ("categorical", [f"site-{number + 1}" for number in study.places.site]),

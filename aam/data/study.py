@@ -194,7 +194,7 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
 
 
 def _map_store(origin: StoreOrigin, whole: bool = False) -> Study:
-    """Memory-map the store and the samples of `origin`, see `open_store`."""
+    """Memory-map the store and the samples of `origin`."""
     table, whole_FL, tree = open_store(origin.path, whole)
     tokens_FL = whole_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:

@@ -109,18 +109,13 @@ class PackedStrings(Sequence[str]):
     """A sequence of strings in one memory-mapped array of bytes in UTF-8.
 
     A tuple of ten million ids would take a gigabyte in each process.
-
-    Args:
-        letters: uint8, all strings one after the other.
-        ends: int64 [n + 1], string i is `letters[ends[i] : ends[i + 1]]`.
-        rows: the strings of this sequence, in order; None for all n.
     """
 
     def __init__(
         self,
-        letters: NDArray[np.uint8],
-        ends: NDArray[np.int64],
-        rows: NDArray[np.int64] | None = None,
+        letters: NDArray[np.uint8],  # all strings one after the other
+        ends: NDArray[np.int64],  # [n + 1], string i is `letters[ends[i] : ends[i + 1]]`
+        rows: NDArray[np.int64] | None = None,  # the strings of this sequence; None for all n
     ) -> None:
         self._letters, self._ends, self._rows = letters, ends, rows
 
@@ -204,11 +199,7 @@ class FeatureTable:
 def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
-    """Read a feature table and check that its values are counts of reads or relative abundances.
-
-    Features without reads are left out, and samples without reads if `drop_empty_samples`; a line
-    is printed for each. `max_bytes` of memory may be used, half of what is available by default.
-    """
+    """Read a feature table and check that its values are counts of reads or relative abundances."""
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
     values = read.pop() if read else csr_array((0, len(table.feature_ids)))
@@ -232,7 +223,7 @@ def table_of(
 
 
 def _with_reads(table: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
-    """Return the samples and features with reads, see `check_reads`; warn of other quantities."""
+    """Return the samples and features with reads; warn of other quantities."""
     counts = table.counts
     if table.quantity != "reads":
         warn(

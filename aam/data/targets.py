@@ -133,7 +133,6 @@ def likely_positive(classes: Sequence[str]) -> str:
 
 
 def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
-    """Return labels of two classes, of which `positive` has the code 1."""
     if len(labelled.classes) != 2 or positive not in labelled.classes:
         raise UsageError(
             f"'{positive}' is no class of two in '{column}'",
@@ -298,7 +297,6 @@ def _warn_of_single(column: str, counts: Counter[str]) -> None:
 
 
 def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_words: str) -> F64:
-    """Convert the labels of samples to different finite numbers."""
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
         raise DataError(

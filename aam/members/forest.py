@@ -87,8 +87,6 @@ class ForestInputs:
 
 
 class _ForestSettings(msgspec.Struct):
-    """Plain part of the state."""
-
     covariates: CovariateEncoder | None
 
 
@@ -231,7 +229,7 @@ class ForestModel(FittedModel[ForestInputs]):
 
 @dataclass(frozen=True)
 class Forest(Estimator[ForestInputs]):
-    """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`."""
+    """Random forest of scikit-learn (Breiman 2001)."""
 
     n_estimators: int = 200  # number of trees
     # part of the columns among which a node chooses, above 0, at most 1; at least

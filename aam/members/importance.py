@@ -134,14 +134,7 @@ def importance_table(
     covariates: Covariates | None = None,
     dense_bytes: int = 2**29,
 ) -> pd.DataFrame:
-    """Return a row for each ASV that occurs in a study, the most important first.
-
-    Returns:
-        Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
-        1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV), q_associated,
-        q_conditional and, of several folds, stability, rank_fold_1 and so on;
-        `docs/importance.md` defines the measures.
-    """
+    """Return a row for each ASV that occurs in a study, the most important first."""
     samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     rows, known = loaded.relations.known(samples.tokens_FL)
@@ -212,13 +205,7 @@ def rank_by_permutation(
     first: int,
     groups_N: Rows | None,
 ) -> pd.DataFrame:
-    """Add the column `permutation` to the `first` rows of a table, and rank these rows by it.
-
-    It is the mean change of the model's predictions over all samples if the reads of an ASV are
-    permuted. A number changes by the absolute difference, in its units; classes by half the sum of
-    the absolute differences of their probabilities (total variation, 0 to 1). Samples are permuted
-    within `groups_N`. The rows after the first keep their order.
-    """
+    """Add the column `permutation` to the `first` rows of a table, and rank these rows by it."""
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
     whole = Samples.of(study, covariates)
@@ -280,10 +267,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 
     An effect is the change of the prediction for one standard deviation of the feature of each ASV
     of the taxon. Of taxa with the same ASVs, such as a family with one genus, the lowest is listed.
-
-    Returns:
-        Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
-        rank within the level; by level, the most important first.
     """
     lowest = taxa_of_asvs(table["taxon"])
     if not lowest:
@@ -306,8 +289,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
     """Return the places of the ASVs of each taxon of each rank.
-
-    Of taxa with the same ASVs, such as a family with one genus, the lowest is taken.
 
     >>> taxa_of_asvs(["d__B; g__A", "d__B; g__C"])
     {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}
@@ -375,11 +356,7 @@ def attention_table(
     taxa: Mapping[str, str] | None,
     covariates: Covariates | None,
 ) -> tuple[pd.DataFrame, F64]:
-    """Return a row for each ASV of a sample, and the attention between them [U, U].
-
-    The columns are feature-id, taxon (with a taxonomy), relative_abundance, and attention, whose
-    sum is 1; the ASV with the highest attention is the first.
-    """
+    """Return a row for each ASV of a sample, and the attention between them [U, U]."""
     ids = study.table.sample_ids
     if sample not in ids:
         evidence = f"--attention {sample}, {len(ids)} samples"

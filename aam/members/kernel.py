@@ -466,8 +466,6 @@ class KernelModel(FittedModel[KernelInputs]):
 
 @dataclass(frozen=True)
 class _Gram:
-    """Linear kernel of the samples."""
-
     kernel_NR: F64  # of the samples and the landmarks
     norms_N: F64  # of each sample with itself
 
@@ -503,7 +501,7 @@ class _Gram:
 
 @dataclass(frozen=True)
 class Kernel(Estimator[KernelInputs]):
-    """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`."""
+    """Ridge regression on a kernel of sequences, clades and covariates."""
 
     # samples up to which the kernel is exact; the number of landmarks beyond
     largest: int = EXACT_KERNEL
@@ -661,7 +659,6 @@ def label_free_kernel(inputs: KernelInputs) -> F32:
 def _grams(
     inputs: KernelInputs, rows: Rows, encoder: CovariateEncoder | None
 ) -> tuple[_Gram, _Gram | None, _Gram | None]:
-    """Return the kernels of the sequences, of the clades and of the covariates."""
     sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
     clades, covariates = None, None
     if inputs.dendrogram is not None:

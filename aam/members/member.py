@@ -308,7 +308,7 @@ class CrossValidated:
 
 
 def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
-    """Combine members that are cross-validated on `folds`, see `combine_members`."""
+    """Combine members that are cross-validated on `folds`."""
     predictions = {name: result.predictions_MC for name, result in results.items()}
     left_out = {name: result.left_out for name, result in results.items()}
     return combine_members(predictions, folds, left_out)
@@ -356,7 +356,7 @@ class Estimator(Reader[T]):
         """Return predictions of the training samples [N, C] that do not know their group.
 
         They are of different fits. Each is moved from the mean label of its fit to that of all
-        training samples, so that they can be pooled, see `Labels.means_without_group`.
+        training samples, so that they can be pooled.
         They weigh the members of an ensemble inside a training part, and are what the levels of an
         ordered target are fitted to. Without them, the default, a member has the same weight as the
         others have on average, and its ranks belong to the nearest level.
@@ -391,7 +391,7 @@ class Estimator(Reader[T]):
         inputs_of: str = "",
         weighed: bool = False,
     ) -> CrossValidated:
-        """Fit a model for each split and predict its held-out samples, see `Member`."""
+        """Fit a model for each split and predict its held-out samples."""
         began = time.process_time()
         inputs = samples.inputs(self)
         labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))

@@ -107,7 +107,7 @@ Models = Mapping[str, FittedModel[Any]]
 
 
 def largest_bp(models: Models) -> int:
-    """Return the nucleotides of the longest sequence that models can read, see `FittedModel`."""
+    """Return the nucleotides of the longest sequence that models can read."""
     return max(model.max_bp for model in models.values())
 
 
@@ -240,5 +240,5 @@ def trained(model: TrainedModel | PretrainedModel, path: Path) -> TrainedModel:
 
 
 def read_trained(path: Path, device: DeviceOptions) -> TrainedModel:
-    """Read a model that predicts a target, see `read` and `trained`."""
+    """Read a model that predicts a target."""
     return trained(read(path, device), path)

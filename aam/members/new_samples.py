@@ -241,7 +241,6 @@ def _is_chance(far: int, samples: int, trained: int) -> bool:
 def _neighbour_distances(
     landmarks: Landmarks, inputs: KernelInputs, without_NR: npt.NDArray[np.bool_] | bool = False
 ) -> F64:
-    """Return the mean distance of samples from their `NEIGHBOURS` nearest landmarks, [N]."""
     squared_NR = landmarks.squared_distances(inputs, landmarks.kernel(inputs))
     distances_NR = np.where(without_NR, np.inf, np.sqrt(squared_NR))
     nearest = min(NEIGHBOURS, distances_NR.shape[1])
@@ -474,7 +473,6 @@ def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
 
 
 def _draw(rows: Rows, seed: int) -> Rows:
-    """Draw at most `MAX_SAMPLES` of the rows, in ascending order."""
     if len(rows) <= MAX_SAMPLES:
         return rows
     return np.sort(np.random.default_rng(seed).choice(rows, MAX_SAMPLES, replace=False))

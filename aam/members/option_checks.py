@@ -23,7 +23,7 @@ from aam.evaluation.splits import check_groups
 def resolve(options: Train) -> Train:
     """Check the options of a training, and choose its members and folds.
 
-    `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
+    `auto` folds and repeats remain without the transformer; with it they are
     one split, since it takes long to train.
     """
     check_groups(options.target.metadata_column, options.split.group_column, options.study_column)

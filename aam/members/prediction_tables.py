@@ -265,7 +265,6 @@ def _columns_of_block(
     predictions_NC: F64,
     members: Mapping[str, MemberPrediction],
 ) -> dict[str, object]:
-    """Return the columns of the table of predictions of some samples."""
     shown_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
         shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])

@@ -182,7 +182,6 @@ class AsvRelations:
         return products_NN
 
     def _mismatches_between(self, rows: slice, columns: slice) -> F32:
-        """Return the mismatches of two blocks of ASVs of the study."""
         if len(self.tokens_FL) <= _MAX_KEPT:
             return self._mismatches_FF[rows, columns]
         return mismatches(self.tokens_FL[rows], self.tokens_FL[columns])

@@ -34,7 +34,7 @@ class Samples:
 
     @classmethod
     def of(cls, study: Study, covariates: Covariates | None = None) -> Samples:
-        """Gather the counts of a study, which may be memory-mapped, see `Study.counts`."""
+        """Gather the counts of a study, which may be memory-mapped."""
         ids = study.table.sample_ids
         return cls(study.counts(np.arange(len(ids))), study.tokens_FL, covariates, ids)
 

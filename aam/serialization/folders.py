@@ -120,7 +120,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _remove(leftover: Path, lock: int) -> None:
-    """Remove an incomplete folder and release its lock."""
     shutil.rmtree(leftover, ignore_errors=True)
     os.close(lock)
     if not leftover.exists():

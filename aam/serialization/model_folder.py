@@ -203,7 +203,7 @@ def find(path: Path) -> Path:
 
 
 def read(path: Path) -> ModelFolder:
-    """Read `model.json` of a run folder or a model folder, see `find`."""
+    """Read `model.json` of a run folder or a model folder."""
     folder = find(path)
     file = folder / HEADER
     content: dict[str, Any] = read_json(file, dict[str, Any], "model", _REMEDY)

@@ -251,7 +251,6 @@ def from_plain(options_class: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _typed(spec: OptionSpec, value: Any) -> Any:
-    """Return a value as the option has it: a path instead of a string."""
     is_path = isinstance(value, (str, os.PathLike)) and Path in alternatives(spec.type)
     return Path(value) if is_path and value not in spec.choices else value
 

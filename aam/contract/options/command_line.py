@@ -348,10 +348,7 @@ def parse_command(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command of `aam`.
-
-    --config is replaced by the options in its file.
-    """
+    """Return flag -> value of the options that a command line gives to a command of `aam`."""
     options = options_of(command)
     given = parse_options(
         (*options, CONFIG), argv, command, program=program, others=others, incomplete=True

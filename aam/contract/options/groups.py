@@ -370,10 +370,7 @@ DEVICE_HELP = (
 
 
 def uses_network(options: object) -> bool:
-    """Return whether a command computes with the network: on a GPU, or in several processes.
-
-    A command that does so for some values of its options alone declares a property of this name.
-    """
+    """Return whether a command computes with the network: on a GPU, or in several processes."""
     return bool(getattr(options, "uses_network", True))
 
 

@@ -68,7 +68,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
-    """Read the payload of a file; see `open_payload`."""
+    """Read the payload of a file."""
     with open_payload(path, name, semantic, max_bytes) as stream:
         return stream.read()
 
@@ -139,7 +139,6 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def _report_damage(path: Path) -> Iterator[None]:
-    """Convert the exceptions of reading a damaged archive to DataError."""
     try:
         yield
     except DAMAGE as error:

@@ -482,7 +482,6 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
 def _text_in_table(
     line: int, feature: str, samples: Sequence[str], cells: Sequence[str]
 ) -> DataError:
-    """Return the error of the counts of a feature with a cell that is no number."""
     wrong = [k for k, cell in enumerate(cells) if not _is_number(cell)]
     name, cell = samples[wrong[0]], cells[wrong[0]].strip()
     if not cell and wrong[-1] == len(cells) - 1:

@@ -219,7 +219,7 @@ class Train:
 
     @property
     def uses_network(self) -> bool:
-        """Whether it computes with the network, see `aam.contract.options.groups.uses_network`."""
+        """Whether it computes with the network."""
         return bool(networks(self.chosen_members))
 
 
