@@ -24,8 +24,7 @@ class GpuVendor:
 
     name: str  # name in sites, records and the command line of jobs
     driver_file: str  # the file below the root that states the version of the kernel driver
-    # finds the version in the content of that file; None: it states none
-    driver_version: Callable[[str], str | None]
+    driver_version: Callable[[str], str | None]  # finds the version in that file; None without one
 
 
 def kfd_properties(text: str) -> dict[str, int]:

@@ -70,8 +70,7 @@ class Standard:
 class CovariateEncoder:
     """Encoder of covariates, fitted to training samples; stored in checkpoints."""
 
-    # column -> names of its known categories, codes 1, 2, ..
-    categories: dict[str, tuple[str, ...]]
+    categories: dict[str, tuple[str, ...]]  # column -> its known categories, with codes from 1 on
     numbers: dict[str, Standard]  # column -> its mean and spread
 
     @property

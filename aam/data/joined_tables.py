@@ -56,8 +56,7 @@ class JoinedTables:
     """Several tables as one."""
 
     table: TableBlocks  # the joined table
-    # the sequence of each ASV by its id; None where one table is taken as it is
-    sequence_of: Mapping[str, str] | None
+    sequence_of: Mapping[str, str] | None  # by ASV id; None where one table is taken as it is
     # of each table, the ids of its samples in the joined table by that of its file
     id_of_sample: Sequence[Mapping[str, str]]
     id_of_asv: Sequence[Mapping[str, str]]  # the same of its ASVs

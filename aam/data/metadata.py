@@ -107,8 +107,7 @@ class Metadata:
     """Metadata of samples, by column."""
 
     ids: Sequence[str]  # n sample names, unique
-    # the n cells of each column, by its name; "" for an empty cell
-    columns: Mapping[str, Sequence[str]]
+    columns: Mapping[str, Sequence[str]]  # the n cells of each column; "" for an empty cell
     categorical: frozenset[str] = frozenset()  # columns that the line #q2:types calls categorical
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:

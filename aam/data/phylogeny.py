@@ -57,7 +57,7 @@ class Phylogeny:
     # float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a length, is the
     # last branch and an ancestor of every feature.
     lengths_G: NDArray[np.float64]
-    indptr: NDArray[np.int64]  # int64 [F + 1], see `indices`
+    indptr: NDArray[np.int64]  # [F + 1], see `indices`
     # int32 [indptr[F]], the branches from feature f up to the root are `indices[indptr[f] :
     # indptr[f + 1]]`, its own tip branch first
     indices: NDArray[np.int32]
@@ -74,8 +74,7 @@ class TrimmedTips:
     """Names of tips where the features are trimmed sequences, and the tips are not."""
 
     length: int  # nucleotides of the features
-    # feature by the id of an untrimmed one that is no sequence, such as a hash
-    feature_of: Mapping[str, str]
+    feature_of: Mapping[str, str]  # by the id of an untrimmed one that is a hash or a name
 
     def feature(self, tip: str) -> str:
         """Return the feature of a tip."""

@@ -83,10 +83,9 @@ _FAMILIES, _GENERA = 12, 72  # clades of the tree that the taxonomy names
 class SimulatedTree:
     """A rooted binary tree."""
 
-    parents: npt.NDArray[np.int64]  # int64 [2F - 1], the parent of each node; -1 for the root
-    # float64 [2F - 1], substitutions per site above each node; 0 for the root
-    lengths: npt.NDArray[np.float64]
-    tips: npt.NDArray[np.int64]  # int64 [F], the nodes without children
+    parents: npt.NDArray[np.int64]  # [2F - 1], the parent of each node; -1 for the root
+    lengths: npt.NDArray[np.float64]  # [2F - 1], substitutions per site above each node
+    tips: npt.NDArray[np.int64]  # [F], the nodes without children
 
 
 def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
@@ -182,7 +181,7 @@ class Niches:
     optimum: F64
     width: F64
     prevalence: F64  # [F], the part of the fitness that is the same in all samples
-    clade: npt.NDArray[np.int64]  # int64 [F], the clade of each ASV, from 0
+    clade: npt.NDArray[np.int64]  # [F], the clade of each ASV, from 0
     of_site_SC: F64  # the part that depends on the site and the clade
 
 
@@ -206,8 +205,8 @@ class Places:
 class Studies:
     """What differs between K studies of N samples; K is 1 and all effects 0 without several."""
 
-    number: npt.NDArray[np.int64]  # int64 [N], the study of each sample, from 0
-    is_case: npt.NDArray[np.bool_]  # bool [N], whether the disease acts on the sample
+    number: npt.NDArray[np.int64]  # [N], the study of each sample, from 0
+    is_case: npt.NDArray[np.bool_]  # [N], whether the disease acts on the sample
     batch_KF: F64  # preference of each study for each ASV
     disease_KF: F64  # effect of the disease on the fitness of each ASV
     depth_K: F64  # mean reads of a sample
@@ -217,7 +216,7 @@ class Studies:
 class Response:
     """A column that P planted ASVs decide."""
 
-    planted: npt.NDArray[np.int64]  # int64 [P], numbers of the ASVs; empty without any
+    planted: npt.NDArray[np.int64]  # [P], numbers of the ASVs; empty without any
     effects: F64  # [P], 1 or -1, for one standard deviation of their log abundance
     values: F64  # [N], sum of the effects, and noise
 

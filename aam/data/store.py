@@ -60,8 +60,7 @@ class StoreHeader:
     format: int
     aam: str
     metadata: list[str] | None  # names of the metadata's columns; None without metadata
-    # name, size and SHA-256 of each file that was read, by option
-    made_from: dict[str, dict[str, Any]]
+    made_from: dict[str, dict[str, Any]]  # option -> name, size and SHA-256 of its file
     arrays: dict[str, StoredArray]  # description of each array, by name
     # columns of the metadata that the line #q2:types calls categorical
     categorical: list[str] = field(default_factory=list)

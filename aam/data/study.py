@@ -33,7 +33,7 @@ class StoreOrigin:
     path: Path  # the store
     max_bp: int | None  # nucleotides kept of each sequence; None for all
     with_tree: bool  # whether its phylogeny is part of the study
-    rows: npt.NDArray[np.int64] | None = None  # int64 [N], samples of the store; None for all
+    rows: npt.NDArray[np.int64] | None = None  # [N], samples of the store; None for all
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ class Study:
 
     table: FeatureTable  # counts [N, F] with ids, ASVs ordered by id
     tokens_FL: npt.NDArray[np.uint8]  # uint8, the sequence of each ASV
-    # tree of the ASVs, aligned with the table's columns; None without one
-    phylogeny: Phylogeny | None = None
-    # precomputed matrix, aligned with the table's rows; None without one
-    distances: DistanceMatrix | None = None
+    phylogeny: Phylogeny | None = None  # aligned with the table's columns
+    distances: DistanceMatrix | None = None  # precomputed, aligned with the table's rows
     origin: StoreOrigin | None = None  # the store that is memory-mapped; None for a study in memory
 
     @property

@@ -40,13 +40,12 @@ class MappedCounts:
     bytes a row, over the pages of a file that all processes share.
     """
 
-    data: NDArray[np.int32]  # int32 [entries], all above 0
-    indices: NDArray[np.int32]  # int32 [entries], their ASVs, ascending within a sample
+    data: NDArray[np.int32]  # [entries], all above 0
+    indices: NDArray[np.int32]  # [entries], their ASVs, ascending within a sample
     indptr: NDArray[np.int64]  # int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`
     all_reads: NDArray[np.int64]  # int64, reads of each sample of the store
     asvs: int  # F
-    # int64 [N], the samples of this selection; None: all of the store
-    rows: NDArray[np.int64] | None = None
+    rows: NDArray[np.int64] | None = None  # [N], samples of this selection; None: all
     # int32, column in which the reads of each ASV of the store are summed; None where each has its
     # own
     column_F: NDArray[np.int32] | None = None
@@ -152,8 +151,7 @@ class FeatureTable:
     # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts`,
     # whose rows are memory-mapped
     counts: csr_array
-    # what the counts are; of relative abundances `formats.tables.PARTS` a sample
-    quantity: Quantity = "reads"
+    quantity: Quantity = "reads"  # of relative abundances `formats.tables.PARTS` a sample
 
     @property
     def reads(self) -> NDArray[np.int64]:

@@ -62,8 +62,8 @@ _FEW_NUMBERS = 20
 class LabelledSamples:
     """Samples with their labels."""
 
-    rows: NDArray[np.int64]  # int64 [n], ascending positions in the sample ids
-    values: F64  # float64 [n], numbers, ranks of ordered categories, or codes of `classes`
+    rows: NDArray[np.int64]  # [n], ascending positions in the sample ids
+    values: F64  # [n], numbers, ranks of ordered categories, or codes of `classes`
     classes: tuple[str, ...] = ()  # names; empty for numbers and ranks
 
 
@@ -471,8 +471,7 @@ def output_range(
 class TargetScale:
     """Scale on which estimators predict a target: its transform without fitted parameters."""
 
-    # name of the transform of a numeric target; "none" for class probabilities
-    transform: TransformName = "none"
+    transform: TransformName = "none"  # "none" also for class probabilities
     range: OutputRange = UNLIMITED  # range of the predictions of a numeric target, in its units
 
     def forward(self, values: F64) -> F64:

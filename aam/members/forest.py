@@ -65,8 +65,7 @@ class ForestInputs:
 
     abundances: sparse.csr_array  # float32 [N, F], relative, of the ASVs of the training study
     covariates: Covariates | None = None  # metadata columns; None without any
-    # clades of the ASVs, see `clades`; None for samples of another study
-    clades_VF: Rows | None = None
+    clades_VF: Rows | None = None  # by `clades`; None for samples of another study or ASVs alone
 
     def take(self, rows: Rows) -> ForestInputs:
         """Return the samples at `rows`."""
@@ -94,15 +93,14 @@ class _ForestSettings(msgspec.Struct):
 class ForestModel(FittedModel[ForestInputs]):
     """Nodes of all trees, one tree after the other; a child comes after its parent."""
 
-    roots: Rows  # int64 [T], first node of each tree
+    roots: Rows  # [T], first node of each tree
     # left, right: int64 [nodes], children; the node itself for a leaf
     left: Rows
     right: Rows
-    # int64 [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0 for a
-    # leaf
+    # [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0 for a leaf
     asvs: Rows
-    thresholds: F64  # float64 [nodes], largest abundance that leads to the left
-    values: F64  # float64 [nodes, C], predictions of a leaf
+    thresholds: F64  # [nodes], largest abundance that leads to the left
+    values: F64  # [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
     # out-of-bag predictions of the training samples, see `Estimator.left_out`, which are not

@@ -111,15 +111,12 @@ class KernelInputs:
     """Samples as sums over their ASVs."""
 
     weights: sparse.csr_array  # float32 [N, ASVs of the samples' study], log abundance
-    # float32, summed similarity to each ASV of the training study; None with `products`
-    smoothed_NF: F32 | None
+    smoothed_NF: F32 | None  # similarity to each ASV of the training study; None with `products`
     norms_N: F64  # kernel of each sample with itself
     nearest: NearestAsvs  # most similar ASV of the training study of each ASV of the samples
-    # dendrogram of the ASVs of the training study; None for samples of another study
-    dendrogram: Dendrogram | None = None
+    dendrogram: Dendrogram | None = None  # of the training study; None for samples of another
     covariates: Covariates | None = None  # metadata columns; None without any
-    # float64, scaled features of the clades, see `with_features`; else None
-    clades_NG: sparse.csr_array | None = None
+    clades_NG: sparse.csr_array | None = None  # scaled features of the clades, of `with_features`
     features_NW: F64 | None = None  # scaled features of the covariates; else None
     products: SampleProducts | None = None  # of a training study with more ASVs than samples
 
@@ -156,8 +153,7 @@ class Landmarks:
 
     weights: sparse.csr_array  # float32 [R, F], log abundance
     norms_R: F64  # kernel of each landmark with itself
-    # float64, scaled features of the clades; None without any
-    clades_RG: sparse.csr_array | None = None
+    clades_RG: sparse.csr_array | None = None  # scaled features of the clades; None without any
     features_RW: F64 | None = None  # scaled features of the covariates; None without any
     # of samples of the study that fitted them; None of a restored model
     products: SampleProducts | None = None
@@ -257,15 +253,13 @@ class KernelModel(FittedModel[KernelInputs]):
     gamma: float  # factor of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel
     dual_RC: F64  # coefficients
     offset_C: F64  # intercepts
-    # float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a
-    # number
+    # [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a number
     logits: F64
     terms: KernelTerms  # kernels besides that of the sequences
     # float64 [2], lowest and highest training label: a linear kernel extrapolates to any number for
     # samples unlike those of the training. Empty for classes.
     limits: F64
-    # predictions of the training samples without their group; not stored
-    left_out_NC: F64 | None = None
+    left_out_NC: F64 | None = None  # predictions without the group of a sample; not stored
 
     @property
     def encoder(self) -> CovariateEncoder | None:
@@ -503,8 +497,7 @@ class _Gram:
 class Kernel(Estimator[KernelInputs]):
     """Ridge regression on a kernel of sequences, clades and covariates."""
 
-    # samples up to which the kernel is exact; the number of landmarks beyond
-    largest: int = EXACT_KERNEL
+    largest: int = EXACT_KERNEL  # samples of an exact kernel; number of landmarks beyond
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:

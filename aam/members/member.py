@@ -66,8 +66,7 @@ class MemberPrediction:
     """Predictions of N samples."""
 
     values_NC: F64  # numbers in the units of the target, or probabilities
-    # further columns of the table of predictions, each [N]
-    columns: Mapping[str, F64] = field(default_factory=dict)
+    columns: Mapping[str, F64] = field(default_factory=dict)  # further columns of predictions.tsv
 
     def take(self, rows: Rows) -> MemberPrediction:
         """Return the predictions of the samples at `rows`."""
@@ -292,14 +291,12 @@ class CrossValidated:
     # probability of each level (`Folds.with_levels`)
     predictions_MC: F64
     cpu_seconds: float  # CPU time of this process
-    # models of the first partition's folds, where they explain its stability over the folds
-    fold_models: tuple[FittedModel[Any], ...] = ()
+    fold_models: tuple[FittedModel[Any], ...] = ()  # of the first partition
     # fitted to all samples of the splits; None if it was not requested, or if the models of the
     # folds are averaged for new samples
     model: FittedModel[Any] | None = None
     inputs: Any = None  # the samples as the models read them
-    # further columns of predictions.tsv by name, [M]
-    columns: Mapping[str, F64] = field(default_factory=dict)
+    columns: Mapping[str, F64] = field(default_factory=dict)  # further columns of predictions.tsv
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts for the run record
     # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`;
     # NaN for samples that have none, None where the member has none, empty where they are not

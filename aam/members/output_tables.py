@@ -43,8 +43,7 @@ class RankShare:
     """Share of this rank in a prediction."""
 
     ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
-    # returns the values of all ranks, in their order
-    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    gather: Callable[[Any], list[Any]] = lambda value: [value]  # values of all ranks, in order
 
     def take(self, study: Study, batch_size: int) -> Study:
         """Return the samples of this rank: whole batches, so that all products have one shape."""

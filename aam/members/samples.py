@@ -27,10 +27,8 @@ class Samples:
     # uint8, sequence of each ASV, codes of `aam.data.sequences`: 0 for padding on the right, 1 to 4
     # for A, C, G and T
     tokens_FL: Tokens
-    # metadata columns; None if the model reads the counts alone
-    covariates: Covariates | None = None
-    # N names, which seed the reads that a network draws; estimators need none
-    sample_ids: Sequence[str] = ()
+    covariates: Covariates | None = None  # None if the model reads the counts alone
+    sample_ids: Sequence[str] = ()  # seed the reads that a network draws; estimators need none
 
     @classmethod
     def of(cls, study: Study, covariates: Covariates | None = None) -> Samples:

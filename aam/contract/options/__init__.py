@@ -99,8 +99,7 @@ class OptionSpec:
     required: bool = False  # it has no default
     default: Any = None
     group: str = ""  # first line of the docstring of its group, the heading in help pages
-    # `output` for a path that is written, which is declared; `input` for other paths
-    role: Role = "value"
+    role: Role = "value"  # `output` for a path that is written, `input` for other paths
     # `--help` shows it; `--help-all` shows all options. Required ones are always shown.
     basic: bool = False
     takes: Range | None = None  # range of a number, or of each number of a tuple
@@ -113,8 +112,7 @@ class OptionSpec:
     resumable: bool = False
     needs: Conditions = ()  # conditions without which a command line is refused
     excludes: Conditions = ()  # conditions with which it is refused
-    # conditions without which the option has no effect, which is a warning
-    only_with: Conditions = ()
+    only_with: Conditions = ()  # without these the option has no effect, which is a warning
     only_for: str = ""  # member of `aam train` that alone reads the option; see `group`
 
     @property

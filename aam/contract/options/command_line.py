@@ -471,11 +471,9 @@ class ParsedCommand:
     """A command of `aam`, of one or two words, and its options that are given, flag -> value."""
 
     command: str
-    # the values; also those of the wrapped command
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)  # also those of `wrapped`
     wrapped: str = field(default="", kw_only=True)  # the command that it wraps, "" without one
-    # the arguments of another program that it wraps
-    program: tuple[str, ...] = field(default=(), kw_only=True)
+    program: tuple[str, ...] = field(default=(), kw_only=True)  # arguments of a program it wraps
 
     @property
     def options(self) -> tuple[OptionSpec, ...]:

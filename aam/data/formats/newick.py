@@ -32,11 +32,10 @@ _BRACKET = re.compile(rb"[\[\]]")
 class NewickTree:
     """A rooted tree of n nodes in postorder: children before parents, the root last."""
 
-    parents: NDArray[np.int64]  # int64 [n], index of the parent; -1 for the root
-    starts: NDArray[np.int64]  # int64 [n], the nodes `starts[i]` to `i` are the subtree of node i
-    # float64 [n], length of the branch above each node; NaN where the text has none
-    lengths: NDArray[np.float64]
-    tips: NDArray[np.int64]  # int64 [t], the nodes without children, in the order of the text
+    parents: NDArray[np.int64]  # [n], index of the parent; -1 for the root
+    starts: NDArray[np.int64]  # [n], the nodes `starts[i]` to `i` are the subtree of node i
+    lengths: NDArray[np.float64]  # [n], length of the branch above; NaN where the text has none
+    tips: NDArray[np.int64]  # [t], the nodes without children, in the order of the text
     names: list[str]  # names of the tips, "" where the text has none
 
 

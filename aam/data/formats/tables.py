@@ -88,8 +88,7 @@ class TableBlocks:
     # yields all samples in order, [n, F] at a time: float64 values of the file, each feature at
     # most once in a sample
     blocks: Callable[[], Iterator[csr_array]]
-    # what the values are by the type of an artifact; "reads" of any other file
-    quantity: Quantity = "reads"
+    quantity: Quantity = "reads"  # by the type of an artifact; "reads" of any other file
 
 
 @dataclass(frozen=True)
