@@ -21,8 +21,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ELOOP,
             errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)  # fmt: skip
 _MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_FREE_WHEN_FULL = 64 * 1024
-"""Free bytes below which a failed write is attributed to a full disk."""
+_FREE_WHEN_FULL = 64 * 1024  # free bytes below which a failed write is attributed to a full disk
 
 _LOCKED = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)

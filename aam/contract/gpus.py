@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-GPU = "cuda"
-"""Device type and --device value of PyTorch's builds for both vendors."""
+GPU = "cuda"  # device type and --device value of PyTorch's builds for both vendors
 
 CHECK_REPORTS = "AAM_CHECK_REPORTS"
 """Variable with the folder in which `aam` keeps its check reports; `aam-launch` sets it."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from aam.contract.errors import Unavailable
 
-DISTRIBUTION = "attention-all-microbes"
-"""Name on the package index, where `aam` is another project."""
+DISTRIBUTION = "attention-all-microbes"  # name on the package index, where `aam` is another project
 
 
 def origin() -> str:

@@ -23,11 +23,8 @@ from aam.contract.records import AboveZero
 from aam.data.formats.text import number_remedy
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, warn_of_codes
 
-UNKNOWN = 0
-"""Code of a category that is missing or unknown."""
-
-_MIN_SAMPLES = 2
-"""Training samples of a known category, at least."""
+UNKNOWN = 0  # code of a category that is missing or unknown
+_MIN_SAMPLES = 2  # training samples of a known category, at least
 
 _MAX_NUMBERS = 10
 """Different numbers that a categorical column may have in more than half of its samples."""

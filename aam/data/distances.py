@@ -33,8 +33,7 @@ from aam.memory import check_memory, memory_budget
 ROUNDING = 1e-5
 """Asymmetry and diagonal up to this fraction of the largest distance are float32 rounding."""
 
-_HDF5_BYTES = 1 << 14
-"""Size of an HDF5 file besides its arrays, and more."""
+_HDF5_BYTES = 1 << 14  # size of an HDF5 file besides its arrays, and more
 _ROWS_PER_BLOCK = 1024
 
 MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]

@@ -30,15 +30,12 @@ _LARGEST = 8  # ASVs of a sample whose ratios find candidates; a filter may remo
 _BINS = 64  # steps of a ratio for each factor of two
 _RATIOS = 4  # ratios that candidates have in common, at least
 _CANDIDATES = 4  # samples of one ratio that are compared
-
 _COVERED = 0.5  # part of the reads of either sample on ASVs that both have, at least
 _TOLERANCE = 1e-3  # difference of proportional abundances, relative to their sum: rounding
 _EVIDENCE = 6.0  # -log of the chance that other reads of the same ASVs agree: 1 in 400
-
 _EXPECTED = 5  # reads in either sample that an ASV needs to be compared alone, in the mean
 _COMPARED = 30  # degrees of freedom of alike samples, at least: few abundant ASVs make many alike
 _HOMOGENEITY = 1.2  # their chi-square for each degree of freedom, at most
-
 _BLOCK = 512  # samples that are compared at once
 _MAX_SAMPLES = 4000  # samples of a study that are compared; 4,000 take 2 CPU-seconds
 _SHUFFLINGS = 999

@@ -27,29 +27,17 @@ from aam.data.joined_tables import study_names
 from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
 from aam.data.targets import spelling
 
-STUDY = "study"
-"""Column with the name of each sample's study."""
-
-KEPT_STUDY = "study_in_file"
-"""Name of a column of the files that is called `study`."""
-
-CLASSES = 10
-"""Values of a column up to which they are compared between studies as classes."""
-
-UNITS = 5
-"""Ratio of two medians from which on numbers may be of different units."""
-
-RELABEL_HEADER = ("column", "value", "new")
-"""Columns of --relabel-file."""
+STUDY = "study"  # column with the name of each sample's study
+KEPT_STUDY = "study_in_file"  # name of a column of the files that is called `study`
+CLASSES = 10  # values of a column up to which they are compared between studies as classes
+UNITS = 5  # ratio of two medians from which on numbers may be of different units
+RELABEL_HEADER = ("column", "value", "new")  # columns of --relabel-file
 
 _ANSWERS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "0", "1"])
 """Classes that columns of any meaning have."""
 
-_FREE_TEXT = 4
-"""Words of a value of free text."""
-
-_SHOWN = 8
-"""Warnings about columns that are printed; the number of further ones is."""
+_FREE_TEXT = 4  # words of a value of free text
+_SHOWN = 8  # warnings about columns that are printed; the number of further ones is
 
 
 @dataclass(frozen=True)

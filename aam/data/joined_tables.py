@@ -29,8 +29,7 @@ from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
 
-PREFIX_LENGTH = 8
-"""First nucleotides by which ASVs of one region are recognized."""
+PREFIX_LENGTH = 8  # first nucleotides by which ASVs of one region are recognized
 
 SAME_REGION = 0.1
 """Smallest share of ASVs that begin like an ASV of the other table, in tables of one region.

@@ -55,8 +55,7 @@ MISSING = DOUBTFUL | {
 }
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
-ID_HEADER = "sample-id"
-"""First header of every table of samples that aam writes, as in QIIME 2."""
+ID_HEADER = "sample-id"  # first header of every table of samples that aam writes, as in QIIME 2
 
 _ID_HEADERS = frozenset(
     {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
@@ -69,8 +68,7 @@ _OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sampl
 _CODES = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 """Numbers that spreadsheets and statistics programs hold for missing values."""
 
-LARGEST_NUMBER = 1e30
-"""Larger numbers overflow in squares and in single precision."""
+LARGEST_NUMBER = 1e30  # larger numbers overflow in squares and in single precision
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,

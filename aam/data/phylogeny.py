@@ -38,8 +38,7 @@ from aam.memory import check_memory, memory_budget
 CACHED_FROM_TIPS = 20_000
 """Tips from which on a tree is cached; smaller trees are parsed as fast as the cache is read."""
 
-_NODE_BYTES = 230
-"""Bytes of memory per node while parsing, measured on trees of 400,000 tips."""
+_NODE_BYTES = 230  # bytes of memory per node while parsing, measured on trees of 400,000 tips
 
 _ANCESTOR_BYTES = 24
 _LARGEST = 1e30

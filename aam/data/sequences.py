@@ -25,8 +25,7 @@ from aam.nucleotide_codes import AMBIGUOUS, PAD, VOCABULARY
 
 _AMBIGUITY_LETTERS = "NRYSWKMBDHV"
 _UNKNOWN = 255
-_FASTA_BYTES = 6
-"""Bytes of memory per byte of FASTA while reading."""
+_FASTA_BYTES = 6  # bytes of memory per byte of FASTA while reading
 _HASHES = {32: hashlib.md5, 40: hashlib.sha1}
 _LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
 

@@ -37,8 +37,7 @@ from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable, MappedCounts, PackedStrings
 
 HEADER = "store.json"
-FORMAT = 2
-"""Version of the layout above; a store of another one is refused."""
+FORMAT = 2  # version of the layout above; a store of another one is refused
 
 _PREPARE = "make it again with `aam prepare`"
 _AGAIN = f"copy it again and compare the sizes, or {_PREPARE}"

@@ -27,8 +27,7 @@ AUTO_LARGEST = 5000
 NUMPY_LIMIT = 10**9
 """Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
-_AT_ONCE = 4096
-"""Memory-mapped samples of which all ASVs are in memory together."""
+_AT_ONCE = 4096  # memory-mapped samples of which all ASVs are in memory together
 
 
 # Arrays have no single truth value, so that a generated comparison would raise.

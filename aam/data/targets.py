@@ -54,8 +54,7 @@ _REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
 """Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10
-_FEW_NUMBERS = 20
-"""Different numbers above which a column of classes is taken for a number."""
+_FEW_NUMBERS = 20  # different numbers above which a column of classes is taken for a number
 
 
 @dataclass(frozen=True)

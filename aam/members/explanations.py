@@ -43,17 +43,13 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.number_format import significant
 
-FIRST = 20
-"""Features of a sample that have a row of their own."""
+FIRST = 20  # features of a sample that have a row of their own
 
 FEATURES = ("ASV", "taxon", "metadata")
 """Kinds of the rows of a table of explanations that are features."""
 
-WORST, TYPICAL = 10, 3
-"""Held-out samples that `aam train` explains."""
-
-_AT_ONCE = 256
-"""Samples whose effects of all ASVs are in memory."""
+WORST, TYPICAL = 10, 3  # held-out samples that `aam train` explains
+_AT_ONCE = 256  # samples whose effects of all ASVs are in memory
 
 
 def explain(

@@ -42,8 +42,7 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.serialization.model_folder import State, indices, numbers
 
-LEVELS = (0.03, 0.1)
-"""Mean part of the positions at which two ASVs of a clade differ, at most."""
+LEVELS = (0.03, 0.1)  # mean part of the positions at which two ASVs of a clade differ, at most
 
 WITH_COVARIATES = 0.3
 """Part of the columns among which a node chooses with metadata: a single column that decides would
@@ -52,11 +51,8 @@ be considered at few splits of a tenth (docs/experiments/members.md)."""
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
-_FAR = 1e4
-"""Standard deviations of a target from 0, beyond which its mean is subtracted."""
-
-_AT_ONCE = 256
-"""Samples whose abundances are dense in memory."""
+_FAR = 1e4  # standard deviations of a target from 0, beyond which its mean is subtracted
+_AT_ONCE = 256  # samples whose abundances are dense in memory
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,8 @@ from aam.members.model_file import TrainedModel
 from aam.members.output_tables import InferenceSettings
 from aam.members.samples import Samples
 
-FOLD_RANK = "rank_fold_"
-"""Prefix of the columns with the ranks of each fold."""
-
-FIRST = 20
-"""ASVs whose presence among the first is compared."""
+FOLD_RANK = "rank_fold_"  # prefix of the columns with the ranks of each fold
+FIRST = 20  # ASVs whose presence among the first is compared
 
 UNSTABLE = 0.5
 """Part of the first ASVs that two folds have in common, below which a list is no finding."""

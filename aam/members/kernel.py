@@ -64,8 +64,7 @@ CLADE_SHARES = (0.0, 0.3, 0.7)
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
 
-_BYTES = 80
-"""Memory of a pair of a sample and a landmark, measured: ten numbers."""
+_BYTES = 80  # memory of a pair of a sample and a landmark, measured: ten numbers
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from aam.serialization.model_folder import State
 
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
-FEW_GROUPS = 4
-"""Groups up to which each is left out in turn, see `Estimator.predict_parts`."""
+FEW_GROUPS = 4  # groups up to which each is left out in turn, see `Estimator.predict_parts`
 
 
 @dataclass(frozen=True)

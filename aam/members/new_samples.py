@@ -35,13 +35,11 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.nucleotide_codes import FINEST, PAD
 
-MAX_SAMPLES = 1000
-"""Training samples of which the richness and the log abundances are kept."""
+MAX_SAMPLES = 1000  # training samples of which the richness and the log abundances are kept
 
 NEIGHBOURS = 5
 QUANTILE = 0.95
-POSITIONS = 64
-"""First positions of the sequences whose nucleotide frequencies identify the region."""
+POSITIONS = 64  # first positions of the sequences whose nucleotide frequencies identify the region
 
 SAME_REGION = 0.5
 """Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
@@ -55,8 +53,7 @@ SAME_SAMPLE = 0.5
 MANY_FAR = 0.15
 """Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
 
-CHANCE = 0.01
-"""Probability below which so many are beyond it, were they as the training samples."""
+CHANCE = 0.01  # probability below which so many are beyond it, were they as the training samples
 
 _BLOCK = 512
 
@@ -64,8 +61,7 @@ _LANDMARKS, _OTHERS = "landmarks/", "others/"
 _OF_SAMPLES = "subjects_N", "reads_N"
 _READER = Kernel(clades=False)
 
-Note = tuple[str, bool]
-"""Sentence for the user, and whether it is a warning."""
+Note = tuple[str, bool]  # sentence for the user, and whether it is a warning
 
 
 @dataclass(frozen=True)

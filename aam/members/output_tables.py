@@ -23,8 +23,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.environment import SINGLE_RANK, Ranks, read_environment
 
-NO_VECTORS = AsvVectorOptions()
-"""No folder: every ASV is encoded."""
+NO_VECTORS = AsvVectorOptions()  # no folder: every ASV is encoded
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ class RankShare:
         return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
 
 
-ALONE = RankShare()
-"""Share of a single process: all samples."""
+ALONE = RankShare()  # share of a single process: all samples
 
 
 @contextmanager

@@ -41,8 +41,7 @@ from aam.members.output_tables import (
 from aam.members.samples import Samples
 from aam.memory import memory_budget
 
-_BLOCK_BYTES = 2**28
-"""Bytes of the similarities of a block of new samples to ASVs, at most."""
+_BLOCK_BYTES = 2**28  # bytes of the similarities of a block of new samples to ASVs, at most
 
 
 def held_out_table(

@@ -119,8 +119,7 @@ MAX_LINKED = 10_000
 _MAX_KEPT = 16_384
 """ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
 
-_BLOCK = 4096
-"""ASVs of a block of the similarity of all pairs: 64 MiB."""
+_BLOCK = 4096  # ASVs of a block of the similarity of all pairs: 64 MiB
 
 _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024

@@ -76,8 +76,7 @@ def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
 required_option = functools.partial(option, default=dataclasses.MISSING)
 """Declare an option that has to be given."""
 
-basic_option = functools.partial(option, basic=True)
-"""Declare an option that `--help` shows, too."""
+basic_option = functools.partial(option, basic=True)  # declare an option that `--help` shows, too
 
 resumable_option = functools.partial(option, resumable=True)
 """Declare an option that a resumed run may change."""

@@ -78,10 +78,8 @@ ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
 NUMBER = re.compile(r"-\.?\d")
 """A negative number, which is a value; every other argument with a dash is an option."""
 
-PROGRAM = "--"
-"""Stands before the arguments of a program that is no command of `aam`."""
-PROGRAMS = ("tune",)
-"""Commands that take such a program."""
+PROGRAM = "--"  # stands before the arguments of a program that is no command of `aam`
+PROGRAMS = ("tune",)  # commands that take such a program
 
 HELP_ALL = "--help-all"
 HELP = ("-h", "--help", HELP_ALL)

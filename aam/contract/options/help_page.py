@@ -14,10 +14,8 @@ from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.conditions import of_member, requirements
 from aam.contract.version import __version__
 
-WIDEST = 100
-"""Columns of a line at most; longer lines are hard to read."""
-COLUMN = 26
-"""Column where the help text of an option begins."""
+WIDEST = 100  # columns of a line at most; longer lines are hard to read
+COLUMN = 26  # column where the help text of an option begins
 LONGEST_CHOICES = 24
 """Characters of the choices that stand beside the flag; longer ones follow the help text."""
 

@@ -32,16 +32,14 @@ from aam.data.formats import artifact
 from aam.data.formats.text import check_text, decoded, floats, number_remedy
 from aam.memory import check_memory, memory_budget
 
-BLOCK_BYTES = 64 << 20
-"""Largest size of a block; but at least one sample."""
+BLOCK_BYTES = 64 << 20  # largest size of a block; but at least one sample
 
 TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ENTRY_BYTES = 12
 """Bytes of an entry of a block: a float64 value and the int32 index of its feature."""
-_JSON_BYTES = 12
-"""Bytes of memory that a byte of JSON takes, measured on tables of small counts."""
+_JSON_BYTES = 12  # bytes of memory that a byte of JSON takes, measured on tables of small counts
 _CELL_BYTES = 70
 """Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
 _NAME_BYTES = 100
@@ -51,8 +49,7 @@ MAX_READS = int(np.iinfo(np.int32).max)
 Quantity = Literal["reads", "relative abundances", "presences"]
 """What the values of a table are; all are stored as whole numbers."""
 
-PARTS = 10**9
-"""Sum of the whole numbers that stand for the relative abundances of a sample."""
+PARTS = 10**9  # sum of the whole numbers that stand for the relative abundances of a sample
 
 _QUANTITIES: dict[str, Quantity] = {
     "": "reads",  # no artifact

@@ -18,8 +18,7 @@ from aam.contract.files import require
 from aam.contract.records import EDITED
 from aam.memory import check_memory, memory_budget
 
-_OBJECT_BYTES = 8
-"""Bytes of memory per byte of text once it is split into cells."""
+_OBJECT_BYTES = 8  # bytes of memory per byte of text once it is split into cells
 
 LARGEST_FLOAT32 = 3.4e38
 """Largest number that a table of this program may hold: that of float32, rounded down."""
