@@ -35,25 +35,15 @@ _WIDTHS = Range("1 to 65536", 1, 65_536)
 
 @dataclass(frozen=True)
 class MemberEntry:
-    """Declaration of a member.
+    """Declaration of a member."""
 
-    Attributes:
-        title: noun for messages and reports.
-        help: description of the model for help pages.
-        module: module whose `MEMBER` is the member, imported where it is used; "" of a network.
-        default: whether it is trained without --members.
-        network: whether it computes with the network: on a GPU, or in several processes.
-        method: what it is in the methods paragraph of a report; "" for its title.
-        references: keys of `aam/report/references.bib`.
-    """
-
-    title: str
-    help: str
-    module: str = ""
-    default: bool = False
-    network: bool = False
-    method: str = ""
-    references: tuple[str, ...] = ()
+    title: str  # noun for messages and reports
+    help: str  # description of the model for help pages
+    module: str = ""  # whose `MEMBER` is the member, imported where it is used; "" of a network
+    default: bool = False  # whether it is trained without --members
+    network: bool = False  # whether it computes with the network: on a GPU, or in several processes
+    method: str = ""  # what it is in the methods paragraph of a report; "" for its title
+    references: tuple[str, ...] = ()  # keys of `aam/report/references.bib`
 
 
 KERNEL, TRANSFORMER = "kernel", "transformer"
