@@ -30,9 +30,19 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
-from aam.members.samples import Inputs, Samples, T
+from aam.members.samples import Samples
 from aam.serialization.model_folder import State
 
+
+class Inputs(Protocol):
+    """Samples in the form that an estimator computes from them."""
+
+    def take(self: T, rows: Rows) -> T:
+        """Return the samples at `rows`."""
+        ...
+
+
+T = TypeVar("T", bound=Inputs)
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
 FEW_GROUPS = 4  # groups up to which each is left out in turn, see `Estimator.predict_parts`

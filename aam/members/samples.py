@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -65,14 +64,3 @@ class Samples:
         relative = self.relative
         weights = np.log10(1 + FINEST * relative.data)
         return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
-
-
-class Inputs(Protocol):
-    """Samples in the form that an estimator computes from them."""
-
-    def take(self: T, rows: Rows) -> T:
-        """Return the samples at `rows`."""
-        ...
-
-
-T = TypeVar("T", bound=Inputs)
