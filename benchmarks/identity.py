@@ -20,7 +20,7 @@ from scipy import sparse
 
 from aam.console import as_library
 from aam.contract.options.groups import TableOptions
-from aam.data.identity import Abundances, alike_pairs, chance_of_names, equal_pairs
+from aam.data.identity import Abundances
 from aam.data.sequences import hash_sequences
 from aam.data.study import load_study
 
@@ -57,10 +57,10 @@ def row_of_table(path: Path) -> list[str]:
     tokens_FL, samples = study.tokens_FL, counts.shape[0]
     hashes_F = hash_sequences(tokens_FL)
     original = Abundances.from_counts(counts, hashes_F)
-    cells = [str(samples), str(len(equal_pairs(original))), str(len(alike_pairs(original)))]
+    cells = [str(samples), str(len(original.equal_pairs())), str(len(original.alike_pairs()))]
     for depth in (50, 200, 1000):
         shallow = Abundances.from_counts(rarefied(counts, depth, rng), hashes_F)
-        cells.append(str(len(equal_pairs(shallow))))
+        cells.append(str(len(shallow.equal_pairs())))
     cut = hash_sequences(tokens_FL[:, : int(np.median((tokens_FL > 0).sum(axis=1)) * 2 / 3)])
     prevalence_F = np.bincount(counts.indices, minlength=counts.shape[1]) / samples
     common = sparse.csr_array(counts @ sparse.diags_array((prevalence_F >= 0.05).astype(int)))
@@ -73,12 +73,12 @@ def row_of_table(path: Path) -> list[str]:
         "common": (original, Abundances.from_counts(common, hashes_F)),
     }
     for one, two in copies.values():
-        pairs = equal_pairs(one, two)
+        pairs = one.equal_pairs(two)
         cells.append(f"{(pairs[:, 0] == pairs[:, 1]).sum() / samples:.0%}")
     deep = np.flatnonzero(original.reads_N >= 2000)
     if len(deep):
         copy = Abundances.from_counts(rarefied(counts[deep], 1000, rng), hashes_F)
-        pairs = alike_pairs(original, copy)
+        pairs = original.alike_pairs(copy)
         cells.append(f"{(pairs[:, 0] == deep[pairs[:, 1]]).mean() * len(pairs) / len(deep):.0%}")
     return cells
 
@@ -111,7 +111,7 @@ def simulated_chance(
         counts = [rng.multinomial(2000, row / row.sum()) for row in expected_IF]
         studies.append(Abundances.from_counts(sparse.csr_array(np.stack(counts)), np.arange(ASVS)))
     names = [f"P{number}" for number in range(subjects)]
-    return chance_of_names(studies[0], studies[1], [names, names])
+    return studies[0].chance_of_names(studies[1], [names, names])
 
 
 if __name__ == "__main__":

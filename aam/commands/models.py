@@ -12,7 +12,7 @@ from aam.console import info
 from aam.contract import run_files
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions, Predict
-from aam.data.metadata import groups, read_metadata
+from aam.data.metadata import read_metadata
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.explanations import show_explanations
@@ -90,7 +90,7 @@ def run_importance(options: ImportanceOptions) -> None:
         groups_N: Rows | None = None
         if options.group_column is not None and options.metadata is not None:
             metadata = read_metadata(options.metadata)
-            names = groups(metadata, options.group_column, study.table.sample_ids)
+            names = metadata.groups(options.group_column, study.table.sample_ids)
             groups_N = np.unique(names, return_inverse=True)[1].astype(np.int64)
         table = rank_by_permutation(table, loaded, study, covariates, options.first, groups_N)
     write_table(options.output, table)

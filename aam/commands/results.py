@@ -13,7 +13,7 @@ from aam.contract.options.commands.use import Compare, Evaluate, Report
 from aam.contract.options.groups import listed
 from aam.contract.run_files import target_folders
 from aam.data.joined_metadata import relabelled
-from aam.data.metadata import ID_HEADER, listed_columns, read_metadata, rows_where
+from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.targets import has_classes
 from aam.evaluation.external_validation import of_one_class
 from aam.evaluation.meta_analysis import resample, score_studies
@@ -74,7 +74,7 @@ def run_evaluate(options: Evaluate) -> None:
     frame = read_predictions(options.predictions, options.metadata_column)
     described = [read_metadata(options.metadata)]
     (metadata,) = relabelled(described, options.relabel, options.relabel_file)
-    frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
+    frame = frame.iloc[metadata.rows_where(options.where, frame[ID_HEADER].tolist())]
     levels, column = listed(options.ordinal), options.metadata_column
     words = not levels and has_classes(metadata, column)
     scored, ids = join_labels(frame, metadata, column, options.classifier or words, levels)
@@ -93,7 +93,7 @@ def run_evaluate(options: Evaluate) -> None:
     if options.by:
         scores["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())
-            for column in listed_columns(options.by, metadata)
+            for column in metadata.listed(options.by)
         }
     if options.output is not None:
         write_json(options.output, scores)

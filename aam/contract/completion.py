@@ -52,13 +52,7 @@ def add_commands(
     commands: Mapping[str, Iterable[OptionSpec]],
     values: Values | None = None,
 ) -> dict[str, Parser]:
-    """Add commands and their options to a parser; return the parsers by command.
-
-    Args:
-        parser: parser of the arguments before the command.
-        commands: command -> its options.
-        values: flag -> candidates for its value, where the type has no choices.
-    """
+    """Add commands and their options to a parser; return the parsers by command."""
     parsers: dict[str, Parser] = {}
     groups = {"": parser.add_subparsers(parser_class=Parser)}
     for name, options in commands.items():

@@ -21,24 +21,15 @@ _SHOWN_CHARACTERS = 100
 _LONGEST = 600
 """Characters of a part of a message; the middle of a longer one, as of a long path, is left out."""
 
-_NEAR = 0.7
-"""Part of the letters that two spellings have in common from which they are near."""
-
-_WORD = re.compile(r"[-. ]")
-"""What separates the words of a name."""
+_NEAR = 0.7  # part of the letters that two spellings have in common from which they are near
+_WORD = re.compile(r"[-. ]")  # what separates the words of a name
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters, line ends and marks of the direction of text."""
 
 
 class Problem:
-    """Sentence about an error, a warning or a note.
-
-    Args:
-        cause: one clause that names it, without a full stop.
-        evidence: ids, numbers or places concerned.
-        remedy: action by which the user can correct it.
-    """
+    """Sentence about an error, a warning or a note."""
 
     def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
         self.cause, self.evidence, self.remedy = cause, evidence, remedy

@@ -21,8 +21,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ELOOP,
             errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)  # fmt: skip
 _MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_FREE_WHEN_FULL = 64 * 1024
-"""Free bytes below which a failed write is attributed to a full disk."""
+_FREE_WHEN_FULL = 64 * 1024  # free bytes below which a failed write is attributed to a full disk
 
 _LOCKED = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
@@ -33,12 +32,7 @@ _LONGEST_NAME = 150
 
 
 def require(path: Path, what: str) -> Path:
-    """Return `path` if it is a readable regular file.
-
-    Raises:
-        MissingInput: the file does not exist, it is a folder, a device, a pipe or a file of /proc
-            or /sys (whose content has no end or no size), or it cannot be read.
-    """
+    """Return `path` if it is a readable regular file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -93,18 +87,8 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def user_cache() -> Path:
-    """Return the folder of aam in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aam"
-
-
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Refuse an output path that cannot be written, or that exists without `overwrite`.
-
-    Raises:
-        CannotCreate: the name is too long, the path is a folder or cannot be read, or the file
-            exists and `overwrite` is false.
-    """
+    """Refuse an output path that cannot be written, or that exists without `overwrite`."""
     _require_output(path)
     try:
         exists, is_folder = path.exists(), path.is_dir()
@@ -119,14 +103,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yield a temporary path, renamed to `path` when the block succeeds.
-
-    Temporary files of the same `path` that killed processes of this host left are removed.
-
-    Raises:
-        CannotCreate: the folder cannot be created or written to, its disk is full, `path` is a
-            folder or a device, or its name is too long.
-    """
+    """Write a file atomically: yield a temporary path, renamed to `path` if the block succeeds."""
     make_parent(path)
     # Temporary files of `path` whose process, of this host, has ended.
     start, end = f".{path.stem}.{os.uname().nodename}-", path.suffix
@@ -152,7 +129,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically, see `atomic_write`."""
+    """Write a text file in UTF-8 atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -191,9 +168,6 @@ def try_lock(
 ) -> Literal["held", "taken", "unsupported"]:
     """Lock a file exclusively without waiting.
 
-    Args:
-        lock: `fcntl.flock`, which child processes inherit, or `fcntl.lockf`.
-
     Returns:
         "held"; "taken" if another process has the lock; "unsupported" on a file system without
         locks, such as Lustre without the mount option `flock`, where callers continue without.
@@ -210,11 +184,7 @@ def try_lock(
 
 
 def make_parent(path: Path) -> None:
-    """Create the folder of an output if it does not exist.
-
-    Raises:
-        CannotCreate: it cannot be created or written to, or the name of the output is too long.
-    """
+    """Create the folder of an output if it does not exist."""
     _require_output(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

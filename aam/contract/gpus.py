@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-GPU = "cuda"
-"""Device type and --device value of PyTorch's builds for both vendors."""
+GPU = "cuda"  # device type and --device value of PyTorch's builds for both vendors
 
 CHECK_REPORTS = "AAM_CHECK_REPORTS"
 """Variable with the folder in which `aam` keeps its check reports; `aam-launch` sets it."""
@@ -20,17 +19,11 @@ _NVIDIA_DRIVER = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class GpuVendor:
-    """A vendor whose GPUs `aam` computes on.
+    """A vendor whose GPUs `aam` computes on."""
 
-    Attributes:
-        name: name in sites, records and the command line of jobs.
-        driver_file: the file below the root that states the version of the kernel driver.
-        driver_version: finds the version in the content of that file; None: it states none.
-    """
-
-    name: str
-    driver_file: str
-    driver_version: Callable[[str], str | None]
+    name: str  # name in sites, records and the command line of jobs
+    driver_file: str  # the file below the root that states the version of the kernel driver
+    driver_version: Callable[[str], str | None]  # finds the version in that file; None without one
 
 
 def kfd_properties(text: str) -> dict[str, int]:

@@ -9,16 +9,11 @@ from pathlib import Path
 
 from aam.contract.errors import Unavailable
 
-DISTRIBUTION = "attention-all-microbes"
-"""Name on the package index, where `aam` is another project."""
+DISTRIBUTION = "attention-all-microbes"  # name on the package index, where `aam` is another project
 
 
 def origin() -> str:
-    """Return what `pip install` installs this program from.
-
-    That is its checkout where it runs from one, else the folder or URL that pip recorded (PEP 610),
-    else the name of the distribution.
-    """
+    """Return what `pip install` installs this program from."""
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return str(checkout)
@@ -47,11 +42,7 @@ def requirement(extra: str = "") -> str:
 
 
 def install_command(extra: str = "model", python: str | None = None) -> str:
-    """Return the command that installs an extra of this installation.
-
-    Args:
-        python: the interpreter; the running one by default.
-    """
+    """Return the command that installs an extra of this installation."""
     program = shlex.quote(python or sys.executable)
     return f"{program} -m pip install {shlex.quote(requirement(extra))}"
 
@@ -63,15 +54,7 @@ NETWORK_LIBRARIES = ("torch", "tensorboard")
 def not_installed(
     what: str, error: ImportError, extra: str = "", alternative: str = ""
 ) -> Unavailable:
-    """Return the error about a missing package, with the command that installs it.
-
-    Args:
-        what: first part of the message, which names the part that needs the package.
-        error: error of the import.
-        extra: extra of this program's installation that has the package; "" for `model` or
-            `study`, whichever has it.
-        alternative: other action than an installation; "" if there is none.
-    """
+    """Return the error about a missing package, with the command that installs it."""
     module = (error.name or "").partition(".")[0]
     extra = extra or ("model" if module in NETWORK_LIBRARIES else "study")
     remedy = f"install it with `{install_command(extra)}`{alternative and f', or {alternative}'}"

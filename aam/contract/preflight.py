@@ -31,14 +31,7 @@ _ID_HEADERS = ("#sampleid", "#sample id", "#otuid", "#otu id")
 
 
 def require_inputs(command: ParsedCommand) -> None:
-    """Check that every input of a command exists, and that no output would replace or mix with one.
-
-    Raises:
-        MissingInput: names the option and the path.
-        UsageError: a path is not UTF-8, two paths are one, an output folder holds an input that it
-            would replace or a file of the study, or an output would replace a file of a run, a
-            model or a study.
-    """
+    """Check that the inputs of a command exist, and that no output would replace one."""
     for spec, path in (*command.paths("input"), *command.paths("output")):
         if (name := str(path).encode(errors="replace").decode()) != str(path):
             evidence, remedy = f"{spec.flag} '{name}'", "rename it: run records are in UTF-8"
@@ -122,11 +115,7 @@ def _owner(path: Path, command: str) -> str:
 
 
 def require_no_password(command: ParsedCommand) -> None:
-    """Refuse the password of a database: run records, job scripts and `ps` would show it.
-
-    Raises:
-        UsageError: --storage has a password.
-    """
+    """Refuse the password of a database: run records, job scripts and `ps` would show it."""
     try:
         url = urlsplit(str(command.value("--storage") or ""))
     except ValueError:  # no URL: Optuna gives the reason
@@ -139,11 +128,7 @@ def require_no_password(command: ParsedCommand) -> None:
 
 
 def require_columns(command: ParsedCommand) -> None:
-    """Check that the metadata has the columns that a command names, by its header alone.
-
-    Raises:
-        DataError: names the option, and the columns nearest to it.
-    """
+    """Check that the metadata has the columns that a command names, by its header alone."""
     metadata = command.value("--metadata")
     if command.value("--relabel") or command.value("--relabel-file"):
         return  # columns that the file does not have
@@ -164,10 +149,7 @@ def require_columns(command: ParsedCommand) -> None:
 
 
 def metadata_columns(path: Path) -> list[str] | None:
-    """Read the columns in the header of a metadata TSV, gzipped or not; None if it has none.
-
-    The reader of the metadata reports what is wrong with such a file.
-    """
+    """Read the columns in the header of a metadata TSV, gzipped or not; None if it has none."""
     return [name for name in _header(path)[1:] if name] or None
 
 
@@ -187,7 +169,6 @@ def _header(path: Path) -> list[str]:
 
 
 def _is_of_samples(path: Path) -> bool:
-    """Return whether the rows of a TSV are samples, by the name of its first column."""
     first = re.sub(r"[# _-]", "", "".join(_header(path)[:1]).lower())
     return first in ("sampleid", "samplename", "sample", "samples")
 
@@ -195,14 +176,7 @@ def _is_of_samples(path: Path) -> bool:
 def check_run_folder(
     folder: Path, overwrite: bool = False, resumes: bool = False, resumable: bool = True
 ) -> None:
-    """Refuse a folder that cannot be written to, or whose files a run would replace or mix with.
-
-    Args:
-        folder: run folder to be.
-        overwrite: whether the run that it holds may be replaced, by its list of files.
-        resumes: whether the run that it holds may be continued.
-        resumable: whether the caller could continue it; that of Python cannot.
-    """
+    """Refuse a folder that cannot be written to, or whose files a run would replace or mix with."""
     try:
         existing, files = run_files.recognized(folder), run_files.listed(folder)
         has_record = (folder / run_files.RECORD).exists()

@@ -32,8 +32,7 @@ _MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map s
 """Texts of errors of the dynamic loader, of C++ and of PyTorch when no memory is left."""
 
 
-_AGAIN = 0.5
-"""Seconds after which a stop signal that had no effect is handled again."""
+_AGAIN = 0.5  # seconds after which a stop signal that had no effect is handled again
 
 
 class Stopped(BaseException):

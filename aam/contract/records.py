@@ -114,18 +114,7 @@ class Mismatch(ValueError):
 
 
 def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) -> T:
-    """Read a JSON file as a value of a type.
-
-    Args:
-        path: the file.
-        expected: type of the content.
-        what: name of the file in messages, such as "run record".
-        remedy: action by which the user can replace a damaged file.
-
-    Raises:
-        MissingInput: there is no such file, or it cannot be read.
-        DataError: see `decode_json`.
-    """
+    """Read a JSON file as a value of a type."""
     return decode_json(_content(path, what), expected, what, f"'{path}'", remedy)
 
 
@@ -144,12 +133,7 @@ def read_json_object(
 def decode_json(
     content: bytes | str, expected: type[T], what: str, source: str, remedy: str = EDITED
 ) -> T:
-    """Decode a JSON document as a value of a type; `source` is its place, for messages.
-
-    Raises:
-        DataError: it is no JSON in UTF-8, too large, nested too deeply, has a NUL character or
-            half of a surrogate pair, or does not match the type.
-    """
+    """Decode a JSON document as a value of a type; `source` is its place, for messages."""
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
@@ -165,14 +149,7 @@ def decode_json(
 
 
 def convert(value: Any, expected: type[T], place: str = "") -> T:
-    """Convert plain dictionaries, lists, strings and numbers to a type.
-
-    Args:
-        place: name of the value, with which the message begins.
-
-    Raises:
-        Mismatch: the value is of another type, or out of range.
-    """
+    """Convert plain dictionaries, lists, strings and numbers to a type."""
     try:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError:
@@ -180,15 +157,7 @@ def convert(value: Any, expected: type[T], place: str = "") -> T:
 
 
 def check_format(what: str, stored: int, known: int, file: str) -> None:
-    """Refuse a file of another format than this version writes.
-
-    Args:
-        what: `model` or `checkpoint`, for the message.
-        file: its path and the version that wrote it, for the message.
-
-    Raises:
-        DataError: names both formats.
-    """
+    """Refuse a file of another format than this version writes."""
     if stored != known:
         newer = stored > known
         raise DataError(
@@ -206,11 +175,7 @@ class Sourced(Generic[T]):
     source: str
 
     def decoded(self, expected: type[V], key: str) -> Sourced[V]:
-        """Return the value in its type; a number is text where text is expected.
-
-        Raises:
-            ConfigurationError: it is of another type, or has an unknown key; with source and path.
-        """
+        """Return the value in its type; a number is text where text is expected."""
         value: Any = self.value
         # YAML reads an account 1234 or a limit of 30 minutes as numbers.
         is_text = str in (expected, getattr(expected, "__origin__", None))
@@ -227,7 +192,7 @@ class Sourced(Generic[T]):
 def read_yaml_entries(
     path: Path, what: str, known: Iterable[str], remedy: str = ""
 ) -> dict[str, Sourced[Any]]:
-    """Read the top-level mapping of a YAML file, see `yaml_entries`; `what` is its name."""
+    """Read the top-level mapping of a YAML file; `what` is its name."""
     try:
         text = _content(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -243,9 +208,6 @@ def yaml_entries(
 
     An empty document is an empty mapping. 24:00:00 is text. The error of a key that is not `known`
     has the `remedy`, or lists those that are.
-
-    Raises:
-        ConfigurationError: it is no mapping, has an unknown key or one twice, or is broken.
     """
     import yaml  # 10 ms, which programs that read JSON alone do without
 
@@ -358,7 +320,6 @@ def _mismatch(value: Any, expected: Any, place: str) -> Mismatch:
 
 
 def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
-    """List the entries of a list or mapping: key, value and expected type."""
     from msgspec import inspect
 
     origin, kinds = typing.get_origin(expected), typing.get_args(expected)

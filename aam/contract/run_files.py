@@ -22,8 +22,7 @@ from aam.contract.files import write_json
 
 RECORD = "run.json"
 
-MODEL = "model"
-"""Folder of the model in a run folder."""
+MODEL = "model"  # folder of the model in a run folder
 
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
@@ -31,8 +30,7 @@ COUNTS_ALONE = "counts-alone"
 PREDICTIONS, REPEATS = "predictions.tsv", "predictions-repeats.tsv"
 """Predictions of the held-out samples: a row for each, and all where repeats predict it again."""
 
-UNIFRAC = "unifrac.tsv"
-"""Distances that `aam unifrac` adds to a run, for the report."""
+UNIFRAC = "unifrac.tsv"  # distances that `aam unifrac` adds to a run, for the report
 
 _OF_RUN = (MODEL, "splits.tsv", PREDICTIONS, REPEATS, "scores.json", "importance.tsv",
            "associations.tsv", "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
@@ -93,10 +91,7 @@ def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:
 
 
 def add(run: Path, *names: str) -> None:
-    """Add files that another command wrote to the list of a run.
-
-    Nothing is added where the first is no file of a run by its name, or the run has no list.
-    """
+    """Add files that another command wrote to the list of a run."""
     if (files := listed(run)) is None or names[0] not in (*_OF_RUN, *_OF_NETWORK, UNIFRAC):
         return
     if new := not_listed(names, files):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from aam.contract.files import write_text
 
-VARIABLE = "AAM_STOP_FILE"
-"""Environment variable that names the file to `aam`."""
+VARIABLE = "AAM_STOP_FILE"  # environment variable that names the file to `aam`
 
 REQUEUE, END = "requeue", "end"
 

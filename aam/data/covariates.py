@@ -21,13 +21,10 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.groups import CovariateOptions
 from aam.contract.records import AboveZero
 from aam.data.formats.text import number_remedy
-from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns, warn_of_codes
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, warn_of_codes
 
-UNKNOWN = 0
-"""Code of a category that is missing or unknown."""
-
-_MIN_SAMPLES = 2
-"""Training samples of a known category, at least."""
+UNKNOWN = 0  # code of a category that is missing or unknown
+_MIN_SAMPLES = 2  # training samples of a known category, at least
 
 _MAX_NUMBERS = 10
 """Different numbers that a categorical column may have in more than half of its samples."""
@@ -35,15 +32,10 @@ _MAX_NUMBERS = 10
 
 @dataclass(frozen=True)
 class Covariates:
-    """Values of the covariates of N samples.
+    """Values of the covariates of N samples."""
 
-    Attributes:
-        categories: column -> str [N], "" where missing.
-        numbers: column -> float64 [N], NaN where missing.
-    """
-
-    categories: Mapping[str, npt.NDArray[np.str_]]
-    numbers: Mapping[str, F64]
+    categories: Mapping[str, npt.NDArray[np.str_]]  # column -> str [N], "" where missing
+    numbers: Mapping[str, F64]  # column -> float64 [N], NaN where missing
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -73,15 +65,10 @@ class Standard:
 
 @dataclass(frozen=True)
 class CovariateEncoder:
-    """Encoder of covariates, fitted to training samples; stored in checkpoints.
+    """Encoder of covariates, fitted to training samples; stored in checkpoints."""
 
-    Attributes:
-        categories: column -> names of its known categories, codes 1, 2, ...
-        numbers: column -> its mean and spread.
-    """
-
-    categories: dict[str, tuple[str, ...]]
-    numbers: dict[str, Standard]
+    categories: dict[str, tuple[str, ...]]  # column -> its known categories, with codes from 1 on
+    numbers: dict[str, Standard]  # column -> its mean and spread
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -168,16 +155,9 @@ def read_covariates(
     sample_ids: Sequence[str],
     column_of_flag: Mapping[str, str | None],
 ) -> Covariates | None:
-    """Read the covariates of a study; None without any.
-
-    Args:
-        options: --categorical-columns and --numeric-columns.
-        metadata: metadata of the samples.
-        sample_ids: ids of the N samples that the result has, in this order.
-        others: flag -> column of options that may not name a covariate.
-    """
-    categorical = listed_columns(options.categorical_columns, metadata)
-    numeric = listed_columns(options.numeric_columns, metadata)
+    """Read the covariates of a study; None without any."""
+    categorical = metadata.listed(options.categorical_columns)
+    numeric = metadata.listed(options.numeric_columns)
     columns = (*categorical, *numeric)
     if not columns:
         return None
@@ -220,7 +200,6 @@ def _read(
     metadata: Metadata,
     sample_ids: Sequence[str],
 ) -> Covariates:
-    """Read the columns of a model, and warn about missing values."""
     columns = (*categorical, *numeric)
     if absent := [name for name in columns if name not in metadata.columns]:
         raise DataError(

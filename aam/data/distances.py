@@ -26,15 +26,14 @@ from numpy.typing import NDArray
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
 from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
-from aam.data.formats.npy import write_npy
 from aam.data.formats.text import check_unquoted, decoded, floats, lines_of, read_text
+from aam.data.store import write_npy
 from aam.memory import check_memory, memory_budget
 
 ROUNDING = 1e-5
 """Asymmetry and diagonal up to this fraction of the largest distance are float32 rounding."""
 
-_HDF5_BYTES = 1 << 14
-"""Size of an HDF5 file besides its arrays, and more."""
+_HDF5_BYTES = 1 << 14  # size of an HDF5 file besides its arrays, and more
 _ROWS_PER_BLOCK = 1024
 
 MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
@@ -43,15 +42,11 @@ MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
 
 @dataclass(frozen=True)
 class DistanceMatrix:
-    """Distances between N samples.
+    """Distances between N samples."""
 
-    Attributes:
-        ids: N names, unique.
-        values: [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this
-            program computed them, float32 where they were read.
-    """
-
-    ids: tuple[str, ...]
+    ids: tuple[str, ...]  # N names, unique
+    # [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this program computed
+    # them, float32 where they were read
     values: NDArray[Any]
 
     def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
@@ -72,13 +67,7 @@ class DistanceMatrix:
 def read_distances(
     path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
 ) -> DistanceMatrix:
-    """Read and check a distance matrix.
-
-    Args:
-        path: the file, in one of the formats above.
-        sample_ids: the table's samples, to name the rows of a matrix without ids.
-        max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
-    """
+    """Read and check a distance matrix."""
     budget = max_bytes or memory_budget()
     with require(path, "distance matrix").open("rb") as stream:
         magic = stream.read(8)
@@ -92,7 +81,7 @@ def read_distances(
         if values.dtype.kind not in "biuf":
             raise ValueError(f"its values are of the type {values.dtype}")
         values = values.astype(np.float32, copy=False)
-    except (*DAMAGE, csv.Error, TypeError, SyntaxError, MemoryError) as error:
+    except (*DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
         evidence = f"'{path}', {reason_of(error)}"
         raise _error("The distance matrix cannot be read", evidence) from error
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
@@ -228,11 +217,7 @@ BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
 
 
 def write_distances(path: Path, matrix: DistanceMatrix) -> None:
-    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5.
-
-    The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu. An
-    existing file is replaced when the new one is complete.
-    """
+    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
         check_unquoted(matrix.ids, "the list of ids of a .npy")

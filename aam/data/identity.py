@@ -80,61 +80,99 @@ class Abundances:
         similarity: npt.NDArray[np.float32] = (one @ two.T).toarray()
         return similarity
 
+    def equal_pairs(self, two: Abundances | None = None) -> Rows:
+        """Return the pairs of samples with equal reads, rows [P, 2]; without `two` among these."""
+        first, second = _aligned(self, self if two is None else two)
+        keys_NK = _ratio_keys(first)
+        order = np.argsort(keys_NK, axis=None, kind="stable")
+        keys, rows = keys_NK.ravel()[order], order // keys_NK.shape[1]
+        pairs = [np.empty((0, 2), dtype=np.int64)]
+        for start in range(0, second.shape[0], _BLOCK):
+            other_NK = _ratio_keys(second[start : start + _BLOCK])
+            low, high = (np.searchsorted(keys, other_NK, side) for side in ("left", "right"))
+            candidates = [pairs[0]]
+            for place in range(_CANDIDATES):
+                chosen = (low + place < high) & (other_NK != 0)
+                others = start + np.nonzero(chosen)[0]
+                candidates.append(np.stack([rows[(low + place)[chosen]], others], axis=1))
+            pair_P2, times_P = np.unique(np.concatenate(candidates), axis=0, return_counts=True)
+            pair_P2 = pair_P2[times_P >= _RATIOS]
+            if two is None:
+                pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
+            equal = [
+                _equal(_row(first, i), _row(second, j), self.reads_N[i], (two or self).reads_N[j])
+                for i, j in pair_P2.tolist()
+            ]
+            pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
+        return np.concatenate(pairs)
 
-def equal_pairs(one: Abundances, two: Abundances | None = None) -> Rows:
-    """Return the pairs of samples with equal reads, rows [P, 2]; within `one` without `two`."""
-    first, second = _aligned(one, one if two is None else two)
-    keys_NK = _ratio_keys(first)
-    order = np.argsort(keys_NK, axis=None, kind="stable")
-    keys, rows = keys_NK.ravel()[order], order // keys_NK.shape[1]
-    pairs = [np.empty((0, 2), dtype=np.int64)]
-    for start in range(0, second.shape[0], _BLOCK):
-        other_NK = _ratio_keys(second[start : start + _BLOCK])
-        low, high = (np.searchsorted(keys, other_NK, side) for side in ("left", "right"))
-        candidates = [pairs[0]]
-        for place in range(_CANDIDATES):
-            chosen = (low + place < high) & (other_NK != 0)
-            others = start + np.nonzero(chosen)[0]
-            candidates.append(np.stack([rows[(low + place)[chosen]], others], axis=1))
-        pair_P2, times_P = np.unique(np.concatenate(candidates), axis=0, return_counts=True)
-        pair_P2 = pair_P2[times_P >= _RATIOS]
+    def alike_pairs(self, two: Abundances | None = None) -> Rows:
+        """Return pairs that differ no more than two draws of reads from one sample, rows [P, 2].
+
+        Each sample of `two` (of these without it) is compared with its most similar one by a
+        chi-square test of homogeneity. Repeated samples of a subject differ more; rarefied copies
+        do not.
+        """
+        rng = np.random.default_rng(0)
+        both = self, self if two is None else two
+        tables = _aligned(*both)
+        rows = [np.arange(table.shape[0]) for table in tables]
+        if max(map(len, rows)) > _MAX_SAMPLES:
+            rows = [np.sort(rng.permutation(chosen)[:_MAX_SAMPLES]) for chosen in rows]
+            rows = rows if two is not None else [rows[0], rows[0]]
+        first, second = (table[chosen] for table, chosen in zip(tables, rows, strict=True))
+        similarity = (first.sqrt() @ second.sqrt().T).toarray()
         if two is None:
-            pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
-        equal = [
-            _equal(_row(first, i), _row(second, j), one.reads_N[i], (two or one).reads_N[j])
-            for i, j in pair_P2.tolist()
+            np.fill_diagonal(similarity, -1)
+        pairs = [
+            (rows[0][i], rows[1][j])
+            for j, i in enumerate(similarity.argmax(axis=0).tolist())
+            if _is_homogeneous(
+                (_row(first, i), both[0].reads_N[rows[0][i]]),
+                (_row(second, j), both[1].reads_N[rows[1][j]]),
+            )
         ]
-        pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
-    return np.concatenate(pairs)
+        pairs_P2 = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return pairs_P2 if two is not None else np.unique(np.sort(pairs_P2, axis=1), axis=0)
 
+    def same_names(self, two: Abundances, names: Sequence[Sequence[str]]) -> bool:
+        """Return whether equal names of two studies are one subject, see `chance_of_names`.
 
-def alike_pairs(one: Abundances, two: Abundances | None = None) -> Rows:
-    """Return pairs that differ no more than two draws of reads from one sample, rows [P, 2].
+        Of fewer than `_MIN_NAMES` the reads cannot tell: then they are, and nothing is called
+        unseen.
+        """
+        common = set(names[0]) & set(names[1]) - {""}
+        return len(common) < _MIN_NAMES or self.chance_of_names(two, names) <= _LEVEL
 
-    Each sample of `two` (of `one` without it) is compared with its most similar one by a chi-square
-    test of homogeneity. Repeated samples of a subject differ more; rarefied copies do not.
-    """
-    rng = np.random.default_rng(0)
-    both = one, one if two is None else two
-    tables = _aligned(*both)
-    rows = [np.arange(table.shape[0]) for table in tables]
-    if max(map(len, rows)) > _MAX_SAMPLES:
-        rows = [np.sort(rng.permutation(chosen)[:_MAX_SAMPLES]) for chosen in rows]
-        rows = rows if two is not None else [rows[0], rows[0]]
-    first, second = (table[chosen] for table, chosen in zip(tables, rows, strict=True))
-    similarity = (first.sqrt() @ second.sqrt().T).toarray()
-    if two is None:
-        np.fill_diagonal(similarity, -1)
-    pairs = [
-        (rows[0][i], rows[1][j])
-        for j, i in enumerate(similarity.argmax(axis=0).tolist())
-        if _is_homogeneous(
-            (_row(first, i), both[0].reads_N[rows[0][i]]),
-            (_row(second, j), both[1].reads_N[rows[1][j]]),
-        )
-    ]
-    pairs_P2 = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return pairs_P2 if two is not None else np.unique(np.sort(pairs_P2, axis=1), axis=0)
+    def chance_of_names(self, two: Abundances, names: Sequence[Sequence[str]]) -> float:
+        """Return the p value of equal names of two studies: are their samples alike by chance?
+
+        Counted are the samples whose most similar sample of the other study has the same name,
+        among samples with a name that both studies have, against random orders of the names.
+        """
+        common = np.array(sorted(set(names[0]) & set(names[1]) - {""}), dtype=object)
+        code_of = {name: code for code, name in enumerate(common)}
+        rng, chosen, codes = np.random.default_rng(0), [], []
+        for study, of_samples in zip((self, two), names, strict=True):
+            code_N = np.array([code_of.get(name, -1) for name in of_samples])
+            rows = np.flatnonzero(code_N >= 0)
+            if len(rows) > _MAX_SAMPLES:
+                rows = np.sort(rng.choice(rows, _MAX_SAMPLES, replace=False))
+            chosen.append(study.take(rows))
+            codes.append(code_N[rows])
+        similarity = chosen[0].similarity(chosen[1])
+        hits_VV = np.zeros((len(common), len(common)), dtype=np.int64)
+        for own, other in ((0, 1), (1, 0)):
+            # A sample that shares no ASV with the other study is alike to none of it.
+            compared = similarity.max(axis=other) > 0
+            nearest = similarity.argmax(axis=other)[compared]
+            pair = {own: codes[own][compared], other: codes[other][nearest]}
+            np.add.at(hits_VV, (pair[0], pair[1]), 1)
+        places = np.arange(len(common))
+        hits = hits_VV[places, places].sum()
+        orders = (rng.permutation(places) for _ in range(_SHUFFLINGS))
+        at_least = sum(hits_VV[places, order].sum() >= hits for order in orders)
+        return float((1 + at_least) / (1 + _SHUFFLINGS))
 
 
 def _is_homogeneous(
@@ -162,46 +200,6 @@ def joined(number: int, pairs: Rows) -> Rows:
     graph = sparse.coo_array(links, shape=(number, number))
     labels: Rows = sparse.csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
     return labels
-
-
-def same_names(one: Abundances, two: Abundances, names: Sequence[Sequence[str]]) -> bool:
-    """Return whether equal names of two studies are one subject, see `chance_of_names`.
-
-    Of fewer than `_MIN_NAMES` the reads cannot tell: then they are, and nothing is called unseen.
-    """
-    common = set(names[0]) & set(names[1]) - {""}
-    return len(common) < _MIN_NAMES or chance_of_names(one, two, names) <= _LEVEL
-
-
-def chance_of_names(one: Abundances, two: Abundances, names: Sequence[Sequence[str]]) -> float:
-    """Return the p value of equal names of two studies: are their samples alike by chance?
-
-    Counted are the samples whose most similar sample of the other study has the same name, among
-    samples with a name that both studies have, against random orders of the names.
-    """
-    common = np.array(sorted(set(names[0]) & set(names[1]) - {""}), dtype=object)
-    code_of = {name: code for code, name in enumerate(common)}
-    rng, chosen, codes = np.random.default_rng(0), [], []
-    for study, of_samples in zip((one, two), names, strict=True):
-        code_N = np.array([code_of.get(name, -1) for name in of_samples])
-        rows = np.flatnonzero(code_N >= 0)
-        if len(rows) > _MAX_SAMPLES:
-            rows = np.sort(rng.choice(rows, _MAX_SAMPLES, replace=False))
-        chosen.append(study.take(rows))
-        codes.append(code_N[rows])
-    similarity = chosen[0].similarity(chosen[1])
-    hits_VV = np.zeros((len(common), len(common)), dtype=np.int64)
-    for own, other in ((0, 1), (1, 0)):
-        # A sample that shares no ASV with the other study is alike to none of it.
-        compared = similarity.max(axis=other) > 0
-        nearest = similarity.argmax(axis=other)[compared]
-        pair = {own: codes[own][compared], other: codes[other][nearest]}
-        np.add.at(hits_VV, (pair[0], pair[1]), 1)
-    places = np.arange(len(common))
-    hits = hits_VV[places, places].sum()
-    orders = (rng.permutation(places) for _ in range(_SHUFFLINGS))
-    at_least = sum(hits_VV[places, order].sum() >= hits for order in orders)
-    return float((1 + at_least) / (1 + _SHUFFLINGS))
 
 
 def _aligned(one: Abundances, two: Abundances) -> tuple[sparse.csr_array, sparse.csr_array]:

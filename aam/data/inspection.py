@@ -31,21 +31,15 @@ Severity = Literal["fact", "warning", "error"]
 
 T = TypeVar("T")
 
-SHALLOW = 1000
-"""Reads below which a sample says little about its rare ASVs."""
-
-REGIONS = 20
-"""Nucleotides by which the lengths of one region differ at most, about."""
+SHALLOW = 1000  # reads below which a sample says little about its rare ASVs
+REGIONS = 20  # nucleotides by which the lengths of one region differ at most, about
 
 SIMILAR = (0.7, 0.45, 0.05)
 """Agreement of the first 50 letters with the most frequent one of each place, of sequences of one
 region: 0.81 to 0.89 in the mean of four studies; at most 1 in 20 sequences below 0.45."""
 
-MAX_ALIKE = 3
-"""Columns of one value, or empty, that have a line each."""
-
-FEW_VALUES = 20
-"""Different numbers above which a column is taken for a number."""
+MAX_ALIKE = 3  # columns of one value, or empty, that have a line each
+FEW_VALUES = 20  # different numbers above which a column is taken for a number
 
 
 @dataclass(frozen=True)
@@ -108,10 +102,7 @@ class Inspection:
         self.findings.append(StudyFinding("warning", subject, text))
 
     def read(self, subject: str, reader: Callable[[], T]) -> T | None:
-        """Return what a reader returns; None, and a finding, where it refuses the data.
-
-        Messages of the reader are facts, its warnings warnings.
-        """
+        """Return what a reader returns; None, and a finding, where it refuses the data."""
         read, refused = None, []
         with collected() as messages:
             try:
@@ -281,7 +272,6 @@ def _sequences(
 def _column(
     inspection: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
 ) -> MetadataColumn:
-    """Summarize a column, and add the findings about it."""
     values = metadata.values(name, ids).tolist()
     known = [value for value in values if value]
     counts, numbers_N = Counter(known), as_numbers(known)

@@ -27,29 +27,17 @@ from aam.data.joined_tables import study_names
 from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
 from aam.data.targets import spelling
 
-STUDY = "study"
-"""Column with the name of each sample's study."""
-
-KEPT_STUDY = "study_in_file"
-"""Name of a column of the files that is called `study`."""
-
-CLASSES = 10
-"""Values of a column up to which they are compared between studies as classes."""
-
-UNITS = 5
-"""Ratio of two medians from which on numbers may be of different units."""
-
-RELABEL_HEADER = ("column", "value", "new")
-"""Columns of --relabel-file."""
+STUDY = "study"  # column with the name of each sample's study
+KEPT_STUDY = "study_in_file"  # name of a column of the files that is called `study`
+CLASSES = 10  # values of a column up to which they are compared between studies as classes
+UNITS = 5  # ratio of two medians from which on numbers may be of different units
+RELABEL_HEADER = ("column", "value", "new")  # columns of --relabel-file
 
 _ANSWERS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "0", "1"])
 """Classes that columns of any meaning have."""
 
-_FREE_TEXT = 4
-"""Words of a value of free text."""
-
-_SHOWN = 8
-"""Warnings about columns that are printed; the number of further ones is."""
+_FREE_TEXT = 4  # words of a value of free text
+_SHOWN = 8  # warnings about columns that are printed; the number of further ones is
 
 
 @dataclass(frozen=True)
@@ -62,16 +50,7 @@ class Relabelling:
 
 
 def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -> Metadata | None:
-    """Read the metadata of `aam prepare`, and join them if there are several tables.
-
-    Args:
-        options: --metadata, --studies, --relabel and --relabel-file.
-        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
-
-    Returns:
-        Metadata with the ids of the joined table; None without any. With --studies the first column
-        is `study`.
-    """
+    """Read the metadata of `aam prepare`, and join them if there are several tables."""
     studies, read = study_names(options), [read_metadata(path) for path in options.metadata]
     if not read and not studies:
         return None
@@ -141,7 +120,6 @@ def _with_study(part: Metadata, study: str, samples: Iterable[str]) -> Metadata:
 
 
 def _relabellings(pairs: Sequence[str], file: Path | None) -> Iterator[Relabelling]:
-    """Yield what --relabel and --relabel-file give other names."""
     named = []
     for pair in listed(pairs):
         before, _, new = (part.strip() for part in pair.rpartition("="))
@@ -238,7 +216,6 @@ class StudyColumn:
 
 
 def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
-    """Print which columns the studies have in common, and warn of those that do not agree."""
     names = dict.fromkeys(name for part in parts for name in part.columns if name != STUDY)
     common = [name for name in names if all(name in part.columns for part in parts)]
     partly = [name for name in names if name not in common]
@@ -259,7 +236,6 @@ def _compare_columns(studies: Sequence[str], parts: Sequence[Metadata]) -> None:
 
 
 def _columns_of(study: str, part: Metadata) -> dict[str, StudyColumn]:
-    """Return the columns of a study that have values."""
     columns = {}
     for name in part.columns:
         if name != STUDY and (known := list(filter(None, part.values(name, part.ids).tolist()))):

@@ -24,13 +24,12 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
-from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined
+from aam.data.identity import Abundances, joined
 from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
 
-PREFIX_LENGTH = 8
-"""First nucleotides by which ASVs of one region are recognized."""
+PREFIX_LENGTH = 8  # first nucleotides by which ASVs of one region are recognized
 
 SAME_REGION = 0.1
 """Smallest share of ASVs that begin like an ASV of the other table, in tables of one region.
@@ -53,21 +52,14 @@ _COMPARED = 200
 
 @dataclass(frozen=True)
 class JoinedTables:
-    """Several tables as one.
+    """Several tables as one."""
 
-    Attributes:
-        table: the joined table.
-        sequence_of: the sequence of each ASV by its id; None where one table is taken as it is.
-        id_of_sample: of each table, the ids of its samples in the joined table by that of its file.
-        id_of_asv: the same of its ASVs.
-        tips: how tips of the tree are named, where ASVs are cut.
-    """
-
-    table: TableBlocks
-    sequence_of: Mapping[str, str] | None
+    table: TableBlocks  # the joined table
+    sequence_of: Mapping[str, str] | None  # by ASV id; None where one table is taken as it is
+    # of each table, the ids of its samples in the joined table by that of its file
     id_of_sample: Sequence[Mapping[str, str]]
-    id_of_asv: Sequence[Mapping[str, str]]
-    tips: TrimmedTips | None
+    id_of_asv: Sequence[Mapping[str, str]]  # the same of its ASVs
+    tips: TrimmedTips | None  # how tips of the tree are named, where ASVs are cut
 
 
 def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:
@@ -253,7 +245,7 @@ def _compare_regions(
             for here, other in ((first, second), (second, first)):
                 starts, dnas = starts_K[other], dna_KF[here]
                 unlike = (dna for dna in dnas if dna[:PREFIX_LENGTH] not in starts)
-                turned = sum(_turned(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
+                turned = sum(_reverse_complement(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
                 if turned >= SAME_REGION * len(dnas):
                     warn(
                         f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
@@ -270,8 +262,7 @@ def _compare_regions(
         warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
 
 
-def _turned(dna: str) -> str:
-    """Return the reverse complement."""
+def _reverse_complement(dna: str) -> str:
     return dna.translate(_COMPLEMENT)[::-1]
 
 
@@ -293,7 +284,7 @@ def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence
                 f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
                 f"as a primer, off the start of those of {long}"
             )
-    reversed_F = [_turned(dna) for dna in parts[1]]
+    reversed_F = [_reverse_complement(dna) for dna in parts[1]]
     if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
         return f"those of {second} are read in the other direction: give their reverse complement"
     return "they are of other regions or primers: cut them to a common part, or keep them apart"
@@ -305,11 +296,7 @@ def _compare_reads(
     blocks_K: Sequence[Iterator[csr_array]],
     asvs: int,
 ) -> list[NDArray[np.bool_]]:
-    """Print what the studies have in common.
-
-    Returns:
-        Of each study, which samples to keep: those whose reads no earlier study has, bool [N].
-    """
+    """Print what the studies have in common; return which samples of each to keep, bool [N]."""
     counts_K = [
         sparse.vstack([csr_array((0, asvs), dtype=np.int32), *blocks], format="csr")
         for blocks in blocks_K
@@ -318,7 +305,7 @@ def _compare_reads(
     study_N = np.repeat(np.arange(len(studies)), [len(names) for names in ids_KN])
     # The columns are the sequences.
     abundances = Abundances.from_counts(sparse.vstack(counts_K, format="csr"), np.arange(asvs))
-    sample_N = joined(len(ids), equal_pairs(abundances))
+    sample_N = joined(len(ids), abundances.equal_pairs())
     first_S = np.full(sample_N.max(initial=-1) + 1, len(studies))
     np.minimum.at(first_S, sample_N, study_N)
     kept_N = study_N == first_S[sample_N]
@@ -330,7 +317,7 @@ def _compare_reads(
             f"{first_few(ids[row] for row in copies.tolist())}; {ids[copies[0]]} has those of "
             f"{first} of '{studies[first_S[sample_N[copies[0]]]]}'."
         )
-    alike = alike_pairs(abundances)
+    alike = abundances.alike_pairs()
     alike = alike[study_N[alike[:, 0]] != study_N[alike[:, 1]]]
     if len(alike := alike[kept_N[alike].all(axis=1)]):
         shown = first_few(" and ".join(ids[row] for row in pair) for pair in alike.tolist())

@@ -55,8 +55,7 @@ MISSING = DOUBTFUL | {
 }
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
-ID_HEADER = "sample-id"
-"""First header of every table of samples that aam writes, as in QIIME 2."""
+ID_HEADER = "sample-id"  # first header of every table of samples that aam writes, as in QIIME 2
 
 _ID_HEADERS = frozenset(
     {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
@@ -69,8 +68,7 @@ _OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sampl
 _CODES = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 """Numbers that spreadsheets and statistics programs hold for missing values."""
 
-LARGEST_NUMBER = 1e30
-"""Larger numbers overflow in squares and in single precision."""
+LARGEST_NUMBER = 1e30  # larger numbers overflow in squares and in single precision
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -104,23 +102,14 @@ _OBJECT_BYTES = 40
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of samples, by column.
+    """Metadata of samples, by column."""
 
-    Attributes:
-        ids: n sample names, unique.
-        columns: the n cells of each column, by its name; "" for an empty cell.
-        categorical: columns that the line #q2:types calls categorical.
-    """
-
-    ids: Sequence[str]
-    columns: Mapping[str, Sequence[str]]
-    categorical: frozenset[str] = frozenset()
+    ids: Sequence[str]  # n sample names, unique
+    columns: Mapping[str, Sequence[str]]  # the n cells of each column; "" for an empty cell
+    categorical: frozenset[str] = frozenset()  # columns that the line #q2:types calls categorical
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-        """Return the value of each sample [N], "" where it is missing or the sample has no row.
-
-        A whole number is written without decimals: 18.0 and 18 are one subject.
-        """
+        """Return the value of each sample [N], "" where it is missing or the sample has no row."""
         texts = self.texts(column, sample_ids)
         known = ["" if text is None or is_missing(text) else normalized(text) for text in texts]
         return np.array(known, dtype=np.str_)
@@ -153,6 +142,46 @@ class Metadata:
             f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
             id_remedy(sample_ids, self.ids, otherwise),
         )
+
+    def listed(self, given: Sequence[str]) -> tuple[str, ...]:
+        """Split `a,b` into columns, unless a column has that name; they need not exist."""
+        parts = [[text] if text in self.columns else text.split(",") for text in given]
+        return tuple(name.strip() for names in parts for name in names if name.strip())
+
+    def groups(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
+        """Return the group of each sample [N]: its value in `column`, such as a subject."""
+        values = self.values(column, sample_ids).tolist()
+        missing = values.count("")
+        if missing == len(values):
+            raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
+        if missing:
+            warn(
+                f"Samples without a '{column}': {missing} of {len(values)}, each is its own group."
+            )
+        pairs = zip(values, sample_ids, strict=True)
+        return np.array(
+            [group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_
+        )
+
+    def rows_where(self, condition: str | None, sample_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the positions of the samples whose metadata meet a condition, ascending."""
+        if condition is None:
+            return np.arange(len(sample_ids))
+        met = np.ones(len(sample_ids), dtype=np.bool_)
+        for comparison in parse_condition(condition):
+            left, met = met, met & comparison.meets(self, sample_ids)
+            if met.any():
+                continue
+            values = set(self.values(comparison.column, sample_ids)[left].tolist()) - {""}
+            raise DataError(
+                "No sample meets the condition",
+                f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
+                f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
+                "change the condition",
+            )
+        rows = np.flatnonzero(met)
+        info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
+        return rows
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -270,7 +299,6 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
 
 
 def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> None:
-    """Refuse a column of a type that QIIME 2 does not have, or with other values than its type."""
     kind = stated or "categorical"
     if kind not in ("categorical", "numeric"):
         evidence = f"the column '{name}' is of the type '{kind}'"
@@ -285,27 +313,6 @@ def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> Non
             if all(map(is_missing, wrong))
             else number_remedy(wrong, "correct them, or the type in that line"),
         )
-
-
-def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
-    """Split `a,b` into columns, unless a column has that name; they need not exist."""
-    parts = [[text] if text in metadata.columns else text.split(",") for text in given]
-    return tuple(name.strip() for names in parts for name in names if name.strip())
-
-
-def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-    """Return the group of each sample [N]: its value in `column`, such as a subject.
-
-    A sample without a value is a group of its own; a warning gives their number.
-    """
-    values = metadata.values(column, sample_ids).tolist()
-    missing = values.count("")
-    if missing == len(values):
-        raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
-    if missing:
-        warn(f"Samples without a '{column}': {missing} of {len(values)}, each is its own group.")
-    pairs = zip(values, sample_ids, strict=True)
-    return np.array([group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_)
 
 
 def is_missing(text: str) -> bool:
@@ -360,17 +367,11 @@ def normalized(text: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnComparison:
-    """A comparison of a column with values.
+    """A comparison of a column with values."""
 
-    Attributes:
-        column: name of the metadata column.
-        operator: "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value.
-        values: text of the value; several for "in".
-    """
-
-    column: str
-    operator: str
-    values: tuple[str, ...]
+    column: str  # name of the metadata column
+    operator: str  # "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value
+    values: tuple[str, ...]  # text of the value; several for "in"
 
     def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> NDArray[np.bool_]:
         """Return which samples meet the comparison, bool [N]."""
@@ -436,35 +437,6 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
             )
         comparisons.append(ColumnComparison(column, "in" if name in ("=", "==") else name, values))
     return tuple(comparisons)
-
-
-def rows_where(
-    condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
-) -> NDArray[np.int64]:
-    """Return the positions of the samples whose metadata meet a condition, ascending.
-
-    Args:
-        condition: a condition in the forms above; None selects all samples.
-        metadata: metadata that has the columns of the condition.
-        sample_ids: ids of the N samples to select from.
-    """
-    if condition is None:
-        return np.arange(len(sample_ids))
-    met = np.ones(len(sample_ids), dtype=np.bool_)
-    for comparison in parse_condition(condition):
-        left, met = met, met & comparison.meets(metadata, sample_ids)
-        if met.any():
-            continue
-        values = set(metadata.values(comparison.column, sample_ids)[left].tolist()) - {""}
-        raise DataError(
-            "No sample meets the condition",
-            f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
-            f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
-            "change the condition",
-        )
-    rows = np.flatnonzero(met)
-    info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
-    return rows
 
 
 def _unquoted(text: str) -> str:

@@ -17,11 +17,7 @@ from aam.data.metadata import ID_HEADER
 
 
 def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
-    """Read an embeddings.tsv, such as that of `aam embed`.
-
-    Returns:
-        N unique sample ids; float64 [N, D], one embedding of width D for each sample.
-    """
+    """Read an embeddings.tsv, such as that of `aam embed`: unique sample ids, float64 [N, D]."""
     what, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
     header, rows = read_rows(path, what, (ID_HEADER,))
     expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
@@ -41,9 +37,7 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
     It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
     is chosen so that its largest coordinate is positive: the same input gives the same result.
 
-    Returns:
-        coordinates float64 [N, axes], zero beyond the rank; fraction of the variance that each axis
-        explains, [axes].
+    Coordinates [N, axes] are zero beyond the rank; fractions of the variance are [axes].
     """
     vectors = np.asarray(vectors_ND, dtype=np.float64)
     centred = vectors - vectors.mean(axis=0)
@@ -59,11 +53,7 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
 
 
 def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
-    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples.
-
-    Returns:
-        coordinates float64 [N, axes]; fraction of the positive eigenvalues of each axis, [axes].
-    """
+    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples."""
     squared = -0.5 * np.square(np.asarray(distances_NN, dtype=np.float64))
     means = squared.mean(axis=0)
     values, vectors = np.linalg.eigh(squared - means - means[:, None] + means.mean())
@@ -75,11 +65,7 @@ def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tupl
 
 
 def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
-    """Compute the first two principal coordinates of the distances of a kernel, of N above 2.
-
-    Returns:
-        coordinates float64 [N, 2]; fraction of the variance that each axis explains, [2].
-    """
+    """Compute the first two principal coordinates of the distances of a kernel, of N above 2."""
     from scipy.sparse.linalg import ArpackError, eigsh
 
     means = kernel_NN.mean(axis=0)
@@ -105,11 +91,7 @@ def _oriented(coordinates: F64) -> F64:
 def write_ordination(
     path: Path, sample_ids: Sequence[str], coordinates_NA: F64, explained_A: F64
 ) -> None:
-    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults.
-
-    `explained_A` is the fraction of the variance that each of A axes explains. DataError if an id
-    has a tab or a line end, for which the format has no quotes.
-    """
+    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults."""
     check_unquoted(sample_ids, "the text format of an ordination")
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)
@@ -123,11 +105,7 @@ def write_ordination(
 
 
 def read_ordination(path: Path) -> tuple[tuple[str, ...], F64, F64]:
-    """Read the samples of `ordination.txt`.
-
-    Returns:
-        N names; the first two coordinates, float64 [N, 2]; fraction of the variance of each, [2].
-    """
+    """Read the samples of `ordination.txt`."""
     lines = lines_of(read_text(path, "ordination"))
     try:
         explained = lines[next(k for k, x in enumerate(lines) if x.startswith("Proportion")) + 1]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from scipy.sparse import csr_array
 
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
-from aam.contract.files import atomic_write, require, user_cache
+from aam.contract.files import atomic_write, require
 from aam.data.formats import artifact
 from aam.data.formats.newick import NewickTree, parse
 from aam.data.formats.text import check_text
@@ -37,8 +38,7 @@ from aam.memory import check_memory, memory_budget
 CACHED_FROM_TIPS = 20_000
 """Tips from which on a tree is cached; smaller trees are parsed as fast as the cache is read."""
 
-_NODE_BYTES = 230
-"""Bytes of memory per node while parsing, measured on trees of 400,000 tips."""
+_NODE_BYTES = 230  # bytes of memory per node while parsing, measured on trees of 400,000 tips
 
 _ANCESTOR_BYTES = 24
 _LARGEST = 1e30
@@ -51,17 +51,14 @@ class Phylogeny:
 
     Branches are numbered in postorder (descendants first), and the features below a branch are
     contiguous when features are sorted by their tip branch, `indices[indptr[:-1]]`.
-
-    Attributes:
-        lengths_G: float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a
-            length, is the last branch and an ancestor of every feature.
-        indptr: int64 [F + 1], see `indices`.
-        indices: int32 [indptr[F]], the branches from feature f up to the root are
-            `indices[indptr[f] : indptr[f + 1]]`, its own tip branch first.
     """
 
+    # float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a length, is the
+    # last branch and an ancestor of every feature.
     lengths_G: NDArray[np.float64]
-    indptr: NDArray[np.int64]
+    indptr: NDArray[np.int64]  # [F + 1], see `indices`
+    # int32 [indptr[F]], the branches from feature f up to the root are `indices[indptr[f] :
+    # indptr[f + 1]]`, its own tip branch first
     indices: NDArray[np.int32]
 
     def take(self, columns: NDArray[np.int64]) -> Phylogeny:
@@ -73,15 +70,10 @@ class Phylogeny:
 
 @dataclass(frozen=True)
 class TrimmedTips:
-    """Names of tips where the features are trimmed sequences, and the tips are not.
+    """Names of tips where the features are trimmed sequences, and the tips are not."""
 
-    Attributes:
-        length: nucleotides of the features.
-        feature_of: feature by the id of an untrimmed one that is no sequence, such as a hash.
-    """
-
-    length: int
-    feature_of: Mapping[str, str]
+    length: int  # nucleotides of the features
+    feature_of: Mapping[str, str]  # by the id of an untrimmed one that is a hash or a name
 
     def feature(self, tip: str) -> str:
         """Return the feature of a tip."""
@@ -150,7 +142,8 @@ def _cached(
     digest.update("\0".join(feature_ids).encode())
     if trimmed is not None:
         digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
-    return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return user_cache / "aam" / f"phylogeny-{digest.hexdigest()}.npz"
 
 
 def _placed(
@@ -199,7 +192,6 @@ def _check_size(size: int, budget: int, path: Path) -> None:
 
 
 def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
-    """Root a tree halfway between its two most distant tips."""
     # Here, since scikit-bio takes a CPU-second to import.
     from skbio import TreeNode
     from skbio.tree import TreeError

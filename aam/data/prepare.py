@@ -24,30 +24,20 @@ from aam.contract.files import sha256, write_json
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.version import __version__
-from aam.data.formats.npy import write_npy
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
 from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader
+from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader, write_npy
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget
 
 
 def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> tuple[int, int, int]:
-    """Write the files of a store into an empty folder, `store.json` last.
-
-    Args:
-        options: the input files, and which samples and ASVs to leave out; the output is not used.
-        folder: the empty folder.
-        block_bytes: largest size of a block of the table in memory.
-
-    Returns:
-        Samples, ASVs and entries of the store.
-    """
+    """Write the files of a store into an empty folder, `store.json` last."""
     budget = memory_budget(options.max_memory_gb)
     joined = join_tables(options, block_bytes, budget)
     # Before the counts are written, which takes long.
@@ -179,7 +169,6 @@ class _Arrays:
 
 
 def _sources(options: Prepare) -> dict[str, dict[str, Any]]:
-    """Return name, size and checksum of each input file, by its option."""
     given = {
         "--table": options.table,
         "--sequences": options.sequences,

@@ -25,8 +25,7 @@ from aam.nucleotide_codes import AMBIGUOUS, PAD, VOCABULARY
 
 _AMBIGUITY_LETTERS = "NRYSWKMBDHV"
 _UNKNOWN = 255
-_FASTA_BYTES = 6
-"""Bytes of memory per byte of FASTA while reading."""
+_FASTA_BYTES = 6  # bytes of memory per byte of FASTA while reading
 _HASHES = {32: hashlib.md5, 40: hashlib.sha1}
 _LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
 
@@ -41,10 +40,7 @@ _CODE_OF_BYTE = np.array(
 
 
 def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
-    """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
-
-    The id is the first word after '>'; letters are kept as they are, line breaks are removed.
-    """
+    """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence."""
     budget = max_bytes or memory_budget()
     name, semantic = "dna-sequences.fasta", "FeatureData[Sequence"
     data = read_payload(require(path, "sequences"), name, semantic, budget // _FASTA_BYTES)

@@ -81,17 +81,11 @@ _FAMILIES, _GENERA = 12, 72  # clades of the tree that the taxonomy names
 
 @dataclass(frozen=True)
 class SimulatedTree:
-    """A rooted binary tree.
+    """A rooted binary tree."""
 
-    Attributes:
-        parents: int64 [2F - 1], the parent of each node; -1 for the root.
-        lengths: float64 [2F - 1], substitutions per site above each node; 0 for the root.
-        tips: int64 [F], the nodes without children.
-    """
-
-    parents: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.float64]
-    tips: npt.NDArray[np.int64]
+    parents: npt.NDArray[np.int64]  # [2F - 1], the parent of each node; -1 for the root
+    lengths: npt.NDArray[np.float64]  # [2F - 1], substitutions per site above each node
+    tips: npt.NDArray[np.int64]  # [F], the nodes without children
 
 
 def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
@@ -181,36 +175,25 @@ def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Niches:
-    """What decides the fitness of F ASVs in every study; S sites.
+    """What decides the fitness of F ASVs in every study; S sites."""
 
-    Attributes:
-        optimum, width: [F], along the gradient; in units of its span.
-        prevalence: [F], the part of the fitness that is the same in all samples.
-        clade: int64 [F], the clade of each ASV, from 0.
-        of_site_SC: the part that depends on the site and the clade.
-    """
-
+    # optimum, width: [F], along the gradient; in units of its span
     optimum: F64
     width: F64
-    prevalence: F64
-    clade: npt.NDArray[np.int64]
-    of_site_SC: F64
+    prevalence: F64  # [F], the part of the fitness that is the same in all samples
+    clade: npt.NDArray[np.int64]  # [F], the clade of each ASV, from 0
+    of_site_SC: F64  # the part that depends on the site and the clade
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where and of whom N samples were taken.
+    """Where and of whom N samples were taken."""
 
-    Attributes:
-        subject, site: int64 [N], numbers from 0.
-        gradient: [N], what acts on the ASVs, in units of its span.
-        ph: [N], the pH as measured, 4 to 9.
-    """
-
+    # subject, site: int64 [N], numbers from 0
     subject: npt.NDArray[np.int64]
     site: npt.NDArray[np.int64]
-    gradient: F64
-    ph: F64
+    gradient: F64  # [N], what acts on the ASVs, in units of its span
+    ph: F64  # [N], the pH as measured, 4 to 9
 
     @property
     def gradient_ph(self) -> F64:
@@ -220,54 +203,33 @@ class Places:
 
 @dataclass(frozen=True)
 class Studies:
-    """What differs between K studies of N samples; K is 1 and all effects 0 without several.
+    """What differs between K studies of N samples; K is 1 and all effects 0 without several."""
 
-    Attributes:
-        number: int64 [N], the study of each sample, from 0.
-        is_case: bool [N], whether the disease acts on the sample.
-        batch_KF: preference of each study for each ASV.
-        disease_KF: effect of the disease on the fitness of each ASV.
-        depth_K: mean reads of a sample.
-    """
-
-    number: npt.NDArray[np.int64]
-    is_case: npt.NDArray[np.bool_]
-    batch_KF: F64
-    disease_KF: F64
-    depth_K: F64
+    number: npt.NDArray[np.int64]  # [N], the study of each sample, from 0
+    is_case: npt.NDArray[np.bool_]  # [N], whether the disease acts on the sample
+    batch_KF: F64  # preference of each study for each ASV
+    disease_KF: F64  # effect of the disease on the fitness of each ASV
+    depth_K: F64  # mean reads of a sample
 
 
 @dataclass(frozen=True)
 class Response:
-    """A column that P planted ASVs decide.
+    """A column that P planted ASVs decide."""
 
-    Attributes:
-        planted: int64 [P], numbers of the ASVs; empty without any.
-        effects: [P], 1 or -1, for one standard deviation of their log abundance.
-        values: [N], sum of the effects, and noise.
-    """
-
-    planted: npt.NDArray[np.int64]
-    effects: F64
-    values: F64
+    planted: npt.NDArray[np.int64]  # [P], numbers of the ASVs; empty without any
+    effects: F64  # [P], 1 or -1, for one standard deviation of their log abundance
+    values: F64  # [N], sum of the effects, and noise
 
 
 @dataclass(frozen=True)
 class SimulatedStudy:
-    """A simulated study with its truth; N samples, F ASVs.
+    """A simulated study with its truth; N samples, F ASVs."""
 
-    Attributes:
-        sample_ids: N names.
-        sequences: F distinct sequences, the names of the tree's tips.
-        counts: int32 [N, F] reads, without explicit zeros.
-        tree: the tree; tip f is ASV f.
-        niches, places, studies, response: the truth.
-    """
-
-    sample_ids: tuple[str, ...]
-    sequences: tuple[str, ...]
-    counts: sparse.csr_array
-    tree: SimulatedTree
+    sample_ids: tuple[str, ...]  # N names
+    sequences: tuple[str, ...]  # F distinct sequences, the names of the tree's tips
+    counts: sparse.csr_array  # int32 [N, F] reads, without explicit zeros
+    tree: SimulatedTree  # the tree; tip f is ASV f
+    # niches, places, studies, response: the truth
     niches: Niches
     places: Places
     studies: Studies
@@ -285,10 +247,7 @@ class SimulatedStudy:
 
 
 def simulate(options: Example) -> SimulatedStudy:
-    """Simulate the study that `options` describes, or its studies one after another.
-
-    The output folder is not used.
-    """
+    """Simulate the study that `options` describes, or its studies one after another."""
     if not options.subjects:
         subjects = min(options.samples, max(options.sites, options.samples // 3))
         options = replace(options, subjects=options.samples if options.studies else subjects)
@@ -312,7 +271,6 @@ def simulate(options: Example) -> SimulatedStudy:
 
 
 def _check_size(options: Example) -> None:
-    """Refuse a study that cannot be simulated, or not in the memory that is available."""
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
     for name, low, high in (
         ("samples", 2, 10_000_000),
@@ -341,7 +299,6 @@ def _check_size(options: Example) -> None:
 
 
 def _niches(tree: SimulatedTree, sites: int, rng: np.random.Generator) -> Niches:
-    """Draw niches, inherited along the tree, and preferences of clades for sites."""
     asvs = len(tree.tips)
     optimum = _uniform(brownian(tree, rng)) * 1.2 - 0.1
     low, high = np.log(NICHE_WIDTH)
@@ -496,7 +453,6 @@ def study_folders(options: Example) -> tuple[Path, ...]:
 
 
 def _paths(options: Example) -> tuple[Path, ...]:
-    """Return the paths of all files, those of each study first."""
     of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
     return (*of_studies, *(options.output_dir / name for name in OF_ALL))
 
@@ -545,10 +501,7 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
 
 
 def _taxa(study: SimulatedStudy, names_K: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return the taxon of each ASV with reads, under its names in all studies: clades of the tree.
-
-    A sequence that is cut has the taxon of the first ASV with it.
-    """
+    """Return the taxa of ASVs with reads, clades of the tree, by their names in all studies."""
     family, genus = (clades(study.tree, count) + 1 for count in (_FAMILIES, _GENERA))
     taxon_of: dict[str, str] = {}
     for asv in np.unique(study.counts.indices).tolist():
@@ -559,7 +512,6 @@ def _taxa(study: SimulatedStudy, names_K: Sequence[Sequence[str]]) -> dict[str, 
 
 
 def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str]) -> dict[str, Any]:
-    """Return what truth.json holds."""
     niches, places, response = study.niches, study.places, study.response
     parameters = asdict(options)
     del parameters["output_dir"], parameters["overwrite"]
@@ -629,7 +581,6 @@ def _metadata_bytes(
     rows: npt.NDArray[np.int64],
     classes: tuple[str, str],
 ) -> bytes:
-    """Return the metadata of the samples at `rows` as QIIME 2 reads it."""
     columns: dict[str, tuple[str, list[str]]] = {
         "ph": ("numeric", [f"{value:.2f}" for value in study.places.ph]),
         "site": ("categorical", [f"site-{number + 1}" for number in study.places.site]),

@@ -37,8 +37,7 @@ from aam.data.phylogeny import Phylogeny
 from aam.data.table import FeatureTable, MappedCounts, PackedStrings
 
 HEADER = "store.json"
-FORMAT = 2
-"""Version of the layout above; a store of another one is refused."""
+FORMAT = 2  # version of the layout above; a store of another one is refused
 
 _PREPARE = "make it again with `aam prepare`"
 _AGAIN = f"copy it again and compare the sizes, or {_PREPARE}"
@@ -54,21 +53,15 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class StoreHeader:
-    """Content of `store.json`.
+    """Content of `store.json`."""
 
-    Attributes:
-        format, aam: versions of the layout and of the program that wrote it.
-        metadata: names of the metadata's columns; None without metadata.
-        made_from: name, size and SHA-256 of each file that was read, by option.
-        arrays: description of each array, by name.
-        categorical: columns of the metadata that the line #q2:types calls categorical.
-    """
-
+    # format, aam: versions of the layout and of the program that wrote it
     format: int
     aam: str
-    metadata: list[str] | None
-    made_from: dict[str, dict[str, Any]]
-    arrays: dict[str, StoredArray]
+    metadata: list[str] | None  # names of the metadata's columns; None without metadata
+    made_from: dict[str, dict[str, Any]]  # option -> name, size and SHA-256 of its file
+    arrays: dict[str, StoredArray]  # description of each array, by name
+    # columns of the metadata that the line #q2:types calls categorical
     categorical: list[str] = field(default_factory=list)
 
     @property
@@ -152,6 +145,17 @@ def stored_taxa(path: Path) -> dict[str, str]:
     ids, ids_ends, taxa, taxa_ends = (_map(path, header, name, True) for name in names)
     pairs = zip(PackedStrings(ids, ids_ends), PackedStrings(taxa, taxa_ends), strict=True)
     return {name: taxon for name, taxon in pairs if taxon}
+
+
+def write_npy(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as an .npy file."""
+    # `numpy.save` writes with `ndarray.tofile`, whose OSError has no errno: a quota or a limit of
+    # the file size could not be told from a fault.
+    contiguous = np.ascontiguousarray(array)
+    description = np.lib.format.header_data_from_array_1_0(contiguous)
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, description)
+        stream.write(contiguous.data)
 
 
 def verify(path: Path) -> int:

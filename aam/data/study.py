@@ -28,40 +28,23 @@ from aam.nucleotide_codes import PAD
 
 @dataclass(frozen=True)
 class StoreOrigin:
-    """The store and selection from which a study is memory-mapped.
+    """The store and selection from which a study is memory-mapped."""
 
-    Attributes:
-        path: the store.
-        max_bp: nucleotides kept of each sequence; None for all.
-        with_tree: whether its phylogeny is part of the study.
-        rows: int64 [N], samples of the store; None for all.
-    """
-
-    path: Path
-    max_bp: int | None
-    with_tree: bool
-    rows: npt.NDArray[np.int64] | None = None
+    path: Path  # the store
+    max_bp: int | None  # nucleotides kept of each sequence; None for all
+    with_tree: bool  # whether its phylogeny is part of the study
+    rows: npt.NDArray[np.int64] | None = None  # [N], samples of the store; None for all
 
 
 @dataclass(frozen=True)
 class Study:
-    """Samples with their reads, sequences, and phylogeny or distances.
+    """Samples with their reads, sequences, and phylogeny or distances."""
 
-    Studies that are read have each sequence once, see `sum_equal_sequences`.
-
-    Attributes:
-        table: counts [N, F] with ids, ASVs ordered by id.
-        tokens_FL: uint8, the sequence of each ASV.
-        phylogeny: tree of the ASVs, aligned with the table's columns; None without one.
-        distances: precomputed matrix, aligned with the table's rows; None without one.
-        origin: the store that is memory-mapped; None for a study in memory.
-    """
-
-    table: FeatureTable
-    tokens_FL: npt.NDArray[np.uint8]
-    phylogeny: Phylogeny | None = None
-    distances: DistanceMatrix | None = None
-    origin: StoreOrigin | None = None
+    table: FeatureTable  # counts [N, F] with ids, ASVs ordered by id
+    tokens_FL: npt.NDArray[np.uint8]  # uint8, the sequence of each ASV
+    phylogeny: Phylogeny | None = None  # aligned with the table's columns
+    distances: DistanceMatrix | None = None  # precomputed, aligned with the table's rows
+    origin: StoreOrigin | None = None  # the store that is memory-mapped; None for a study in memory
 
     @property
     def reads(self) -> npt.NDArray[np.int64]:
@@ -117,13 +100,7 @@ class Study:
 def load_study(
     input: TableOptions, phylogeny: PhylogenyOptions | None = None, max_bp: int | None = None
 ) -> Study:
-    """Read the files of a study, or memory-map its store.
-
-    Args:
-        input: --table, --sequences, --drop-empty-samples and --max-memory-gb.
-        phylogeny: tree or matrix; None for neither.
-        max_bp: nucleotides to keep of each sequence; None for all.
-    """
+    """Read the files of a study, or memory-map its store."""
     budget = memory_budget(input.max_memory_gb)
     if not is_store(input.table):
         table = read_table(input.table, input.drop_empty_samples, budget)
@@ -147,15 +124,7 @@ def make_study(
     phylogeny: PhylogenyOptions | None = None,
     max_bp: int | None = None,
 ) -> Study:
-    """Add sequences and a phylogeny to a table in memory, whose ASVs may have any order.
-
-    Args:
-        table: counts of reads.
-        sequences: file, or sequences by feature id; None if the ids are the sequences.
-        input: limits of the memory, and whether samples that are emptied are left out.
-        phylogeny: tree or matrix; None for neither.
-        max_bp: nucleotides to keep of each sequence; None for all.
-    """
+    """Add sequences and a phylogeny to a table in memory, whose ASVs may have any order."""
     budget = memory_budget(input.max_memory_gb)
     ids = table.feature_ids
     # By id, so that rarefaction does not depend on the order of the file.
@@ -171,10 +140,7 @@ def make_study(
 
 
 def sum_equal_sequences(study: Study) -> Study:
-    """Sum the reads of ASVs of one sequence (cut ones, or of a joined table) in the first of them.
-
-    The others are no longer part of the study.
-    """
+    """Sum the reads of ASVs of one sequence (cut, or of a joined table) in the first of them."""
     asvs, length = study.tokens_FL.shape
     if not asvs or not length:  # a forest without sequences has tokens of length 0
         return study
@@ -226,7 +192,7 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
 
 
 def _map_store(origin: StoreOrigin, whole: bool = False) -> Study:
-    """Memory-map the store and the samples of `origin`, see `open_store`."""
+    """Memory-map the store and the samples of `origin`."""
     table, whole_FL, tree = open_store(origin.path, whole)
     tokens_FL = whole_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:

@@ -19,13 +19,7 @@ from scipy.sparse import csr_array, vstack
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
-from aam.data.formats.tables import (
-    Quantity,
-    as_abundances,
-    check_names,
-    open_blocks,
-    path_named,
-)
+from aam.data.formats.tables import Quantity, as_abundances, check_names, open_blocks, path_named
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000
@@ -33,8 +27,7 @@ AUTO_LARGEST = 5000
 NUMPY_LIMIT = 10**9
 """Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
-_AT_ONCE = 4096
-"""Memory-mapped samples of which all ASVs are in memory together."""
+_AT_ONCE = 4096  # memory-mapped samples of which all ASVs are in memory together
 
 
 # Arrays have no single truth value, so that a generated comparison would raise.
@@ -44,24 +37,16 @@ class MappedCounts:
 
     scipy's matrix copies the samples that it selects. Here a selection is a list of rows, at eight
     bytes a row, over the pages of a file that all processes share.
-
-    Attributes:
-        data: int32 [entries], all above 0.
-        indices: int32 [entries], their ASVs, ascending within a sample.
-        indptr: int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`.
-        all_reads: int64, reads of each sample of the store.
-        asvs: F.
-        rows: int64 [N], the samples of this selection; None: all of the store.
-        column_F: int32, column in which the reads of each ASV of the store are summed; None where
-            each has its own.
     """
 
-    data: NDArray[np.int32]
-    indices: NDArray[np.int32]
-    indptr: NDArray[np.int64]
-    all_reads: NDArray[np.int64]
-    asvs: int
-    rows: NDArray[np.int64] | None = None
+    data: NDArray[np.int32]  # [entries], all above 0
+    indices: NDArray[np.int32]  # [entries], their ASVs, ascending within a sample
+    indptr: NDArray[np.int64]  # int64, sample m is `indptr[m]` to `indptr[m + 1] - 1`
+    all_reads: NDArray[np.int64]  # int64, reads of each sample of the store
+    asvs: int  # F
+    rows: NDArray[np.int64] | None = None  # [N], samples of this selection; None: all
+    # int32, column in which the reads of each ASV of the store are summed; None where each has its
+    # own
     column_F: NDArray[np.int32] | None = None
 
     @property
@@ -122,18 +107,13 @@ class PackedStrings(Sequence[str]):
     """A sequence of strings in one memory-mapped array of bytes in UTF-8.
 
     A tuple of ten million ids would take a gigabyte in each process.
-
-    Args:
-        letters: uint8, all strings one after the other.
-        ends: int64 [n + 1], string i is `letters[ends[i] : ends[i + 1]]`.
-        rows: the strings of this sequence, in order; None for all n.
     """
 
     def __init__(
         self,
-        letters: NDArray[np.uint8],
-        ends: NDArray[np.int64],
-        rows: NDArray[np.int64] | None = None,
+        letters: NDArray[np.uint8],  # all strings one after the other
+        ends: NDArray[np.int64],  # [n + 1], string i is `letters[ends[i] : ends[i + 1]]`
+        rows: NDArray[np.int64] | None = None,  # the strings of this sequence; None for all n
     ) -> None:
         self._letters, self._ends, self._rows = letters, ends, rows
 
@@ -163,20 +143,14 @@ def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[st
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Counts of reads, or relative abundances as whole numbers, with their ids.
+    """Counts of reads, or relative abundances as whole numbers, with their ids."""
 
-    Attributes:
-        sample_ids: N names, unique; a tuple, or `PackedStrings` if memory-mapped.
-        feature_ids: F names, unique; often the sequences themselves.
-        counts: int32 [N, F], without explicit zeros, column indices sorted within a row; or
-            `MappedCounts`, whose rows are memory-mapped.
-        quantity: what the counts are; of relative abundances `formats.tables.PARTS` a sample.
-    """
-
-    sample_ids: Sequence[str]
-    feature_ids: Sequence[str]
+    sample_ids: Sequence[str]  # N names, unique; a tuple, or `PackedStrings` if memory-mapped
+    feature_ids: Sequence[str]  # F names, unique; often the sequences themselves
+    # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts`,
+    # whose rows are memory-mapped
     counts: csr_array
-    quantity: Quantity = "reads"
+    quantity: Quantity = "reads"  # of relative abundances `formats.tables.PARTS` a sample
 
     @property
     def reads(self) -> NDArray[np.int64]:
@@ -193,10 +167,7 @@ class FeatureTable:
         return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
     def take_samples(self, rows: ArrayLike) -> FeatureTable:
-        """Return the table of the samples at `rows` (int [n]), in that order.
-
-        Memory-mapped counts stay in their file.
-        """
+        """Return the table of the samples at `rows` (int [n]), in that order."""
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
         counts = self.counts.take(chosen) if mapped else self.counts[chosen]
@@ -212,12 +183,7 @@ class FeatureTable:
         return replace(self, feature_ids=ids, counts=counts)
 
     def sum_features(self, kept: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
-        """Return the table of the features `kept` (int [f]), each with the reads of several.
-
-        Args:
-            kept: positions of the features whose ids remain, ascending.
-            column_F: position in `kept` of the feature that gets the reads of each feature.
-        """
+        """Return the table of the features `kept` (int [f]), each with the reads of several."""
         counts: Any = self.counts
         if isinstance(counts, MappedCounts):
             counts = replace(counts, column_F=column_F, asvs=len(kept))
@@ -230,11 +196,7 @@ class FeatureTable:
 def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
-    """Read a feature table and check that its values are counts of reads or relative abundances.
-
-    Features without reads are left out, and samples without reads if `drop_empty_samples`; a line
-    is printed for each. `max_bytes` of memory may be used, half of what is available by default.
-    """
+    """Read a feature table and check that its values are counts of reads or relative abundances."""
     table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     read = list(table.blocks())  # One block; none for a table without samples.
     values = read.pop() if read else csr_array((0, len(table.feature_ids)))
@@ -247,11 +209,7 @@ def read_table(
 def table_of(
     values: csr_array, sample_ids: Sequence[str], feature_ids: Sequence[str]
 ) -> FeatureTable:
-    """Check counts [N, F] in memory, as `read_table` those of a file; they are converted in place.
-
-    Raises:
-        DataError: ids occur twice, values are not counts of reads, or a sample has no reads.
-    """
+    """Check counts [N, F] in memory as `read_table` does; they are converted in place."""
     try:
         check_names(sample_ids, feature_ids)
         counts, quantity = as_abundances(values, sample_ids, "reads")
@@ -262,7 +220,7 @@ def table_of(
 
 
 def _with_reads(table: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
-    """Return the samples and features with reads, see `check_reads`; warn of other quantities."""
+    """Return the samples and features with reads; warn of other quantities."""
     counts = table.counts
     if table.quantity != "reads":
         warn(

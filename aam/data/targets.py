@@ -31,7 +31,6 @@ from aam.data.metadata import (
     as_numbers,
     is_missing,
     normalized,
-    rows_where,
     warn_of_codes,
 )
 
@@ -55,23 +54,16 @@ _REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
 """Words in the name of a class with which the other class is compared."""
 
 _FEW_SAMPLES = 10
-_FEW_NUMBERS = 20
-"""Different numbers above which a column of classes is taken for a number."""
+_FEW_NUMBERS = 20  # different numbers above which a column of classes is taken for a number
 
 
 @dataclass(frozen=True)
 class LabelledSamples:
-    """Samples with their labels.
+    """Samples with their labels."""
 
-    Attributes:
-        rows: int64 [n], ascending positions in the sample ids.
-        values: float64 [n], numbers, ranks of ordered categories, or codes of `classes`.
-        classes: names; empty for numbers and ranks.
-    """
-
-    rows: NDArray[np.int64]
-    values: F64
-    classes: tuple[str, ...] = ()
+    rows: NDArray[np.int64]  # [n], ascending positions in the sample ids
+    values: F64  # [n], numbers, ranks of ordered categories, or codes of `classes`
+    classes: tuple[str, ...] = ()  # names; empty for numbers and ranks
 
 
 def has_classes(metadata: Metadata, column: str) -> bool:
@@ -112,7 +104,7 @@ def read_labels(
     target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
 ) -> LabelledSamples:
     """Read the label of each sample; leave out samples without one or outside --where."""
-    inside = rows_where(target.where, metadata, sample_ids)
+    inside = metadata.rows_where(target.where, sample_ids)
     ids, column = [sample_ids[row] for row in inside], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
     _hint_at_order(column, labelled.classes)
@@ -140,7 +132,6 @@ def likely_positive(classes: Sequence[str]) -> str:
 
 
 def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
-    """Return labels of two classes, of which `positive` has the code 1."""
     if len(labelled.classes) != 2 or positive not in labelled.classes:
         raise UsageError(
             f"'{positive}' is no class of two in '{column}'",
@@ -162,10 +153,7 @@ def label_samples(
     min_classes: int = 2,
     of_model: str = "",
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why.
-
-    `of_model` is the remedy for a column of another kind than the target of a model.
-    """
+    """Find the samples with a value in `column`; print how many are left out, and why."""
     names = [normalized(level) for level in levels]
     order = f"{'the model has' if of_model else '--ordinal'} {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
@@ -308,7 +296,6 @@ def _warn_of_single(column: str, counts: Counter[str]) -> None:
 
 
 def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_words: str) -> F64:
-    """Convert the labels of samples to different finite numbers."""
     values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
         raise DataError(
@@ -364,20 +351,15 @@ def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | No
 
 @dataclass(frozen=True)
 class TransformFunctions:
-    """Functions of a transform `(forward(value) - shift) / scale`.
+    """Functions of a transform `(forward(value) - shift) / scale`."""
 
-    Attributes:
-        fit: maps the forward values of the training samples [N] to (shift, scale).
-        forward, inverse: elementwise functions [N] -> [N], inverse to each other.
-        slope: elementwise derivative of `inverse`.
-        above: exclusive lower bound of the values that `forward` accepts.
-    """
-
+    # maps the forward values of the training samples [N] to (shift, scale)
     fit: Callable[[F64], tuple[float, float]]
+    # forward, inverse: elementwise functions [N] -> [N], inverse to each other
     forward: Callable[[F64], F64] = np.asarray
     inverse: Callable[[F64], F64] = np.asarray
-    slope: Callable[[F64], F64] = np.ones_like
-    above: float = -math.inf
+    slope: Callable[[F64], F64] = np.ones_like  # elementwise derivative of `inverse`
+    above: float = -math.inf  # exclusive lower bound of the values that `forward` accepts
 
 
 def _minmax(values: F64) -> tuple[float, float]:
@@ -486,15 +468,10 @@ def output_range(
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Scale on which estimators predict a target: its transform without fitted parameters.
+    """Scale on which estimators predict a target: its transform without fitted parameters."""
 
-    Attributes:
-        transform: name of the transform of a numeric target; "none" for class probabilities.
-        range: range of the predictions of a numeric target, in its units.
-    """
-
-    transform: TransformName = "none"
-    range: OutputRange = UNLIMITED
+    transform: TransformName = "none"  # "none" also for class probabilities
+    range: OutputRange = UNLIMITED  # range of the predictions of a numeric target, in its units
 
     def forward(self, values: F64) -> F64:
         """Transform values from the units of the target."""

@@ -66,10 +66,6 @@ def join_taxonomies(
 ) -> dict[str, str]:
     """Return the taxon of each joined ASV: the ranks that its ASVs of the tables have in common.
 
-    Args:
-        taxonomies: taxon by the ids of each of K tables, or of all of them.
-        id_of_asv: joined id of each ASV by its id in each of K tables.
-
     >>> whole = {"ACGT": "d__B; g__A; s__a", "ACGA": "d__B; g__A; s__c"}
     >>> join_taxonomies([whole], [{"ACGT": "ACG", "ACGA": "ACG"}])
     {'ACG': 'd__B; g__A'}

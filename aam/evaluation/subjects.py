@@ -17,8 +17,8 @@ from aam.arrays import Rows
 from aam.console import info, warn
 from aam.contract.errors import first_few
 from aam.contract.options.groups import GroupValues
-from aam.data.identity import Abundances, alike_pairs, equal_pairs, joined, same_names
-from aam.data.metadata import Metadata, groups
+from aam.data.identity import Abundances, joined
+from aam.data.metadata import Metadata
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def find_subjects(
         studies: study of each sample; None of a single study.
     """
     none = np.empty((0, 2), dtype=np.int64)
-    copies = none if abundances is None else equal_pairs(abundances)
+    copies = none if abundances is None else abundances.equal_pairs()
     if len(copies):
         warn(
             f"{len(np.unique(copies))} samples have the reads of another sample: "
@@ -65,7 +65,7 @@ def find_subjects(
     names, links = list(sample_ids), none
     if column is not None:
         assert metadata is not None, "--group-column needs --metadata"
-        names = groups(metadata, column, sample_ids).tolist()
+        names = metadata.groups(column, sample_ids).tolist()
         if studies is not None:
             links = _equal_groups(column, values, names, studies, abundances)
             studies_of = Counter(name for name, _ in set(zip(names, studies, strict=True)))
@@ -76,7 +76,7 @@ def find_subjects(
     _, first, code_N = np.unique(names, return_index=True, return_inverse=True)
     of_group = np.stack([first[code_N], np.arange(len(names))], axis=1)
     units_N = joined(len(names), np.concatenate([of_group, copies, links]))
-    alike = none if abundances is None else alike_pairs(abundances)
+    alike = none if abundances is None else abundances.alike_pairs()
     alike = alike[units_N[alike[:, 0]] != units_N[alike[:, 1]]]
     if len(alike):
         warn(
@@ -115,7 +115,7 @@ def _equal_groups(
         if values == "auto" and common and abundances is not None:
             rows = [np.sort(np.concatenate([*rows_of[study].values()])) for study in pair]
             one, two = (abundances.take(chosen) for chosen in rows)
-            is_same = same_names(one, two, [[names[row] for row in chosen] for chosen in rows])
+            is_same = one.same_names(two, [[names[row] for row in chosen] for chosen in rows])
         if is_same:
             same |= common
             links += [[rows_of[study][name][0] for study in pair] for name in common]

@@ -43,17 +43,13 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.number_format import significant
 
-FIRST = 20
-"""Features of a sample that have a row of their own."""
+FIRST = 20  # features of a sample that have a row of their own
 
 FEATURES = ("ASV", "taxon", "metadata")
 """Kinds of the rows of a table of explanations that are features."""
 
-WORST, TYPICAL = 10, 3
-"""Held-out samples that `aam train` explains."""
-
-_AT_ONCE = 256
-"""Samples whose effects of all ASVs are in memory."""
+WORST, TYPICAL = 10, 3  # held-out samples that `aam train` explains
+_AT_ONCE = 256  # samples whose effects of all ASVs are in memory
 
 
 def explain(
@@ -71,27 +67,10 @@ def explain(
 ) -> pd.DataFrame:
     """Return the largest effects on the predictions of N samples; those of a sample add up to it.
 
-    Args:
-        models: members that predict the samples.
-        ensemble: how their predictions are combined.
-        outputs: what they predict.
-        relations: relations of the ASVs of the training study.
-        samples: N samples as the members read them.
-        predictions_NC: predictions of the ensemble.
-        members: predictions of each member, [N, C].
-        means_NC: mean label of the training samples, see `ModelFacts`.
-        ids_U: ids of the ASVs of the samples; an ASV that they lack is named by its sequence.
-        taxa: taxon of an ASV by its id or by the MD5 of its sequence, which QIIME 2 gives as id;
-            ASVs of the same taxon are summed.
-        first: features of a sample with a row of their own.
-
     Returns:
         Rows with sample, feature, kind, effect, unit: the mean label of the training samples (kind
         `mean`), the features with the largest effects (`ASV`, `taxon` or `metadata`), the sum of
         all others (`others`), and what the model does not divide (`remainder`).
-
-    Raises:
-        DataError: no member explains its predictions.
     """
     rows = np.arange(len(predictions_NC))
     class_N = predictions_NC.argmax(axis=1)
@@ -217,12 +196,7 @@ def explain_held_out(
     feature_ids: Sequence[str],
     taxa: Mapping[str, str] | None,
 ) -> pd.DataFrame:
-    """Explain the worst and some typical held-out samples by the models that did not train on them.
-
-    Returns:
-        The columns of `explain`, and `group`: `worst`, or `typical` with an error near
-        the median.
-    """
+    """Explain the worst and some typical held-out samples by models not trained on them."""
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
     # Of ordered categories the rank is explained, the first column.
     predictions_MC, dummy_MC = combined.predictions_MC[:, :columns], folds.dummy_MC[:, :columns]

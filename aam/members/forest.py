@@ -42,8 +42,7 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.serialization.model_folder import State, indices, numbers
 
-LEVELS = (0.03, 0.1)
-"""Mean part of the positions at which two ASVs of a clade differ, at most."""
+LEVELS = (0.03, 0.1)  # mean part of the positions at which two ASVs of a clade differ, at most
 
 WITH_COVARIATES = 0.3
 """Part of the columns among which a node chooses with metadata: a single column that decides would
@@ -52,11 +51,8 @@ be considered at few splits of a tenth (docs/experiments/members.md)."""
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
-_FAR = 1e4
-"""Standard deviations of a target from 0, beyond which its mean is subtracted."""
-
-_AT_ONCE = 256
-"""Samples whose abundances are dense in memory."""
+_FAR = 1e4  # standard deviations of a target from 0, beyond which its mean is subtracted
+_AT_ONCE = 256  # samples whose abundances are dense in memory
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,7 @@ class ForestInputs:
 
     abundances: sparse.csr_array  # float32 [N, F], relative, of the ASVs of the training study
     covariates: Covariates | None = None  # metadata columns; None without any
-    # clades of the ASVs, see `clades`; None for samples of another study
-    clades_VF: Rows | None = None
+    clades_VF: Rows | None = None  # by `clades`; None for samples of another study or ASVs alone
 
     def take(self, rows: Rows) -> ForestInputs:
         """Return the samples at `rows`."""
@@ -87,8 +82,6 @@ class ForestInputs:
 
 
 class _ForestSettings(msgspec.Struct):
-    """Plain part of the state."""
-
     covariates: CovariateEncoder | None
 
 
@@ -96,15 +89,14 @@ class _ForestSettings(msgspec.Struct):
 class ForestModel(FittedModel[ForestInputs]):
     """Nodes of all trees, one tree after the other; a child comes after its parent."""
 
-    roots: Rows  # int64 [T], first node of each tree
+    roots: Rows  # [T], first node of each tree
     # left, right: int64 [nodes], children; the node itself for a leaf
     left: Rows
     right: Rows
-    # int64 [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0 for a
-    # leaf
+    # [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0 for a leaf
     asvs: Rows
-    thresholds: F64  # float64 [nodes], largest abundance that leads to the left
-    values: F64  # float64 [nodes, C], predictions of a leaf
+    thresholds: F64  # [nodes], largest abundance that leads to the left
+    values: F64  # [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
     # out-of-bag predictions of the training samples, see `Estimator.left_out`, which are not
@@ -231,7 +223,7 @@ class ForestModel(FittedModel[ForestInputs]):
 
 @dataclass(frozen=True)
 class Forest(Estimator[ForestInputs]):
-    """Random forest of scikit-learn (Breiman 2001), see `member.Estimator`."""
+    """Random forest of scikit-learn (Breiman 2001)."""
 
     n_estimators: int = 200  # number of trees
     # part of the columns among which a node chooses, above 0, at most 1; at least

@@ -45,11 +45,8 @@ from aam.members.model_file import TrainedModel
 from aam.members.output_tables import InferenceSettings
 from aam.members.samples import Samples
 
-FOLD_RANK = "rank_fold_"
-"""Prefix of the columns with the ranks of each fold."""
-
-FIRST = 20
-"""ASVs whose presence among the first is compared."""
+FOLD_RANK = "rank_fold_"  # prefix of the columns with the ranks of each fold
+FIRST = 20  # ASVs whose presence among the first is compared
 
 UNSTABLE = 0.5
 """Part of the first ASVs that two folds have in common, below which a list is no finding."""
@@ -103,11 +100,7 @@ def stability(ranks_KU: F64) -> Stability:
 
 
 def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
-    """Return the false discovery rates of each ASV by the columns of importance.tsv, float64 [F].
-
-    Those that do not exist, of too many samples or equal labels, are left out; for `reads` see
-    `rank_test`.
-    """
+    """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv."""
     relative, tests = samples.samples.relative, {}
     if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
         info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
@@ -138,25 +131,7 @@ def importance_table(
     covariates: Covariates | None = None,
     dense_bytes: int = 2**29,
 ) -> pd.DataFrame:
-    """Return a row for each ASV that occurs in a study, the most important first.
-
-    Args:
-        loaded: the model.
-        study: samples over which the importance is averaged.
-        taxa: taxon of each ASV by feature id; None without taxonomy.
-        covariates: metadata that the model reads; None if it reads the counts alone.
-        dense_bytes: memory of an array of samples x ASVs of the training study, float32. Of more
-            samples than have room the measures of the members are means over a random part.
-
-    Returns:
-        Columns feature-id, taxon (with a taxonomy), the measures of each member, prevalence (0 to
-        1), mean_relative_abundance (0 to 1), rank (1 for the most important ASV), q_associated,
-        q_conditional and, of several folds, stability, rank_fold_1 and so on;
-        `docs/importance.md` defines the measures.
-
-    Raises:
-        DataError: no ASV occurs in the training study, or no ASV has a taxon.
-    """
+    """Return a row for each ASV that occurs in a study, the most important first."""
     samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     rows, known = loaded.relations.known(samples.tokens_FL)
@@ -227,13 +202,7 @@ def rank_by_permutation(
     first: int,
     groups_N: Rows | None,
 ) -> pd.DataFrame:
-    """Add the column `permutation` to the `first` rows of a table, and rank these rows by it.
-
-    It is the mean change of the model's predictions over all samples if the reads of an ASV are
-    permuted. A number changes by the absolute difference, in its units; classes by half the sum of
-    the absolute differences of their probabilities (total variation, 0 to 1). Samples are permuted
-    within `groups_N`. The rows after the first keep their order.
-    """
+    """Add the column `permutation` to the `first` rows of a table, and rank these rows by it."""
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
     whole = Samples.of(study, covariates)
@@ -295,13 +264,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 
     An effect is the change of the prediction for one standard deviation of the feature of each ASV
     of the taxon. Of taxa with the same ASVs, such as a family with one genus, the lowest is listed.
-
-    Args:
-        table: importance of ASVs with the column `taxon`, ranks separated by semicolons.
-
-    Returns:
-        Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
-        rank within the level; by level, the most important first.
     """
     lowest = taxa_of_asvs(table["taxon"])
     if not lowest:
@@ -325,8 +287,6 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
     """Return the places of the ASVs of each taxon of each rank.
 
-    Of taxa with the same ASVs, such as a family with one genus, the lowest is taken.
-
     >>> taxa_of_asvs(["d__B; g__A", "d__B; g__C"])
     {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}
     """
@@ -347,19 +307,7 @@ def agreement_table(
     folds: Folds,
     reads: Rows | None,
 ) -> pd.DataFrame | None:
-    """Return a row for each ASV and taxon that is tested in at least two studies.
-
-    Args:
-        importance: result of `importance_table` of the same study.
-        abundances: relative abundances, [N, F].
-        feature_ids: F names.
-        folds: labels, studies and their names.
-        reads: see `q_values`.
-
-    Returns:
-        Columns of associations.tsv, see `docs/importance.md`: ASVs before taxa, the least p first.
-        None where the labels cannot be tested.
-    """
+    """Return a row for each ASV and taxon that is tested in at least two studies."""
     tables = []
     column = {name: number for number, name in enumerate(feature_ids)}
     columns = [column[name] for name in importance["feature-id"]]
@@ -405,11 +353,7 @@ def attention_table(
     taxa: Mapping[str, str] | None,
     covariates: Covariates | None,
 ) -> tuple[pd.DataFrame, F64]:
-    """Return a row for each ASV of a sample, and the attention between them [U, U].
-
-    The columns are feature-id, taxon (with a taxonomy), relative_abundance, and attention, whose
-    sum is 1; the ASV with the highest attention is the first.
-    """
+    """Return a row for each ASV of a sample, and the attention between them [U, U]."""
     ids = study.table.sample_ids
     if sample not in ids:
         evidence = f"--attention {sample}, {len(ids)} samples"

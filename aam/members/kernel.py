@@ -38,13 +38,7 @@ from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
 from aam.members.explanations import by_column
-from aam.members.kernel_ridge import (
-    fit_logistic,
-    fit_ridge,
-    huber_weights,
-    probabilities,
-    product,
-)
+from aam.members.kernel_ridge import fit_logistic, fit_ridge, huber_weights, probabilities, product
 from aam.members.member import (
     Estimator,
     ExplainedSamples,
@@ -70,8 +64,7 @@ CLADE_SHARES = (0.0, 0.3, 0.7)
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
 
-_BYTES = 80
-"""Memory of a pair of a sample and a landmark, measured: ten numbers."""
+_BYTES = 80  # memory of a pair of a sample and a landmark, measured: ten numbers
 
 
 @dataclass(frozen=True)
@@ -117,15 +110,12 @@ class KernelInputs:
     """Samples as sums over their ASVs."""
 
     weights: sparse.csr_array  # float32 [N, ASVs of the samples' study], log abundance
-    # float32, summed similarity to each ASV of the training study; None with `products`
-    smoothed_NF: F32 | None
+    smoothed_NF: F32 | None  # similarity to each ASV of the training study; None with `products`
     norms_N: F64  # kernel of each sample with itself
     nearest: NearestAsvs  # most similar ASV of the training study of each ASV of the samples
-    # dendrogram of the ASVs of the training study; None for samples of another study
-    dendrogram: Dendrogram | None = None
+    dendrogram: Dendrogram | None = None  # of the training study; None for samples of another
     covariates: Covariates | None = None  # metadata columns; None without any
-    # float64, scaled features of the clades, see `with_features`; else None
-    clades_NG: sparse.csr_array | None = None
+    clades_NG: sparse.csr_array | None = None  # scaled features of the clades, of `with_features`
     features_NW: F64 | None = None  # scaled features of the covariates; else None
     products: SampleProducts | None = None  # of a training study with more ASVs than samples
 
@@ -162,8 +152,7 @@ class Landmarks:
 
     weights: sparse.csr_array  # float32 [R, F], log abundance
     norms_R: F64  # kernel of each landmark with itself
-    # float64, scaled features of the clades; None without any
-    clades_RG: sparse.csr_array | None = None
+    clades_RG: sparse.csr_array | None = None  # scaled features of the clades; None without any
     features_RW: F64 | None = None  # scaled features of the covariates; None without any
     # of samples of the study that fitted them; None of a restored model
     products: SampleProducts | None = None
@@ -263,15 +252,13 @@ class KernelModel(FittedModel[KernelInputs]):
     gamma: float  # factor of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel
     dual_RC: F64  # coefficients
     offset_C: F64  # intercepts
-    # float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a
-    # number
+    # [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a number
     logits: F64
     terms: KernelTerms  # kernels besides that of the sequences
     # float64 [2], lowest and highest training label: a linear kernel extrapolates to any number for
     # samples unlike those of the training. Empty for classes.
     limits: F64
-    # predictions of the training samples without their group; not stored
-    left_out_NC: F64 | None = None
+    left_out_NC: F64 | None = None  # predictions without the group of a sample; not stored
 
     @property
     def encoder(self) -> CovariateEncoder | None:
@@ -472,8 +459,6 @@ class KernelModel(FittedModel[KernelInputs]):
 
 @dataclass(frozen=True)
 class _Gram:
-    """Linear kernel of the samples."""
-
     kernel_NR: F64  # of the samples and the landmarks
     norms_N: F64  # of each sample with itself
 
@@ -509,10 +494,9 @@ class _Gram:
 
 @dataclass(frozen=True)
 class Kernel(Estimator[KernelInputs]):
-    """Ridge regression on a kernel of sequences, clades and covariates, see `member.Estimator`."""
+    """Ridge regression on a kernel of sequences, clades and covariates."""
 
-    # samples up to which the kernel is exact; the number of landmarks beyond
-    largest: int = EXACT_KERNEL
+    largest: int = EXACT_KERNEL  # samples of an exact kernel; number of landmarks beyond
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
@@ -656,10 +640,7 @@ def approximation(samples: int, landmarks: int) -> str:
 
 
 def label_free_kernel(inputs: KernelInputs) -> F32:
-    """Return the linear kernel of all samples, [N, N], that no label chooses.
-
-    Clades and covariates have 0.3 of the variance each.
-    """
+    """Return the linear kernel of all samples, [N, N], that no label chooses."""
     rows = np.arange(len(inputs.norms_N))
     gram, *terms = _grams(inputs, rows, fit_encoder(inputs.covariates))
     for term in terms:
@@ -670,7 +651,6 @@ def label_free_kernel(inputs: KernelInputs) -> F32:
 def _grams(
     inputs: KernelInputs, rows: Rows, encoder: CovariateEncoder | None
 ) -> tuple[_Gram, _Gram | None, _Gram | None]:
-    """Return the kernels of the sequences, of the clades and of the covariates."""
     sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
     clades, covariates = None, None
     if inputs.dendrogram is not None:

@@ -23,8 +23,7 @@ PENALTIES = np.logspace(-5, 1, 25)
 _INVERSE_PENALTY = 100.0
 """Inverse of the L2 penalty of the slope of classes; it matters for separable data alone."""
 
-_NEVER = -1e9
-"""Log probability of a class without training samples."""
+_NEVER = -1e9  # log probability of a class without training samples
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,22 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
-from aam.members.samples import Inputs, Samples, T
+from aam.members.samples import Samples
 from aam.serialization.model_folder import State
 
+
+class Inputs(Protocol):
+    """Samples in the form that an estimator computes from them."""
+
+    def take(self: T, rows: Rows) -> T:
+        """Return the samples at `rows`."""
+        ...
+
+
+T = TypeVar("T", bound=Inputs)
 Reads = TypeVar("Reads", bound=Inputs, contravariant=True)
 
-FEW_GROUPS = 4
-"""Groups up to which each is left out in turn, see `Estimator.predict_parts`."""
+FEW_GROUPS = 4  # groups up to which each is left out in turn, see `Estimator.predict_parts`
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,7 @@ class MemberPrediction:
     """Predictions of N samples."""
 
     values_NC: F64  # numbers in the units of the target, or probabilities
-    # further columns of the table of predictions, each [N]
-    columns: Mapping[str, F64] = field(default_factory=dict)
+    columns: Mapping[str, F64] = field(default_factory=dict)  # further columns of predictions.tsv
 
     def take(self, rows: Rows) -> MemberPrediction:
         """Return the predictions of the samples at `rows`."""
@@ -191,10 +199,7 @@ class FittedModel(Protocol[Reads]):
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects | None:
-        """Divide predictions among ASVs and metadata columns; None of a model that cannot.
-
-        `inputs` are those of `explained.joint`.
-        """
+        """Divide predictions among ASVs and metadata columns; None of a model that cannot."""
         return None
 
     def of_fold(self, fold: int) -> FittedModel[Reads]:
@@ -295,14 +300,12 @@ class CrossValidated:
     # probability of each level (`Folds.with_levels`)
     predictions_MC: F64
     cpu_seconds: float  # CPU time of this process
-    # models of the first partition's folds, where they explain its stability over the folds
-    fold_models: tuple[FittedModel[Any], ...] = ()
+    fold_models: tuple[FittedModel[Any], ...] = ()  # of the first partition
     # fitted to all samples of the splits; None if it was not requested, or if the models of the
     # folds are averaged for new samples
     model: FittedModel[Any] | None = None
     inputs: Any = None  # the samples as the models read them
-    # further columns of predictions.tsv by name, [M]
-    columns: Mapping[str, F64] = field(default_factory=dict)
+    columns: Mapping[str, F64] = field(default_factory=dict)  # further columns of predictions.tsv
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts for the run record
     # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`;
     # NaN for samples that have none, None where the member has none, empty where they are not
@@ -311,7 +314,7 @@ class CrossValidated:
 
 
 def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
-    """Combine members that are cross-validated on `folds`, see `combine_members`."""
+    """Combine members that are cross-validated on `folds`."""
     predictions = {name: result.predictions_MC for name, result in results.items()}
     left_out = {name: result.left_out for name, result in results.items()}
     return combine_members(predictions, folds, left_out)
@@ -323,16 +326,7 @@ class Member(Protocol):
     def cross_validate(
         self, samples: TrainingSamples, folds: Folds, final: bool = True
     ) -> CrossValidated | None:
-        """Fit a model for each split and predict its held-out samples.
-
-        Args:
-            samples: N samples.
-            folds: their labels and splits.
-            final: also make the model for new samples.
-
-        Returns:
-            None on ranks other than the first, of a member that several ranks train.
-        """
+        """Fit a model for each split and predict its held-out samples."""
         ...
 
 
@@ -368,7 +362,7 @@ class Estimator(Reader[T]):
         """Return predictions of the training samples [N, C] that do not know their group.
 
         They are of different fits. Each is moved from the mean label of its fit to that of all
-        training samples, so that they can be pooled, see `Labels.means_without_group`.
+        training samples, so that they can be pooled.
         They weigh the members of an ensemble inside a training part, and are what the levels of an
         ordered target are fitted to. Without them, the default, a member has the same weight as the
         others have on average, and its ranks belong to the nearest level.
@@ -403,11 +397,7 @@ class Estimator(Reader[T]):
         inputs_of: str = "",
         weighed: bool = False,
     ) -> CrossValidated:
-        """Fit a model for each split and predict its held-out samples, see `Member`.
-
-        `inputs_of` names the samples in the progress bar where they are not whole; `weighed`
-        requests the predictions that weigh the member in an ensemble, see `left_out`.
-        """
+        """Fit a model for each split and predict its held-out samples."""
         began = time.process_time()
         inputs = samples.inputs(self)
         labels = dataclasses.replace(folds.labels, values=folds.scale.forward(folds.labels.values))

@@ -44,23 +44,20 @@ class ModelFacts:
 
     column: str  # metadata column that is predicted
     classes: tuple[str, ...]  # names; empty for a number and for ranks
-    # ordered categories, the lowest first, whose ranks are the number; else empty
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # ordered categories, the lowest first, whose ranks are the number
     transform: TransformName  # transform of a number; the estimators read its forward values
     range: OutputRange  # range of the predictions of a number
     weights: dict[str, NonNegative]  # weight of each member in the ensemble
     half_width: NonNegative | None  # half width of the prediction intervals; None without intervals
     temperature: AboveZero  # temperature of class probabilities
-    # model from a rank to the probabilities of the levels; None without levels
-    odds: ProportionalOdds | None
+    odds: ProportionalOdds | None  # from a rank to the probabilities of the levels
     options: PlainOptions  # options of `aam train`
     training: SummaryNumbers  # numbers of the training summary
     # mean label of the training samples, of a logarithmic transform the geometric mean, or the
     # frequency of each class
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
-    # None of a model that was fitted without an evaluation
-    performance: Performance | None = None
+    performance: Performance | None = None  # None of a model that was fitted without an evaluation
 
     @classmethod
     def of(
@@ -107,7 +104,7 @@ Models = Mapping[str, FittedModel[Any]]
 
 
 def largest_bp(models: Models) -> int:
-    """Return the nucleotides of the longest sequence that models can read, see `FittedModel`."""
+    """Return the nucleotides of the longest sequence that models can read."""
     return max(model.max_bp for model in models.values())
 
 
@@ -122,8 +119,7 @@ class TrainedModel:
     # estimator -> float64 [K, F], `Importance.size_U` of the models of K folds in the training
     # study; empty with one split
     fold_importance: Mapping[str, F64] = field(default_factory=dict)
-    # column of importance.tsv -> float64 [F], see `importance.q_values`
-    q_values: Mapping[str, F64] = field(default_factory=dict)
+    q_values: Mapping[str, F64] = field(default_factory=dict)  # by column of importance.tsv
 
     @property
     def tokens_FL(self) -> Tokens:
@@ -174,19 +170,7 @@ class PretrainedModel:
 
 
 def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
-    """Read and validate a model, and restore its members on a device.
-
-    Args:
-        path: run folder, its folder `model`, or a copy of that.
-        device: device of a network; other members compute on the CPU.
-
-    Returns:
-        The model with its members; `trained` refuses one that was only pretrained.
-
-    Raises:
-        MissingInput, DataError: see `model_folder.read`.
-        DataError: it is damaged or edited, or has a member that this version does not have.
-    """
+    """Read and validate a model, and restore its members on a device."""
     folder = model_folder.read(path)
     try:
         # Before the states are parsed: a member of a later version is no damage of the file.
@@ -252,5 +236,5 @@ def trained(model: TrainedModel | PretrainedModel, path: Path) -> TrainedModel:
 
 
 def read_trained(path: Path, device: DeviceOptions) -> TrainedModel:
-    """Read a model that predicts a target, see `read` and `trained`."""
+    """Read a model that predicts a target."""
     return trained(read(path, device), path)

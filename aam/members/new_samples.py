@@ -24,8 +24,8 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import GroupValues
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
 from aam.data.covariates import CovariateEncoder, Covariates
-from aam.data.identity import Abundances, alike_pairs, equal_pairs, same_names
-from aam.data.metadata import read_metadata, rows_where
+from aam.data.identity import Abundances
+from aam.data.metadata import read_metadata
 from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
 from aam.data.table import rarefy
@@ -279,7 +279,7 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
             "of this table; --metadata restricts it to such samples."
         )
         return study
-    rows = rows_where(condition, read_metadata(metadata), study.table.sample_ids)
+    rows = read_metadata(metadata).rows_where(condition, study.table.sample_ids)
     return study.take_samples(rows)
 
 
@@ -392,14 +392,14 @@ def compare(
     for length in dict.fromkeys((None, known.length)):
         stored, places = summary.abundances(tokens_TL, length)
         here_N = Abundances.of(study, length)
-        pairs = np.concatenate([pairs, equal_pairs(stored, here_N)])
+        pairs = np.concatenate([pairs, stored.equal_pairs(here_N)])
     # Samples of equal ids are one unless their reads say otherwise, as those of S1, S2 in two
     # studies do, or are unknown ASVs.
     ids_N, trained = hash_ids(study.table.sample_ids), [summary.train_N, summary.validation_N]
     of_training_N = np.concatenate(trained)
     both = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
     named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
-    if named_N.any() and not same_names(stored, here_N, both):
+    if named_N.any() and not stored.same_names(here_N, both):
         text = f"{int(named_N.sum())} samples have ids of training samples, and other reads: new."
         notes.append((text, False))
         named_N[:] = False
@@ -422,7 +422,7 @@ def compare(
             "accuracy. The run has predictions of held-out samples (predictions.tsv)."
         )
         notes.append((overlap, True))
-    alike = np.setdiff1d(alike_pairs(stored, here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
+    alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
     if len(alike):
         ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
         text = (
@@ -503,7 +503,7 @@ def trained_subjects(
         stored, places = training.abundances(tokens_TL, length)
         here = Abundances.of(study, length)
         both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
-        values = "same" if same_names(stored, here, both) else "distinct"
+        values = "same" if stored.same_names(here, both) else "distinct"
         if values == "distinct":
             info(
                 f"Values of '{column}' that training samples have too are different subjects by "

@@ -23,8 +23,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.environment import SINGLE_RANK, Ranks, read_environment
 
-NO_VECTORS = AsvVectorOptions()
-"""No folder: every ASV is encoded."""
+NO_VECTORS = AsvVectorOptions()  # no folder: every ASV is encoded
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class RankShare:
     """Share of this rank in a prediction."""
 
     ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
-    # returns the values of all ranks, in their order
-    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    gather: Callable[[Any], list[Any]] = lambda value: [value]  # values of all ranks, in order
 
     def take(self, study: Study, batch_size: int) -> Study:
         """Return the samples of this rank: whole batches, so that all products have one shape."""
@@ -62,18 +60,12 @@ class RankShare:
         return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
 
 
-ALONE = RankShare()
-"""Share of a single process: all samples."""
+ALONE = RankShare()  # share of a single process: all samples
 
 
 @contextmanager
 def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]:
-    """Join the other ranks, if a launcher has started any, until the block ends.
-
-    Raises:
-        UsageError: variables of the environment contradict each other.
-        RankFailure: another rank has failed.
-    """
+    """Join the other ranks, if a launcher has started any, until the block ends."""
     if read_environment(os.environ).world_size == 1:
         yield ALONE
         return
@@ -84,13 +76,7 @@ def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]
 def require_finite(
     what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
 ) -> None:
-    """Refuse NaN and infinite values, which a table would show as empty cells.
-
-    Args:
-        what: name of the values in the message, such as "predictions".
-        sample_ids: B names.
-        values_BC: values of the samples.
-    """
+    """Refuse NaN and infinite values, which a table would show as empty cells."""
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())
@@ -111,13 +97,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def write_embeddings(
     path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
 ) -> None:
-    """Write the table sample-id, e0, e1, ... of the samples, in their order.
-
-    Args:
-        path: file, written atomically.
-        sample_ids: N names.
-        blocks: float32 [n, D] of consecutive samples, N rows together.
-    """
+    """Write the table sample-id, e0, e1, ... of the samples, in their order."""
     ids = iter(sample_ids)
     with (
         atomic_write(path) as temporary,

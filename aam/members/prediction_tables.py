@@ -13,13 +13,7 @@ import pandas as pd
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.groups import (
-    KERNEL,
-    DeviceOptions,
-    RankOptions,
-    TableOptions,
-    networks,
-)
+from aam.contract.options.groups import KERNEL, DeviceOptions, RankOptions, TableOptions, networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, label_names
@@ -47,8 +41,7 @@ from aam.members.output_tables import (
 from aam.members.samples import Samples
 from aam.memory import memory_budget
 
-_BLOCK_BYTES = 2**28
-"""Bytes of the similarities of a block of new samples to ASVs, at most."""
+_BLOCK_BYTES = 2**28  # bytes of the similarities of a block of new samples to ASVs, at most
 
 
 def held_out_table(
@@ -58,13 +51,7 @@ def held_out_table(
     members: Mapping[str, F64] = MappingProxyType({}),
     half_widths_M: F64 | None = None,
 ) -> pd.DataFrame:
-    """Build the table of held-out predictions: fold, study, actual, and `prediction_columns`.
-
-    Args:
-        sample_ids: names of all N samples.
-        folds: labels, and the held-out samples of the table.
-        predictions_MC, members, half_widths_M: see `Combined`.
-    """
+    """Build the table of held-out predictions: fold, study, actual, and `prediction_columns`."""
     labels = folds.labels
     content: dict[str, object] = {
         ID_HEADER: [sample_ids[row] for row in folds.rows_M],
@@ -103,11 +90,7 @@ def prediction_columns(
     half_widths_N: F64 | None,
     outputs: OutputRange,
 ) -> dict[str, object]:
-    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member.
-
-    Predictions are numbers, probabilities of classes, or ranks followed by those of levels. There
-    are no intervals where a half width is infinite.
-    """
+    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member."""
 
     def of(prefix: str, found_NC: F64) -> dict[str, object]:
         if not (names := classes or levels):
@@ -131,14 +114,7 @@ def prediction_columns(
 
 
 def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "") -> F64:
-    """Return the predictions [N, C] in the columns that `prediction_columns` makes.
-
-    Args:
-        table: predictions of a model.
-        facts: of the model.
-        member: name of a member, whose predicted ranks get probabilities of the levels; "" for the
-            ensemble.
-    """
+    """Return the predictions [N, C] in the columns that `prediction_columns` makes."""
     prefix = f"{member}_" if member else ""
     if facts.classes:
         names = [f"{prefix}p_{name}" for name in facts.classes]
@@ -206,21 +182,10 @@ def predict_study(
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Args:
-        loaded: the model, with its members on a device.
-        study: the samples.
-        options: metadata, batch size and number of passes of `aam predict`.
-        share: samples that this process predicts; all ranks return the whole table.
-        taxa, first: see `explain`.
-
     Returns:
         A row for each sample with sample-id, the prediction of the ensemble, its interval or class
         probabilities, and the predictions of each member; the comparison of the samples with the
         training data, whose columns are in the same table; and with --explain the explanations.
-
-    Raises:
-        DataError: no ASV occurs in the training data, or a metadata column is missing.
-        NotFinite: a prediction is NaN or infinite.
     """
     facts = loaded.facts
     # Of the whole study, before it is divided among ranks: all refuse it, or none.
@@ -276,10 +241,7 @@ def _predict_block(
     applied: Mapping[str, MemberPrediction],
     settings: InferenceSettings,
 ) -> tuple[F64, dict[str, MemberPrediction], F64]:
-    """Predict some samples by the ensemble and each member; return also their distances.
-
-    `applied` has the predictions of the networks.
-    """
+    """Predict some samples by the ensemble and each member; return also their distances."""
     facts, relations = loaded.facts, loaded.relations
     present = samples.present[0]
     compared = loaded.training.read(present, relations)
@@ -302,7 +264,6 @@ def _columns_of_block(
     predictions_NC: F64,
     members: Mapping[str, MemberPrediction],
 ) -> dict[str, object]:
-    """Return the columns of the table of predictions of some samples."""
     shown_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
         shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])

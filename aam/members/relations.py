@@ -119,8 +119,7 @@ MAX_LINKED = 10_000
 _MAX_KEPT = 16_384
 """ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
 
-_BLOCK = 4096
-"""ASVs of a block of the similarity of all pairs: 64 MiB."""
+_BLOCK = 4096  # ASVs of a block of the similarity of all pairs: 64 MiB
 
 _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024
@@ -182,7 +181,6 @@ class AsvRelations:
         return products_NN
 
     def _mismatches_between(self, rows: slice, columns: slice) -> F32:
-        """Return the mismatches of two blocks of ASVs of the study."""
         if len(self.tokens_FL) <= _MAX_KEPT:
             return self._mismatches_FF[rows, columns]
         return mismatches(self.tokens_FL[rows], self.tokens_FL[columns])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -27,14 +26,12 @@ class Samples:
     # uint8, sequence of each ASV, codes of `aam.data.sequences`: 0 for padding on the right, 1 to 4
     # for A, C, G and T
     tokens_FL: Tokens
-    # metadata columns; None if the model reads the counts alone
-    covariates: Covariates | None = None
-    # N names, which seed the reads that a network draws; estimators need none
-    sample_ids: Sequence[str] = ()
+    covariates: Covariates | None = None  # None if the model reads the counts alone
+    sample_ids: Sequence[str] = ()  # seed the reads that a network draws; estimators need none
 
     @classmethod
     def of(cls, study: Study, covariates: Covariates | None = None) -> Samples:
-        """Gather the counts of a study, which may be memory-mapped, see `Study.counts`."""
+        """Gather the counts of a study, which may be memory-mapped."""
         ids = study.table.sample_ids
         return cls(study.counts(np.arange(len(ids))), study.tokens_FL, covariates, ids)
 
@@ -67,14 +64,3 @@ class Samples:
         relative = self.relative
         weights = np.log10(1 + FINEST * relative.data)
         return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
-
-
-class Inputs(Protocol):
-    """Samples in the form that an estimator computes from them."""
-
-    def take(self: T, rows: Rows) -> T:
-        """Return the samples at `rows`."""
-        ...
-
-
-T = TypeVar("T", bound=Inputs)

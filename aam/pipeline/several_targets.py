@@ -26,7 +26,7 @@ from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import PREDICTIONS, REPEATS, target_folder
-from aam.data.metadata import Metadata, listed_columns, read_metadata, rows_where
+from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import Study
 from aam.evaluation.splits import read_studies, split_samples, write_splits
 from aam.members.option_checks import check_targets
@@ -64,7 +64,7 @@ def train_targets(options: Train) -> None:
         DataError: two targets have no sample in common.
     """
     metadata = read_metadata(options.target.metadata)
-    columns = listed_columns((options.target.metadata_column,), metadata)
+    columns = metadata.listed((options.target.metadata_column,))
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     named: dict[str, Train] = {}
     known = without_effect(options, options.undecided)
@@ -143,7 +143,7 @@ def _write_common_splits(
     path: Path, options: Train, columns: Sequence[str], study: Study, metadata: Metadata
 ) -> None:
     """Split the samples that have a value of any target, each two of which share samples."""
-    inside = rows_where(options.target.where, metadata, study.table.sample_ids)
+    inside = metadata.rows_where(options.target.where, study.table.sample_ids)
     ids = [study.table.sample_ids[row] for row in inside]
     labelled = {
         column: {

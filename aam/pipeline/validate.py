@@ -25,7 +25,7 @@ from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import check_run_folder
 from aam.data.joined_metadata import STUDY, relabelled
-from aam.data.metadata import ID_HEADER, Metadata, groups, listed_columns, read_metadata, rows_where
+from aam.data.metadata import ID_HEADER, Metadata, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.targets import label_samples, spelling
 from aam.evaluation.calibration import calibrate
@@ -105,7 +105,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         max_memory_gb=options.max_memory_gb,
     )
     study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
-    study = study.take_samples(rows_where(options.where, metadata, study.table.sample_ids))
+    study = study.take_samples(metadata.rows_where(options.where, study.table.sample_ids))
     _show_training(options, facts)
     # Before the prediction: samples without a label are not scored, so they need none.
     study, values_M = _labelled(column, metadata, study, facts)
@@ -125,7 +125,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     ids = study.table.sample_ids
     names, group_column = None, options.group_column
     if group_column is not None:
-        names = groups(metadata, group_column, ids).tolist()
+        names = metadata.groups(group_column, ids).tolist()
     elif repeated is not None:
         values = metadata.values(repeated.column, ids).tolist()
         repeated = dataclasses.replace(repeated, values=values)
@@ -319,7 +319,7 @@ def _external(
     """Compare with the training; score samples that resemble it, others, and the parts of --by."""
     columns = {UNLIKE_TRAINING: predicted[UNLIKE_TRAINING].tolist()} | {
         column: metadata.values(column, predicted[ID_HEADER].tolist()).tolist()
-        for column in listed_columns(options.by, metadata)
+        for column in metadata.listed(options.by)
     }
     scored, labels = folds.scored(predictions_MC), folds.labels
     parts = (part_scores(name, rows_by(texts), scored, labels.groups)

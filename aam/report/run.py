@@ -22,7 +22,7 @@ from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS, fold_folders
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.formats.text import numbers, read_rows
 from aam.data.joined_metadata import relabelled
-from aam.data.metadata import ID_HEADER, as_numbers, listed_columns, read_metadata
+from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import resample
@@ -378,8 +378,8 @@ def choose_colours(
         (table,) = relabelled([table], run.option("relabel") or (), Path(file) if file else None)
     group = run.option("group_column")
     is_category = run.option("classifier") or run.option("ordinal")
-    columns = listed_columns(columns, table)
-    named = {*listed_columns(categories, table), group} | ({run.target} if is_category else set())
+    columns = table.listed(columns)
+    named = {*table.listed(categories), group} | ({run.target} if is_category else set())
     chosen = list(columns)
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)

@@ -33,9 +33,6 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     Its files are flushed to the disk before it is renamed. The folder is locked while it is
     written, which distinguishes it from one that a killed process left; the next writer of `path`
     removes the latter.
-
-    Raises:
-        CannotCreate: as `atomic_write`; another process created `path` meanwhile.
     """
     make_parent(path)
     host = f".{path.name}.{os.uname().nodename}-"
@@ -123,7 +120,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _remove(leftover: Path, lock: int) -> None:
-    """Remove an incomplete folder and release its lock."""
     shutil.rmtree(leftover, ignore_errors=True)
     os.close(lock)
     if not leftover.exists():

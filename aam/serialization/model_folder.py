@@ -120,11 +120,7 @@ class ModelFolder:
         return State(self.members[member], self.arrays(member))
 
     def arrays(self, part: str) -> dict[str, npt.NDArray[Any]]:
-        """Read the arrays of a part.
-
-        Raises:
-            DataError: its file is missing, has another size or SHA-256, or exceeds the memory.
-        """
+        """Read the arrays of a part."""
         file, expected = self.path / f"{part}.safetensors", self.files.get(part)
         if expected is None:
             raise damaged(f"'{self.path / HEADER}' has no file for '{part}'")
@@ -161,15 +157,7 @@ def write(
     facts: Mapping[str, Any] | None = None,
     more_arrays: Mapping[str, Arrays] | None = None,
 ) -> None:
-    """Write a model folder atomically: the previous one stays until this one is complete.
-
-    Args:
-        path: path of the folder; an existing one is replaced.
-        command: name of the command that trained the model.
-        members: state of each member.
-        facts: further plain entries of `model.json`.
-        more_arrays: arrays of further parts.
-    """
+    """Write a model folder atomically: the previous one stays until this one is complete."""
     parts = {name: state.arrays for name, state in members.items()} | dict(more_arrays or {})
     with atomic_folder(path, overwrite=True) as folder:
         files = {}
@@ -215,12 +203,7 @@ def find(path: Path) -> Path:
 
 
 def read(path: Path) -> ModelFolder:
-    """Read `model.json` of a run folder or a model folder, see `find`.
-
-    Raises:
-        MissingInput, DataError: see `find`.
-        DataError: it is damaged, edited, of another program or of another version's format.
-    """
+    """Read `model.json` of a run folder or a model folder."""
     folder = find(path)
     file = folder / HEADER
     content: dict[str, Any] = read_json(file, dict[str, Any], "model", _REMEDY)

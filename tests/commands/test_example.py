@@ -8,7 +8,7 @@ import pytest
 import skbio
 
 from aam.contract.errors import CannotCreate
-from aam.data.metadata import groups, read_metadata
+from aam.data.metadata import read_metadata
 from aam.data.table import read_table
 from aam.data.taxonomy import read_taxonomy
 from tests.support.commands import aam
@@ -19,7 +19,7 @@ def test_the_files_belong_together(tmp_path: Path) -> None:
     table = read_table(tmp_path / "study" / "table.biom")
     ids = table.sample_ids
     metadata = read_metadata(tmp_path / "study" / "metadata.tsv")
-    assert (len(ids), len(set(groups(metadata, "subject", ids)))) == (150, 50)
+    assert (len(ids), len(set(metadata.groups("subject", ids)))) == (150, 50)
     assert all(3 < float(value) < 10 for value in metadata.columns["ph"])
     taxa = read_taxonomy(tmp_path / "study" / "taxonomy.tsv")
     assert {*taxa} == {*table.feature_ids}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.data.metadata import Metadata, rows_where
+from aam.data.metadata import Metadata
 
 IDS = ("a", "b", "c", "d", "e")
 COLUMNS = {
@@ -45,7 +45,7 @@ METADATA = Metadata(IDS, COLUMNS)
     ],
 )
 def test_samples_that_meet_a_condition(condition: str | None, expected: str) -> None:
-    assert "".join(IDS[row] for row in rows_where(condition, METADATA, IDS)) == expected
+    assert "".join(IDS[row] for row in METADATA.rows_where(condition, IDS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_samples_that_meet_a_condition(condition: str | None, expected: str) -> 
 )
 def test_invalid_conditions_are_refused(condition: str, expected: str) -> None:
     with pytest.raises(UsageError, match="Invalid condition") as caught:
-        rows_where(condition, METADATA, IDS)
+        METADATA.rows_where(condition, IDS)
     assert expected in str(caught.value)
 
 
 def test_a_value_to_exclude_that_no_sample_has_is_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert len(rows_where("site!=Gut", METADATA, IDS)) == 4
+    assert len(METADATA.rows_where("site!=Gut", IDS)) == 4
     assert "No sample has site=Gut, which --where excludes." in capsys.readouterr().err
 
 
@@ -87,5 +87,5 @@ def test_conditions_that_the_metadata_cannot_meet_are_refused(
     condition: str, expected: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        rows_where(condition, METADATA, IDS)
+        METADATA.rows_where(condition, IDS)
     assert expected in str(caught.value)

@@ -16,12 +16,7 @@ from skbio.metadata.io import MetadataFileError
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.groups import TargetOptions
 from aam.contract.preflight import metadata_columns
-from aam.data.metadata import (
-    MISSING,
-    Metadata,
-    groups,
-    read_metadata,
-)
+from aam.data.metadata import MISSING, Metadata, read_metadata
 from aam.data.targets import label_samples, read_labels
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
@@ -78,7 +73,7 @@ def test_classes_are_sorted_names(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_groups_keep_subjects_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = groups(metadata(tmp_path, STUDY), "subject", IDS)
+    found = metadata(tmp_path, STUDY).groups("subject", IDS)
     assert found.tolist() == ["18", "18", "007", "s4 (no subject)"]
     assert "without a 'subject': 1 of 4, each is its own group" in capsys.readouterr().err
 
@@ -88,7 +83,7 @@ def test_missing_values_are_recognized(tmp_path: Path, word: str) -> None:
     read, ids = column(tmp_path, "1", word, "2")
     assert label_samples(read, "x", ids).rows.tolist() == [0, 2]
     assert label_samples(read, "x", ids, classifier=True).classes == ("1", "2")
-    assert groups(read, "x", ids).tolist() == ["1", "s1 (no x)", "2"]
+    assert read.groups("x", ids).tolist() == ["1", "s1 (no x)", "2"]
 
 
 @pytest.mark.parametrize(
@@ -199,11 +194,11 @@ def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'sit'.*age, subject.*did you mean 'site'"):
         label_samples(metadata(tmp_path, STUDY), "sit", IDS, classifier=True)
     with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
-        groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
+        metadata(tmp_path, STUDY).groups("zzzzzz", IDS)
     with pytest.raises(DataError, match=r"no sample in common.*2 \(a, b\).*3 \(2538.10, .*alike"):
         label_samples(metadata(tmp_path, STUDY), "age", ("a", "b"))
     with pytest.raises(DataError, match=r"'x' is empty"):
-        groups(column(tmp_path, "", "NA")[0], "x", ("s0", "s1"))
+        column(tmp_path, "", "NA")[0].groups("x", ("s0", "s1"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import biom
 import numpy as np
 import pytest
 
-from aam.data.metadata import groups, read_metadata
+from aam.data.metadata import read_metadata
 from aam.data.sequences import decode, encode, sequences_of
 from aam.data.table import read_table
 from aam.data.targets import label_samples
@@ -49,5 +49,5 @@ def test_a_complete_study_is_read(
     assert found.rows.size == known
     assert np.isfinite(found.values).all()
     if study == "ecam":
-        infants = groups(metadata, "host_subject_id", table.sample_ids)
+        infants = metadata.groups("host_subject_id", table.sample_ids)
         assert not any(name.endswith(".0") for name in infants)

@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 from aam.contract.errors import DataError
-from aam.data.identity import Abundances, equal_pairs
+from aam.data.identity import Abundances
 from aam.evaluation.scores import read as read_scores
 from tests.support.commands import aam, read
 
@@ -92,9 +92,9 @@ def test_a_copy_without_asvs_of_most_other_reads() -> None:
     whole = Abundances.from_counts(sparse.csr_array(counts), np.arange(8))
     copies, others = (Abundances.from_counts(sparse.csr_array(c[:, few]), few)
                       for c in (counts, again))  # fmt: skip
-    pairs = equal_pairs(whole, copies)
+    pairs = whole.equal_pairs(copies)
     assert len(pairs) >= 38 and (pairs[:, 0] == pairs[:, 1]).all()
-    assert not len(equal_pairs(whole, others))
+    assert not len(whole.equal_pairs(others))
 
 
 def test_other_reads_of_the_same_communities_are_new(

@@ -55,22 +55,10 @@ class Range:
 
 
 ONE_OR_MORE = Range("1 or more", 1)
-TWO_OR_MORE = Range("2 or more", 2)
 ZERO_OR_MORE = Range("0 or more", 0)
-ABOVE_ZERO = Range("more than 0", 0, open_below=True)
-UP_TO_ONE = Range("0 to 1", 0, 1)
 BELOW_ONE = Range("0 to below 1", 0, 1, open_above=True)
-INSIDE_ONE = Range("more than 0 and less than 1", 0, 1, open_below=True, open_above=True)
-PARTITIONS = Range("1 to 1000", 1, 1000)
-RATES = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
 WEIGHTS = Range("0 to 1000000", 0, 1e6)
-WIDTHS = Range("1 to 65536", 1, 65_536)
-LAYERS = Range("1 to 1000", 1, 1000)
-FEATURES = Range("0 to 65536", 0, 65_536)
-PROCESSES = Range("0 to 1024", 0, 1024)
 GIBIBYTES = Range("more than 0, at most 1048576", 0, 2**20, open_below=True)
-SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
-SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
 
 
 def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
@@ -88,8 +76,7 @@ def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
 required_option = functools.partial(option, default=dataclasses.MISSING)
 """Declare an option that has to be given."""
 
-basic_option = functools.partial(option, basic=True)
-"""Declare an option that `--help` shows, too."""
+basic_option = functools.partial(option, basic=True)  # declare an option that `--help` shows, too
 
 resumable_option = functools.partial(option, resumable=True)
 """Declare an option that a resumed run may change."""
@@ -102,49 +89,30 @@ def group(*, only_for: str) -> Any:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """Option of a command.
+    """Option of a command."""
 
-    Attributes:
-        flag: its flag, such as `--output-dir`.
-        field: its field in the options class.
-        type: annotation of the field.
-        help: text for the help page.
-        required: it has no default.
-        group: first line of the docstring of its group, the heading in help pages.
-        role: `output` for a path that is written, which is declared; `input` for other paths.
-        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
-        takes: range of a number, or of each number of a tuple.
-        metavar: name of its value in help pages; by default it follows from the type.
-        alone: value of the flag if no value follows it.
-        first: the flag can be omitted if its value is the first argument.
-        repeated: the flag is given once for each item of a tuple.
-        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
-            but must have the same content.
-        needs: conditions without which a command line is refused.
-        excludes: conditions with which it is refused.
-        only_with: conditions without which the option has no effect, which is a warning.
-        only_for: member of `aam train` that alone reads the option; see `group`.
-    """
-
-    flag: str
-    field: str
-    type: Any
-    help: str
-    required: bool = False
+    flag: str  # its flag, such as `--output-dir`
+    field: str  # its field in the options class
+    type: Any  # annotation of the field
+    help: str  # text for the help page
+    required: bool = False  # it has no default
     default: Any = None
-    group: str = ""
-    role: Role = "value"
+    group: str = ""  # first line of the docstring of its group, the heading in help pages
+    role: Role = "value"  # `output` for a path that is written, `input` for other paths
+    # `--help` shows it; `--help-all` shows all options. Required ones are always shown.
     basic: bool = False
-    takes: Range | None = None
-    metavar: str = ""
-    alone: str | None = None
-    first: bool = False
-    repeated: bool = False
+    takes: Range | None = None  # range of a number, or of each number of a tuple
+    metavar: str = ""  # name of its value in help pages; by default it follows from the type
+    alone: str | None = None  # value of the flag if no value follows it
+    first: bool = False  # the flag can be omitted if its value is the first argument
+    repeated: bool = False  # the flag is given once for each item of a tuple
+    # a resumed run may have another value; the files of an `input` may be elsewhere but must have
+    # the same content
     resumable: bool = False
-    needs: Conditions = ()
-    excludes: Conditions = ()
-    only_with: Conditions = ()
-    only_for: str = ""
+    needs: Conditions = ()  # conditions without which a command line is refused
+    excludes: Conditions = ()  # conditions with which it is refused
+    only_with: Conditions = ()  # without these the option has no effect, which is a warning
+    only_for: str = ""  # member of `aam train` that alone reads the option; see `group`
 
     @property
     def choices(self) -> list[Any]:
@@ -280,7 +248,6 @@ def from_plain(options_class: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _typed(spec: OptionSpec, value: Any) -> Any:
-    """Return a value as the option has it: a path instead of a string."""
     is_path = isinstance(value, (str, os.PathLike)) and Path in alternatives(spec.type)
     return Path(value) if is_path and value not in spec.choices else value
 

@@ -78,10 +78,8 @@ ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
 NUMBER = re.compile(r"-\.?\d")
 """A negative number, which is a value; every other argument with a dash is an option."""
 
-PROGRAM = "--"
-"""Stands before the arguments of a program that is no command of `aam`."""
-PROGRAMS = ("tune",)
-"""Commands that take such a program."""
+PROGRAM = "--"  # stands before the arguments of a program that is no command of `aam`
+PROGRAMS = ("tune",)  # commands that take such a program
 
 HELP_ALL = "--help-all"
 HELP = ("-h", "--help", HELP_ALL)
@@ -199,15 +197,14 @@ def metavar(spec: OptionSpec) -> str:
     return "|".join([*map(str, spec.choices), *named])
 
 
-def names_an_option(argument: str) -> bool:
-    """Return whether an argument is an option; a negative number is a value."""
+def _names_an_option(argument: str) -> bool:
     return argument.startswith("-") and argument != "-" and not NUMBER.match(argument)
 
 
-def with_dashes(argument: str) -> str:
-    """Return an argument with its flag written with dashes; `--table_x` is `--table-x`."""
-    flag, equals, value = argument.partition("=")
-    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
+def _flag(argument: str) -> str:
+    """Return the flag of an argument, written with dashes; `--table_x` is `--table-x`."""
+    flag = argument.partition("=")[0]
+    return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
 def before_program(argv: Sequence[str]) -> Sequence[str]:
@@ -227,7 +224,9 @@ def parse_known(
         parser.add(spec)
     argv, program = (before := before_program(argv)), argv[len(before) :]
     try:
-        namespace, remaining = parser.parse_known_args([with_dashes(argument) for argument in argv])
+        namespace, remaining = parser.parse_known_args(
+            [(flag := _flag(word)) + word[len(flag) :] for word in argv]
+        )
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").partition("/")[0]
         if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
@@ -237,12 +236,8 @@ def parse_known(
 
 
 def given_twice(options: Iterable[OptionSpec], argv: Sequence[str]) -> list[str]:
-    """Return a sentence for each option of one value that a command line gives more than once.
-
-    Raises:
-        UsageError: the option is a file of a study, of which all but the last would be lost.
-    """
-    flags = [with_dashes(word).partition("=")[0] for word in before_program(argv)]
+    """Return a sentence for each option of one value that a command line gives more than once."""
+    flags = [_flag(word) for word in before_program(argv)]
     sentences = []
     for spec in options:
         times = flags.count(spec.flag) + flags.count(f"--no-{spec.flag[2:]}")
@@ -267,24 +262,12 @@ def parse_options(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command.
-
-    Args:
-        options: options of the command.
-        argv: arguments after the command.
-        command: its name, for messages.
-        program: name of the program, for messages.
-        others: flags besides those of the command, which a message may propose.
-        incomplete: whether required options may be absent.
-
-    Raises:
-        UsageError: an argument is wrong, or a required option is absent.
-    """
+    """Return flag -> value of the options that a command line gives to a command."""
     known = {spec.flag: spec for spec in options}
     given, rest = parse_known(known.values(), argv)
-    unknown = next((argument for argument in rest if names_an_option(argument)), None)
+    unknown = next((argument for argument in rest if _names_an_option(argument)), None)
     if unknown is not None:
-        flag = with_dashes(unknown.partition("=")[0])
+        flag = _flag(unknown)
         remedy = _remedy_of_unknown(flag, (*known, *others), f"see `{program} {command} --help`")
         raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
     first = next((spec for spec in known.values() if spec.first), None)
@@ -364,13 +347,7 @@ def parse_command(
     others: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Return flag -> value of the options that a command line gives to a command of `aam`.
-
-    --config is replaced by the options in its file.
-
-    Raises:
-        AamError: as `parse_options`; the file is wrong, or the options contradict each other.
-    """
+    """Return flag -> value of the options that a command line gives to a command of `aam`."""
     options = options_of(command)
     given = parse_options(
         (*options, CONFIG), argv, command, program=program, others=others, incomplete=True
@@ -460,12 +437,7 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
 
 
 def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
-    """Return the value that a file gives to an option, as flag -> value.
-
-    Raises:
-        UsageError: it does not suit the option.
-        ConfigurationError: it is a date, a mapping or true where there is no switch.
-    """
+    """Return the value that a file gives to an option, as flag -> value."""
     value = entry.value
     if value is None and type(None) in alternatives(spec.type):
         return {spec.flag: None}
@@ -495,19 +467,12 @@ def typed(spec: OptionSpec, entry: Sourced[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """A command of `aam`, of one or two words, and its options that are given, flag -> value.
-
-    Attributes:
-        command: its name.
-        given: the values; also those of the wrapped command.
-        wrapped: the command that it wraps, "" without one.
-        program: the arguments of another program that it wraps.
-    """
+    """A command of `aam`, of one or two words, and its options that are given, flag -> value."""
 
     command: str
-    given: Mapping[str, Any] = field(default_factory=dict)
-    wrapped: str = field(default="", kw_only=True)
-    program: tuple[str, ...] = field(default=(), kw_only=True)
+    given: Mapping[str, Any] = field(default_factory=dict)  # also those of `wrapped`
+    wrapped: str = field(default="", kw_only=True)  # the command that it wraps, "" without one
+    program: tuple[str, ...] = field(default=(), kw_only=True)  # arguments of a program it wraps
 
     @property
     def options(self) -> tuple[OptionSpec, ...]:
@@ -546,10 +511,7 @@ class ParsedCommand:
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether one process starts those of all GPUs of its node, as its class declares.
-
-        Of a job of several nodes it is a rank for each GPU.
-        """
+        """Whether one process starts those of all GPUs of its node, as its class declares."""
         return bool(getattr(find(self.command), "starts_ranks", False))
 
     def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
@@ -581,16 +543,7 @@ class ParsedCommand:
 def split_command(
     argv: Sequence[str], more: Iterable[str] = (), program: str = "aam"
 ) -> tuple[str, list[str]]:
-    """Split a command line into the name of its command, of one or two words, and the rest.
-
-    Args:
-        argv: the command and its options.
-        more: commands besides those of `aam`.
-        program: name of the program, for messages.
-
-    Raises:
-        UsageError: there is no such command.
-    """
+    """Split a command line into the name of its command, of one or two words, and the rest."""
     known = (*names(), *more)
     if not argv:
         raise UsageError("No command is named", f"`{program}`", f"see `{program} --help`")
@@ -610,6 +563,31 @@ def split_command(
     raise UsageError("No such command", f"'{name}'", remedy)
 
 
+def _end_of_options(name: str, words: Sequence[str]) -> int:
+    """Return the place of the command that a command wraps, or of the `--` before a program."""
+    known = {spec.flag: spec for spec in (*options_of(name), CONFIG)}
+    takes_word = any(spec.first for spec in known.values())
+    end, several, wraps = 0, False, ", ".join(WRAPPERS[name])
+    while end < len(words) and words[end] not in WRAPPERS[name]:
+        word = words[end]
+        if word == PROGRAM:
+            if name in PROGRAMS:
+                break
+            raise UsageError(f"`{name}` runs no other program", "--", f"`{name}` takes {wraps}")
+        if _names_an_option(word):
+            # The value of an option is no command, though it may have the name of one.
+            spec = known.get(_flag(word))
+            several = spec is None or typing.get_origin(spec.type) is tuple
+            end += not (spec is None or several or spec.type is bool or "=" in word)
+        elif not (several or takes_word):
+            remedy = nearest(word, WRAPPERS[name], f"`{name}` takes {wraps}")
+            if name in PROGRAMS:
+                remedy += f", or `{PROGRAM} PROGRAM ...`"
+            raise UsageError(f"Not a command that `{name}` takes", f"'{word}'", remedy)
+        end += 1
+    return end
+
+
 def parse(
     argv: Sequence[str],
     *,
@@ -622,42 +600,23 @@ def parse(
     if name not in WRAPPERS:
         given = parse_command(name, rest, program=program, others=others, incomplete=incomplete)
         return ParsedCommand(name, given)
-    options = options_of(name)
-    takes_word = any(spec.first for spec in options)
-    # The place of the command that this one wraps, or of the `--` before a program.
-    known = {spec.flag: spec for spec in (*options, CONFIG)}
-    end, several, wraps = 0, False, ", ".join(WRAPPERS[name])
-    while end < len(rest) and rest[end] not in WRAPPERS[name]:
-        word = rest[end]
-        if word == PROGRAM:
-            if name in PROGRAMS:
-                break
-            raise UsageError(f"`{name}` runs no other program", "--", f"`{name}` takes {wraps}")
-        if names_an_option(word):
-            # The value of an option is no command, though it may have the name of one.
-            spec = known.get(with_dashes(word).partition("=")[0])
-            several = spec is None or typing.get_origin(spec.type) is tuple
-            end += not (spec is None or several or spec.type is bool or "=" in word)
-        elif not (several or takes_word):
-            remedy = nearest(word, WRAPPERS[name], f"`{name}` takes {wraps}")
-            if name in PROGRAMS:
-                remedy += f", or `{PROGRAM} PROGRAM ...`"
-            raise UsageError(f"Not a command that `{name}` takes", f"'{word}'", remedy)
-        end += 1
+    options, end = options_of(name), _end_of_options(name, rest)
     before, wrapped, after = rest[:end], "".join(rest[end : end + 1]), rest[end + 1 :]
     wrapped, words = ("", tuple(after)) if wrapped == PROGRAM else (wrapped, ())
+    # The command's own options.
     given = parse_command(name, before, program=program, others=others, incomplete=True)
     form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
     if not incomplete:
         _require_all(options, given, name, form)
         require_consistent(_built(name, given))
-        if not (wrapped or words or takes_word):
+        if not (wrapped or words or any(spec.first for spec in options)):
             remedy = f"give {' or '.join(WRAPPERS[name])}: `{form}`"
             raise UsageError(f"`{name}` lacks the command that it takes", "none was given", remedy)
     if not wrapped:
         return ParsedCommand(name, given, program=words)
+    # The options of the wrapped command, among which none of the command's own may stand.
     flags = {spec.flag for spec in options} - {spec.flag for spec in options_of(wrapped)}
-    used = [with_dashes(word.partition("=")[0]) for word in after if names_an_option(word)]
+    used = [_flag(word) for word in after if _names_an_option(word)]
     if misplaced := [flag for flag in used if flag in flags]:
         cause = f"Options of `{name}` after the command that it takes"
         raise UsageError(cause, ", ".join(misplaced), f"write `{form}`")

@@ -48,12 +48,7 @@ def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
 
 
 def require_consistent(options: Any) -> None:
-    """Refuse options of a command that contradict each other.
-
-    Raises:
-        UsageError: names every option that is given with one that it excludes, or without one that
-            it needs.
-    """
+    """Refuse options of a command that contradict each other."""
     wrong = {}
     for kind, spec, value, condition in _violated(options):
         shown = spec.flag if isinstance(value, bool) else f"{spec.flag} {' '.join(words(value))}"
@@ -68,10 +63,7 @@ def require_consistent(options: Any) -> None:
 
 
 def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
-    """Return a sentence for each reason for which given options have no effect.
-
-    `undecided` are conditions that the command decides when it has read its inputs.
-    """
+    """Return a sentence for each reason for which given options have no effect."""
     ignored: dict[str, list[str]] = {}
     for kind, spec, _, condition in _violated(options):
         if kind == "only_with" and condition not in undecided:

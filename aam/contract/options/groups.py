@@ -8,6 +8,7 @@ is the same. No library is needed, so that command lines, help pages and the lau
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,46 +16,34 @@ from aam.contract.options import (
     BELOW_ONE,
     EVERY_MEMBER,
     GIBIBYTES,
-    LAYERS,
     ONE_OR_MORE,
-    PROCESSES,
-    RATES,
-    SECONDS,
-    SEEDS,
-    UP_TO_ONE,
     WEIGHTS,
-    WIDTHS,
     ZERO_OR_MORE,
+    Range,
     basic_option,
     option,
     required_option,
     resumable_option,
 )
 
+_PROCESSES = Range("0 to 1024", 0, 1024)
+_UP_TO_ONE = Range("0 to 1", 0, 1)
+_WIDTHS = Range("1 to 65536", 1, 65_536)
+
 # --- members
 
 
 @dataclass(frozen=True)
 class MemberEntry:
-    """Declaration of a member.
+    """Declaration of a member."""
 
-    Attributes:
-        title: noun for messages and reports.
-        help: description of the model for help pages.
-        module: module whose `MEMBER` is the member, imported where it is used; "" of a network.
-        default: whether it is trained without --members.
-        network: whether it computes with the network: on a GPU, or in several processes.
-        method: what it is in the methods paragraph of a report; "" for its title.
-        references: keys of `aam/report/references.bib`.
-    """
-
-    title: str
-    help: str
-    module: str = ""
-    default: bool = False
-    network: bool = False
-    method: str = ""
-    references: tuple[str, ...] = ()
+    title: str  # noun for messages and reports
+    help: str  # description of the model for help pages
+    module: str = ""  # whose `MEMBER` is the member, imported where it is used; "" of a network
+    default: bool = False  # whether it is trained without --members
+    network: bool = False  # whether it computes with the network: on a GPU, or in several processes
+    method: str = ""  # what it is in the methods paragraph of a report; "" for its title
+    references: tuple[str, ...] = ()  # keys of `aam/report/references.bib`
 
 
 KERNEL, TRANSFORMER = "kernel", "transformer"
@@ -147,7 +136,7 @@ MAX_MEMORY_GB = option(
 UNIFRAC_ALPHA = option(
     "Alpha of generalized UniFrac, 0 to 1.",
     default=0.5,
-    takes=UP_TO_ONE,
+    takes=_UP_TO_ONE,
     only_with=("--unifrac-metric generalized",),
 )
 ROOT_AT_MIDPOINT = option(
@@ -337,7 +326,7 @@ class CovariateOptions:
     categorical_embed_dim: int = option(
         "Length of the vector of a category, and of that of all numbers.",
         default=16,
-        takes=WIDTHS,
+        takes=_WIDTHS,
         only_for=TRANSFORMER,
         only_with=("--categorical-columns or --numeric-columns",),
     )
@@ -371,10 +360,7 @@ DEVICE_HELP = (
 
 
 def uses_network(options: object) -> bool:
-    """Return whether a command computes with the network: on a GPU, or in several processes.
-
-    A command that does so for some values of its options alone declares a property of this name.
-    """
+    """Return whether a command computes with the network: on a GPU, or in several processes."""
     return bool(getattr(options, "uses_network", True))
 
 
@@ -386,7 +372,7 @@ class DeviceOptions:
     num_workers: int | Literal["auto"] = resumable_option(
         "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
-        takes=PROCESSES,
+        takes=_PROCESSES,
     )
     cpu_threads: int | Literal["auto"] = resumable_option(
         "Threads of the CPU that compute; 'auto': OMP_NUM_THREADS, else one for each core.",
@@ -457,13 +443,13 @@ class RankOptions:
         "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
         "none (one process, or processes of torchrun or srun).",
         default=0,
-        takes=PROCESSES,
+        takes=_PROCESSES,
     )
     rank_timeout: float = resumable_option(
         "Seconds without a heartbeat of a process after which it counts as failed and the others "
         "stop.",
         default=60.0,
-        takes=SECONDS,
+        takes=Range("more than 0 and at most 1000000", 0, 1e6, open_below=True),
     )
 
 
@@ -502,14 +488,14 @@ TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 class ModelOptions:
     """Sizes of the network."""
 
-    embedding_dim: int = option("Length of the embedding vectors.", default=128, takes=WIDTHS)
+    embedding_dim: int = option("Length of the embedding vectors.", default=128, takes=_WIDTHS)
     attention_heads: int = option(
-        "Attention heads; must divide --embedding-dim.", default=4, takes=WIDTHS
+        "Attention heads; must divide --embedding-dim.", default=4, takes=_WIDTHS
     )
     attention_layers: int = option(
         "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
         default=2,
-        takes=LAYERS,
+        takes=Range("1 to 1000", 1, 1000),
     )
     nucleotide_patch: Literal[1, 3, 5] = option(
         "Nucleotides that the encoder reads as one token.", default=5
@@ -536,13 +522,22 @@ class MaskOptions:
     )
 
 
+_epochs = partial(
+    basic_option, "Passes over the training samples.", takes=ONE_OR_MORE, resumable=True
+)
+_learning_rate = partial(
+    basic_option,
+    "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+    takes=Range("more than 0 and at most 1000000", 0, 1e6, open_below=True),
+)
+_weight_decay = partial(option, "Weight decay of the linear layers.", takes=WEIGHTS)
+
+
 @dataclass(frozen=True)
 class LoopOptions:
     """The training loop."""
 
-    epochs: int = basic_option(
-        "Passes over the training samples.", default=40, takes=ONE_OR_MORE, resumable=True
-    )
+    epochs: int = _epochs(default=40)
     batch_size: int | Literal["auto"] = basic_option(
         "Samples in a batch, of all processes together. 'auto': the largest batch that fits into "
         "memory and divides --global-batch-size.",
@@ -566,17 +561,13 @@ class LoopOptions:
         "largest batch needs less memory.",
         default=False,
     )
-    lr: float = basic_option(
-        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
-        default=1e-3,
-        takes=RATES,
-    )
+    lr: float = _learning_rate(default=1e-3)
     warmup_fraction: float = option(
         "Fraction of all optimizer steps over which the learning rate rises.",
         default=0.1,
-        takes=UP_TO_ONE,
+        takes=_UP_TO_ONE,
     )
-    weight_decay: float = option("Weight decay of the linear layers.", default=0.01, takes=WEIGHTS)
+    weight_decay: float = _weight_decay(default=0.01)
     max_grad_norm: float = option(
         "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
     )
@@ -590,7 +581,7 @@ class LoopOptions:
     seed: int = basic_option(
         "Random seed of splits, weights, masks, rarefaction and sample order.",
         default=42,
-        takes=SEEDS,
+        takes=Range("0 to 4294967295", 0, 2**32 - 1),
         only_for=EVERY_MEMBER,
     )
 
@@ -608,15 +599,9 @@ class TrainLoopOptions(LoopOptions):
     weight decay.
     """
 
-    epochs: int = basic_option(
-        "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
-    )
-    lr: float = basic_option(
-        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
-        default=3e-4,
-        takes=RATES,
-    )
-    weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
+    epochs: int = _epochs(default=50)
+    lr: float = _learning_rate(default=3e-4)
+    weight_decay: float = _weight_decay(default=0.1)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.conditions import of_member, requirements
 from aam.contract.version import __version__
 
-WIDEST = 100
-"""Columns of a line at most; longer lines are hard to read."""
-COLUMN = 26
-"""Column where the help text of an option begins."""
+WIDEST = 100  # columns of a line at most; longer lines are hard to read
+COLUMN = 26  # column where the help text of an option begins
 LONGEST_CHOICES = 24
 """Characters of the choices that stand beside the flag; longer ones follow the help text."""
 
@@ -29,14 +27,7 @@ def overview(
     *,
     everything: bool,
 ) -> str:
-    """Return the first help page: a line for each everyday command, the names of the others.
-
-    Args:
-        program: `aam` or `aam-launch`.
-        own: groups of commands that this program alone has, whose lines are always shown.
-        more: groups of further commands.
-        everything: whether to show a line for every command.
-    """
+    """Return the first help page: a line for each everyday command, the names of the others."""
     described = [group for group in COMMANDS if everything or group == EVERYDAY]
     classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
     groups: dict[str, Mapping[str, type | None]] = {
@@ -70,16 +61,7 @@ def page(
     *,
     everything: bool,
 ) -> str:
-    """Return the help page of a command: usage, summary, options in sections, examples.
-
-    Args:
-        program: words before the command, such as `aam` or `aam-launch`.
-        command: its name.
-        options_class: class of its options, whose docstring has the summary and the examples.
-        options: options of the command.
-        more: title and options of further sections.
-        everything: whether to show the options that are not basic, too.
-    """
+    """Return the help page of a command: usage, summary, options in sections, examples."""
     usage = f"{program} {command}"
     required = [spec for spec in options if spec.required]
     members = hasattr(options_class, "chosen_members")

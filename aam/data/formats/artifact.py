@@ -31,19 +31,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
 _MAX_METADATA_BYTES = 1 << 20
 
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    OSError,  # gzip and bz2 raise it for damaged streams
-    RuntimeError,
-    ValueError,
-    LookupError,
-    OverflowError,
-)
-"""Exceptions that reading a damaged archive raises."""
+DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError,
+          ValueError, lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""Exceptions that reading damaged content raises."""
 
 
 def is_artifact(path: Path) -> bool:
@@ -78,7 +68,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
-    """Read the payload of a file; see `open_payload`."""
+    """Read the payload of a file."""
     with open_payload(path, name, semantic, max_bytes) as stream:
         return stream.read()
 
@@ -149,7 +139,6 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def _report_damage(path: Path) -> Iterator[None]:
-    """Convert the exceptions of reading a damaged archive to DataError."""
     try:
         yield
     except DAMAGE as error:

@@ -30,21 +30,13 @@ _BRACKET = re.compile(rb"[\[\]]")
 
 @dataclass(frozen=True)
 class NewickTree:
-    """A rooted tree of n nodes in postorder: children before parents, the root last.
+    """A rooted tree of n nodes in postorder: children before parents, the root last."""
 
-    Attributes:
-        parents: int64 [n], index of the parent; -1 for the root.
-        starts: int64 [n], the nodes `starts[i]` to `i` are the subtree of node i.
-        lengths: float64 [n], length of the branch above each node; NaN where the text has none.
-        tips: int64 [t], the nodes without children, in the order of the text.
-        names: names of the tips, "" where the text has none.
-    """
-
-    parents: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.float64]
-    tips: NDArray[np.int64]
-    names: list[str]
+    parents: NDArray[np.int64]  # [n], index of the parent; -1 for the root
+    starts: NDArray[np.int64]  # [n], the nodes `starts[i]` to `i` are the subtree of node i
+    lengths: NDArray[np.float64]  # [n], length of the branch above; NaN where the text has none
+    tips: NDArray[np.int64]  # [t], the nodes without children, in the order of the text
+    names: list[str]  # names of the tips, "" where the text has none
 
 
 def parse(text: bytes, source: str) -> NewickTree:

@@ -32,16 +32,14 @@ from aam.data.formats import artifact
 from aam.data.formats.text import check_text, decoded, floats, number_remedy
 from aam.memory import check_memory, memory_budget
 
-BLOCK_BYTES = 64 << 20
-"""Largest size of a block; but at least one sample."""
+BLOCK_BYTES = 64 << 20  # largest size of a block; but at least one sample
 
 TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ENTRY_BYTES = 12
 """Bytes of an entry of a block: a float64 value and the int32 index of its feature."""
-_JSON_BYTES = 12
-"""Bytes of memory that a byte of JSON takes, measured on tables of small counts."""
+_JSON_BYTES = 12  # bytes of memory that a byte of JSON takes, measured on tables of small counts
 _CELL_BYTES = 70
 """Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
 _NAME_BYTES = 100
@@ -51,8 +49,7 @@ MAX_READS = int(np.iinfo(np.int32).max)
 Quantity = Literal["reads", "relative abundances", "presences"]
 """What the values of a table are; all are stored as whole numbers."""
 
-PARTS = 10**9
-"""Sum of the whole numbers that stand for the relative abundances of a sample."""
+PARTS = 10**9  # sum of the whole numbers that stand for the relative abundances of a sample
 
 _QUANTITIES: dict[str, Quantity] = {
     "": "reads",  # no artifact
@@ -78,34 +75,17 @@ _TOTALS = frozenset({"total", "totals", "sum", "row sum", "rowsum", "grand total
 _TRAILING = "remove the tabs at the ends of the lines"
 _NO_READS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 
-_BAD_CONTENT = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,  # RecursionError is one
-    TypeError,
-    ValueError,
-)
-"""Exceptions that parsing damaged content raises."""
-
 
 @dataclass(frozen=True)
 class TableBlocks:
-    """A table that is read block by block; `blocks` may be called more than once.
+    """A table that is read block by block; `blocks` may be called more than once."""
 
-    Attributes:
-        sample_ids: N names.
-        feature_ids: F names.
-        blocks: yields all samples in order, [n, F] at a time: float64 values of the file, each
-            feature at most once in a sample.
-        quantity: what the values are by the type of an artifact; "reads" of any other file.
-    """
-
-    sample_ids: Sequence[str]
-    feature_ids: Sequence[str]
+    sample_ids: Sequence[str]  # N names
+    feature_ids: Sequence[str]  # F names
+    # yields all samples in order, [n, F] at a time: float64 values of the file, each feature at
+    # most once in a sample
     blocks: Callable[[], Iterator[csr_array]]
-    quantity: Quantity = "reads"
+    quantity: Quantity = "reads"  # by the type of an artifact; "reads" of any other file
 
 
 @dataclass(frozen=True)
@@ -190,12 +170,7 @@ def path_named(path: Path) -> Iterator[None]:
 
 
 def check_ids(ids: Sequence[str], what: str) -> None:
-    """Refuse duplicated and empty ids of samples or features.
-
-    Args:
-        ids: all ids of the table along one axis.
-        what: name of what has the ids, "sample" or "feature", for the message.
-    """
+    """Refuse duplicated and empty ids of samples or features."""
     if twice := repeated(ids):
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if unnamed := sum(not name.strip() for name in ids):
@@ -309,7 +284,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                 raise ValueError("the matrix and the ids are of different sizes")
         if indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("samples overlap in the matrix")
-    except _BAD_CONTENT as error:
+    except artifact.DAMAGE as error:
         raise _unreadable("BIOM 2.1 (HDF5)", error) from error
     entries = max(1, table.block_bytes // _ENTRY_BYTES)
     largest = max(int(np.diff(indptr).max(initial=0)), min(int(indptr[-1]), 2 * entries))
@@ -333,7 +308,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                         len(features),
                     )
                     low = high
-        except _BAD_CONTENT as error:
+        except artifact.DAMAGE as error:
             raise _unreadable("BIOM 2.1 (HDF5)", error) from error
 
     return TableBlocks(samples, features, blocks)
@@ -381,7 +356,7 @@ def read_json(table: OpenTable) -> TableBlocks:
             raise ValueError(f"{len(matrix)} rows of values, but {len(features)} of ids")
         else:
             values = csr_array(matrix.T)
-    except _BAD_CONTENT as error:
+    except artifact.DAMAGE as error:
         raise _unreadable("BIOM 1 (JSON)", error) from error
     return TableBlocks(samples, features, lambda: iter([values.copy()]))
 
@@ -503,7 +478,6 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
 def _text_in_table(
     line: int, feature: str, samples: Sequence[str], cells: Sequence[str]
 ) -> DataError:
-    """Return the error of the counts of a feature with a cell that is no number."""
     wrong = [k for k, cell in enumerate(cells) if not _is_number(cell)]
     name, cell = samples[wrong[0]], cells[wrong[0]].strip()
     if not cell and wrong[-1] == len(cells) - 1:

@@ -18,8 +18,7 @@ from aam.contract.files import require
 from aam.contract.records import EDITED
 from aam.memory import check_memory, memory_budget
 
-_OBJECT_BYTES = 8
-"""Bytes of memory per byte of text once it is split into cells."""
+_OBJECT_BYTES = 8  # bytes of memory per byte of text once it is split into cells
 
 LARGEST_FLOAT32 = 3.4e38
 """Largest number that a table of this program may hold: that of float32, rounded down."""
@@ -82,11 +81,7 @@ def quoting(cells: Iterable[object]) -> Literal[0, 2]:
 
 
 def check_unquoted(ids: Iterable[str], form: str) -> None:
-    """Refuse ids that a format without quotes cannot hold.
-
-    Raises:
-        DataError: an id has a tab or a line end.
-    """
+    """Refuse ids that a format without quotes cannot hold."""
     if odd := [name for name in ids if set(name) & set("\t\n\r")]:
         raise DataError(
             f"Sample ids with tabs or line ends cannot be written as {form}",
@@ -106,14 +101,7 @@ def read_text(path: Path, what: str) -> str:
 def read_rows(
     path: Path, what: str, columns: Collection[str] = (), delimiter: str = "\t"
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a table that this program wrote: the header, and the cells of each row by column.
-
-    Args:
-        path: the file.
-        what: name of the file in messages, such as `predictions file`.
-        columns: columns that the table must have.
-        delimiter: character between two cells; a tab by default.
-    """
+    """Read a table that this program wrote: the header, and the cells of each row by column."""
     text = read_text(path, what)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[dict[str, str]] = []
@@ -168,11 +156,7 @@ def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
 def numbers(
     rows: Sequence[dict[str, str]], column: str, path: Path, what: str, optional: bool = False
 ) -> list[float]:
-    """Return a column of `read_rows` as finite numbers.
-
-    Args:
-        optional: whether cells may be empty, NaN or infinite, all of which become NaN.
-    """
+    """Return a column of `read_rows` as finite numbers; with `optional` NaN for other cells."""
     fields = []
     for number, row in enumerate(rows, start=1):
         try:

@@ -9,7 +9,7 @@ from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
-from aam.data.metadata import listed_columns, read_metadata
+from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.members.output_tables import InferenceSettings, rank_share, write_embeddings
@@ -46,7 +46,7 @@ def run_embed(options: Embed) -> dict[str, object]:
     if options.metadata is not None and options.color_by is not None:
         metadata = read_metadata(options.metadata)
         texts = metadata.values(options.color_by, ids).tolist()
-        named = options.color_by in listed_columns(options.categories, metadata)
+        named = options.color_by in metadata.listed(options.categories)
         colour = as_colour(options.color_by, texts, named)
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
     try:

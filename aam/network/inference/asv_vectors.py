@@ -32,7 +32,7 @@ from aam.contract.errors import DataError, reason_of
 from aam.contract.files import dump_json
 from aam.contract.options.groups import AsvVectorOptions
 from aam.contract.records import read_json
-from aam.data.formats.npy import write_npy
+from aam.data.store import write_npy
 from aam.memory import shown_size
 from aam.network.model.nucleotides import NucleotideEncoder
 from aam.serialization.folders import atomic_folder, remove_abandoned

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from aam.contract.options import (
-    ABOVE_ZERO,
     GIBIBYTES,
     ONE_OR_MORE,
     ZERO_OR_MORE,
+    Range,
     basic_option,
     option,
     required_option,
 )
 from aam.contract.options.groups import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
+
+ABOVE_ZERO = Range("more than 0", 0, open_below=True)
 
 PartName = Literal[
     "host",

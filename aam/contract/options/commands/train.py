@@ -4,18 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from aam.contract.options import (
-    BELOW_ONE,
-    FEATURES,
-    INSIDE_ONE,
-    ONE_OR_MORE,
-    PARTITIONS,
-    TWO_OR_MORE,
-    WEIGHTS,
-    basic_option,
-    group,
-    option,
-)
+from aam.contract.options import BELOW_ONE, ONE_OR_MORE, WEIGHTS, Range, basic_option, group, option
 from aam.contract.options.groups import (
     GROUP_VALUES,
     MEMBERS,
@@ -135,7 +124,7 @@ class Train:
         "Partitions of the samples into --folds; scores are their means. 'auto': 5 with fewer "
         "than 300 samples or 100 groups; else, and with the transformer, 1.",
         default="auto",
-        takes=PARTITIONS,
+        takes=Range("1 to 1000", 1, 1000),
     )
     taxonomy: Path | None = basic_option(
         "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
@@ -150,7 +139,7 @@ class Train:
     profile_features: int = option(
         "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
-        takes=FEATURES,
+        takes=Range("0 to 65536", 0, 65_536),
         only_for=TRANSFORMER,
     )
     profile_dropout: float = option(
@@ -185,7 +174,7 @@ class Train:
     quantiles: tuple[float, ...] = option(
         "Quantiles to predict.",
         default=(0.1, 0.5, 0.9),
-        takes=INSIDE_ONE,
+        takes=Range("more than 0 and less than 1", 0, 1, open_below=True, open_above=True),
         only_for=TRANSFORMER,
         only_with=("--loss-type quantile",),
     )
@@ -230,7 +219,7 @@ class Train:
 
     @property
     def uses_network(self) -> bool:
-        """Whether it computes with the network, see `aam.contract.options.groups.uses_network`."""
+        """Whether it computes with the network."""
         return bool(networks(self.chosen_members))
 
 
@@ -267,7 +256,7 @@ class Search(Train):
         "Folds of the training samples that score a trial; worse trials than the median of the "
         "others end after any of them. With --study-column each study is one, if three are left.",
         default=3,
-        takes=TWO_OR_MORE,
+        takes=Range("2 or more", 2),
     )
     sampler: Literal["tpe", "random"] = basic_option(
         "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe"
