@@ -53,4 +53,7 @@ def detect_stack() -> NativeStack:
             stated = dict(fields)
     vendors = (vendor.name for vendor in VENDORS.values() if vendor.torch_field in stated)
     torch, vendor = stated.get("__version__"), next(vendors, "cpu")
-    return NativeStack(sys.executable, absent, in_user_site, torch, vendor)
+    package = str(Path(__file__).parents[2])
+    listed = (os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+    here = package if package in listed else ""
+    return NativeStack(sys.executable, absent, in_user_site, torch, vendor, here)

@@ -142,6 +142,7 @@ class NativeStack(msgspec.Struct, frozen=True):
     in_user_site: bool  # `aam` itself is installed in the user's site folder
     torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
     vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
+    import_path: str = ""  # folder of PYTHONPATH that has `aam`; "" where it is installed
 
     @property
     def install(self) -> str:

@@ -25,8 +25,11 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", "SLURM_JWT")
 """Variables that no pattern lets in: settings of the launcher, and the user's token for Slurm."""
 
-SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|JWT|KEY", re.IGNORECASE)
-"""Names of variables whose values neither `explain` nor the record of a run shows."""
+SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASS|PW|CRED|AUTH|JWT|KEY", re.IGNORECASE)
+"""Names of variables whose values are secrets, whatever pattern they match."""
+
+CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@")
+"""User and password in a URL."""
 
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
@@ -56,6 +59,11 @@ FIXED = {
     "LC_ALL": ("C.UTF-8", "the host's locale may not exist in the image"),
     "TMPDIR": ("/tmp", "a folder of this job's own is mounted there"),
 }
+
+
+HARMLESS = (*PASSED, *FIXED, *CACHES, "HOME", "PYTHON*", "LD_LIBRARY_PATH", "CUDA_*", "ROCR_*",
+            "HIP_*", "GPU_*", "NVIDIA_*", "AMD_*")  # fmt: skip
+"""Patterns of variables whose values `explain` and the record of a run show; no other value is."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -113,12 +121,17 @@ def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
 
 
 def shown(name: str, value: str) -> str:
-    """Return the value of a variable for output; "..." where its name is that of a secret.
+    """Return the value of a variable for output; "..." unless it is known to be harmless.
 
-    >>> shown("MY_TOKEN", "42"), shown("NCCL_DEBUG", "INFO")
-    ('...', 'INFO')
+    >>> shown("WORD", "42"), shown("NCCL_DEBUG", "INFO"), shown("NCCL_X", "http://ada:42@host")
+    ('...', 'INFO', '...')
     """
-    return "..." if SECRET.search(name) else value
+    return value if matches(name, HARMLESS) and not is_secret(name, value) else "..."
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the name of a variable, or a password in its value, marks a secret."""
+    return bool(SECRET.search(name) or CREDENTIALS.search(value))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -22,6 +22,9 @@ IMAGE_FOLDERS = frozenset(
 )  # fmt: skip
 """Folders without which an image does not work; nothing may be mounted over them."""
 
+MODES = frozenset(("ro", "rw", "z", "Z"))
+"""Modes of --bind; z and Z of podman and docker have no effect: containers run without labels."""
+
 
 class PathFact(msgspec.Struct, frozen=True):
     """A path of the command line and its state on disk."""
@@ -84,17 +87,21 @@ def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
     colons = [place for place, mark in enumerate(text) if mark == ":"]
     ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
     end = [*ends, *colons, len(text)][0]
-    source, rest = text[:end], text[end:]  # rest: what follows, with its colon
-    target, mode = rest.removesuffix(":rw").removesuffix(":ro"), rest[-3:]
-    if not source or target == ":":
+    source, words = text[:end], text[end:].split(":")[1:]
+    moved = bool(words) and not MODES.issuperset(words[0].split(","))
+    target = words.pop(0) if moved else source
+    modes = {mode for word in words for mode in word.split(",")}
+    if not source or not target:
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
-    if target and not target.startswith(":/"):
-        evidence = f"'{target[1:]}' of {text!r}, {origin}"
+    if moved and not target.startswith("/"):
+        evidence = f"'{target}' of {text!r}, {origin}"
         cause = "A place in the container that is not absolute"
         raise UsageError(cause, evidence, "begin it with /")
-    target = target[1:] or source
-    return Mount(normal(source), normal(target), mode == ":rw", REQUESTED, origin, "placed")
+    if wrong := sorted(modes - MODES):
+        evidence = f"'{wrong[0]}' of {text!r}, {origin}"
+        raise UsageError("No such mode of a mount", evidence, "write ro or rw")
+    return Mount(normal(source), normal(target), "rw" in modes, REQUESTED, origin, "placed")
 
 
 def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:

@@ -22,7 +22,15 @@ from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan.catalog import CPU
 from launcher.plan.decision import Candidate
-from launcher.plan.environment import CACHES, SECRET, Variable, container_variables, matches, unset
+from launcher.plan.environment import (
+    CACHES,
+    Variable,
+    container_variables,
+    is_secret,
+    matches,
+    shown,
+    unset,
+)
 from launcher.plan.hardware import has_code
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request
 from launcher.plan.mounts import Mount, fold, of_paths, require_passable
@@ -32,6 +40,8 @@ from launcher.plan.visible_devices import value_for, visible_devices_variables
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 """Variables that have a meaning of their own for an engine."""
+
+PATH = "PYTHONPATH"
 
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
@@ -251,7 +261,13 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
-    folders: tuple[str, ...] = ()
+    # Libraries of modules of a cluster are built for another Python, or are other versions.
+    folders, choices, path = tuple[str, ...](), list[Decision](), host.environment.get(PATH)
+    if path and path != native.import_path and PATH not in inputs.settings.env:
+        why = "its libraries would come before those of the environment"
+        choices.append(Decision("kept out", PATH, why, "environment"))
+        why = "the folder of aam alone"
+        assigned += [Variable(PATH, native.import_path, why)] if native.import_path else []
     # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
     if chosen.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
@@ -268,11 +284,13 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
         program=native.python,
         argv=argv,
         assigned=tuple(last.values()),
+        unset=(PATH,) if choices else (),
         unseen=tuple(variable.name for variable in requested),
         folders=folders,
         outputs=tuple(report.value for report in reports),
         workdir=context.folder,
         terminal=context.terminal,
+        choices=tuple(choices),
     )
 
 
@@ -384,7 +402,7 @@ def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -
     name, settings = variable.name, inputs.settings
     if name in ENGINES_OWN:
         return False
-    secret = SECRET.search(name) is not None
+    secret = is_secret(name, variable.value)
     if not traits.ends_value or traits.ends_value not in variable.value:
         return secret or name in settings.env or matches(name, settings.pass_env)
     if secret:
@@ -443,9 +461,9 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
         texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
         if flag == "--env":
             # A name alone passes the variable of the shell, so a repeated launch asks for it.
-            names = [text.partition("=")[0] for text in texts]
-            pairs = zip(names, texts, strict=True)
-            texts = [name if SECRET.search(name) else text for name, text in pairs]
+            parts = (text.partition("=") for text in texts)
+            texts = [name + equals + text if shown(name, text) == text else name
+                     for name, equals, text in parts]  # fmt: skip
         launcher_options[flag] = texts
     return {
         "command": request.command,

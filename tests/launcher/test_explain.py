@@ -162,9 +162,11 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
 @pytest.mark.parametrize("runtime", ["native", "apptainer"])
 def test_explain_hides_secrets(folder: Path, form: tuple[str, ...], runtime: str) -> None:
     tree = Tree(folder / "h").cpu()
-    args = [*RUN, "--runtime", runtime, "--env", "API_KEY=hidden", "--env", "A=visible"]
+    args = [*RUN, "--runtime", runtime, "--env", "API_KEY=hidden", "--env", "MY_PW=hidden",
+            "--env", "NCCL_DEBUG=visible"]  # fmt: skip
     done = launch(folder, "explain", *args, *form, "--host", str(tree.root))
     assert done.returncode == 0, done.stderr
     assert "hidden" not in done.stdout
     assert "API_KEY=..." in done.stdout
-    assert "A=visible" in done.stdout
+    assert "MY_PW=..." in done.stdout
+    assert "NCCL_DEBUG=visible" in done.stdout
