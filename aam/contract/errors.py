@@ -38,10 +38,16 @@ class Problem:
         cause: one clause that names it, without a full stop.
         evidence: ids, numbers or places concerned.
         remedy: action by which the user can correct it.
+        severity: "warning", or that of the class: a note, of errors an error.
     """
 
-    def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
+    severity = "note"
+
+    def __init__(
+        self, cause: str, evidence: str = "", remedy: str = "", severity: str = ""
+    ) -> None:
         self.cause, self.evidence, self.remedy = cause, evidence, remedy
+        self.severity = severity or type(self).severity
 
     @property
     def brief(self) -> str:
@@ -142,8 +148,9 @@ def first_few(ids: Iterable[object]) -> str:
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    Near are spellings that have seven of ten letters in common, in this order, and else those that
-    have the name as a whole word, or are one of it. Leading dashes do not count, and - is _.
+    Near are spellings of the same letters, else those that have seven of ten letters in common, in
+    this order, and else those that have the name as a whole word, or are one of it. Leading dashes
+    do not count, and - is _.
 
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
@@ -153,7 +160,8 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     import difflib  # 0.5 ms that only an error costs
 
     plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
-    matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
+    swapped = [text for text in spellings if sorted(text) == sorted(plain)][:most]
+    matches = swapped or difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
     containing = [
         text
         for text in spellings

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, Unavailable
+from aam.contract.errors import AamError, Problem, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system
 from launcher.commands import parse_own, print_json, show
@@ -23,16 +23,17 @@ from launcher.commands.explain import facts, shortened, stored_reports
 from launcher.commands.submit import node_of
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
-from launcher.findings import Finding, entries, warning
+from launcher.findings import as_warning, entries, warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
+from launcher.launch import gather, nearest_folder, plan_launch
+from launcher.plan.assembly import Plan
 from launcher.plan.catalog import Catalog
 from launcher.plan.decision import Assessment, assess, denials
 from launcher.plan.environment import unset
-from launcher.plan.hardware import counted, has_code
+from launcher.plan.hardware import has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
-from launcher.plan.plan import Plan
-from launcher.planning import gather, nearest_folder, plan_launch
+from launcher.plan.visible_devices import counted
 from launcher.slurm.node import GB, cpus_near, interfaces
 from launcher.slurm.node import gpus as usable_gpus
 from launcher.slurm.site import Site, differences
@@ -60,7 +61,7 @@ class Doctor:
     )
 
 
-def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding | AamError:
+def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Problem:
     """Run `aam --version` in an image as a launch would, without GPUs, and report the outcome."""
     plan = Plan(
         engine=engine.name,
@@ -90,8 +91,8 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     evidence = f"{version} with {engine.name}, in {time.monotonic() - began:.1f} s"
     if slow := [line for line in messages if "sandbox" in line.lower()]:
         remedy = "ask for squashfuse or the set-uid starter; each start unpacks the image"
-        return Finding("warning", f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
-    return Finding("note", f"{image.image} starts", evidence)
+        return warning(f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
+    return Problem(f"{image.image} starts", evidence)
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -118,7 +119,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     with suppress(AamError):  # the plan fails for the same reason
         assessment = assess(judged)
     fitting = assessment.fitting if assessment else ()
-    findings: list[Finding | AamError] = [*examine(inputs, assessment)]
+    findings: list[Problem] = [*examine(inputs, assessment)]
     if host.live:
         findings += tried(inputs, host.engines, [image.name for image in fitting])
         findings += differences(site, host) if site else ()
@@ -171,7 +172,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 def tried(
     inputs: LaunchInputs, engines: Sequence[EngineFact], order: Sequence[str]
-) -> Iterator[Finding | AamError]:
+) -> Iterator[Problem]:
     """Yield what this host alone shows: room for images, their start, running containers.
 
     Args:
@@ -181,7 +182,7 @@ def tried(
     disk = os.statvfs(place)
     if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
         evidence = f"{free >> 30} GiB free at '{place}'"
-        yield Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")
+        yield warning("Little room for images", evidence, "set AAM_IMAGE_DIR")
     # The best image that is built is started once with every engine that can run it.
     programs = set()
     for engine in engines:
@@ -193,23 +194,23 @@ def tried(
             yield _trial(engine, best, os.environ)
     if instances := spython_client.instances() if spython_client.available() else []:
         remedy = "nothing to do; `instance stop NAME` of the engine ends one"
-        yield Finding("note", "Instances of containers run", "; ".join(instances), remedy)
+        yield Problem("Instances of containers run", "; ".join(instances), remedy)
 
 
-def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding]:
+def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Problem]:
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog = inputs.host, inputs.catalog
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    findings = [warning(denial) for denial in denials(host, ours)]
+    findings = [as_warning(denial) for denial in denials(host, ours)]
     if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
-        findings.append(Finding("note", "The capture records no engine", evidence,
+        findings.append(Problem("The capture records no engine", evidence,
                              "make it on the host itself"))  # fmt: skip
     elif all(engine.obstacle is not None for engine in host.engines):
         evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
-        findings.append(Finding("warning", "No engine can start a container", evidence, remedy))
+        findings.append(warning("No engine can start a container", evidence, remedy))
     if assessment is None:
         return findings
     hardware = assessment.hardware

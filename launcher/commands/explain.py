@@ -17,11 +17,11 @@ from launcher.commands import print_json, show
 from launcher.engines import command, shell_line
 from launcher.findings import Decision, entries
 from launcher.host.facts import Host
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import RECORD, Plan
 from launcher.plan.decision import assess, selected
 from launcher.plan.environment import shown
 from launcher.plan.inputs import NATIVE, request_of
-from launcher.plan.plan import RECORD, Plan
-from launcher.planning import gather, plan_launch, require_inputs
 from launcher.system import quoted
 
 WHOLE = "--dry-run instead of explain prints the whole line"

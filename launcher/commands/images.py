@@ -27,10 +27,10 @@ from launcher.engines.engine import ImageBuild, ImageRecord, ImageReference
 from launcher.engines.sif import SIF
 from launcher.images import build, definitions, index
 from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralImages
+from launcher.launch import gather, plan_launch
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import assess
 from launcher.plan.inputs import NATIVE, Request
-from launcher.planning import gather, plan_launch
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""

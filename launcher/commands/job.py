@@ -41,11 +41,11 @@ from launcher.engines import exec_plan, make_private
 from launcher.engines.engine import LIBRARIES
 from launcher.findings import REQUESTED, warn
 from launcher.host.facts import whole_number
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import STRATEGIES
 from launcher.plan.inputs import Request, request_of
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import STRATEGIES
 from launcher.plan.settings import LAUNCHER_OPTIONS, PREFIX
-from launcher.planning import gather, plan_launch, require_inputs
 from launcher.slurm import checks, log, node, queue
 from launcher.slurm.site import PLAIN_SITE, Site
 

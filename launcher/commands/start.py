@@ -10,17 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from aam.contract.errors import Problem
 from aam.contract.files import sha256
 from aam.contract.options.command_line import CONFIG, parse_known
 from aam.contract.records import RecordEntries, read_json
 from aam.contract.version import __version__
 from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
-from launcher.findings import Finding, warn
+from launcher.findings import warn, warning
 from launcher.host.facts import Host
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import Plan, stack_facts
 from launcher.plan.inputs import Request, request_of
-from launcher.plan.plan import Plan, stack_facts
-from launcher.planning import gather, plan_launch, require_inputs
 
 
 class _RecordedLaunch(TypedDict, total=False):
@@ -69,7 +70,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     exec_plan(plan)
 
 
-def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Finding]:
+def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Problem]:
     """Yield a warning for each fact of a run record that differs in this launch.
 
     Inputs that the command line replaces are others on purpose, and are not compared.
@@ -84,7 +85,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         content = path / "store.json" if path.is_dir() else path
         if digest is not None and content.is_file() and sha256(content) != digest:
             evidence = f"'{path}' has another SHA-256 than then"
-            yield Finding("warning", f"The input of {spec.flag} has changed", evidence)
+            yield warning(f"The input of {spec.flag} has changed", evidence)
     now, then = stack_facts(plan, host), cast(dict[str, Any], record.launch or {})
     for facts in (now, then):
         if "gpus" in facts:  # the same GPUs may be at other places
@@ -96,7 +97,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
             yield _other(name.replace("_", " "), then[name], value)
 
 
-def _other(name: str, then: object, now: object) -> Finding:
+def _other(name: str, then: object, now: object) -> Problem:
     shown = [", ".join(value) if isinstance(value, list) else value for value in (then, now)]
     evidence = f"{shown[0] or 'none'} then, {shown[1] or 'none'} now"
-    return Finding("warning", f"Another {name}", evidence, "the results may differ too")
+    return warning(f"Another {name}", evidence, "the results may differ too")

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.errors import AamError, CannotCreate, Unavailable, UsageError
+from aam.contract.errors import AamError, CannotCreate, Problem, Unavailable, UsageError
 from aam.contract.files import try_lock
 from aam.contract.gpus import GPU
 from aam.contract.options import build, specs
@@ -22,17 +22,17 @@ from aam.contract.preflight import require_no_password
 from launcher import config
 from launcher.commands import PROGRAM
 from launcher.commands.job import ENV
-from launcher.findings import Finding, warn
+from launcher.findings import warn, warning
 from launcher.gpus import VENDORS, title
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import index
+from launcher.launch import gather
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.catalog import CPU
 from launcher.plan.decision import decide
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request, request_of
 from launcher.plan.mounts import PathFact
-from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from launcher.planning import gather
 from launcher.slurm import checks, queue
 from launcher.slurm import script as scripts
 from launcher.slurm.queue import Queued
@@ -95,10 +95,11 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     if not output.absolute.isprintable():
         raise UsageError("A path that no job script can hold", repr(output.absolute), "rename it")
     log = output.absolute.replace("%", "%%") + "-%j.log"
-    known, name = queue.partitions(), options.partition or site.values.partition
-    partition = queue.partition(known, name)
     requested = inputs.catalog.image(inputs.settings.image.value)
     on_gpus = request.computes_on_gpu and (requested is None or requested.vendor != CPU)
+    known = queue.partitions()
+    name = scripts.partition_name(options, site, on_gpus)
+    partition = queue.partition(known, name, (options.gpus or 1) if on_gpus else 0)
     what = scripts.allocation_of(request, options, site, log, partition, on_gpus)
     problems = scripts.over_limits(what, site, partition, force)
     vendor = site.values.vendor
@@ -107,7 +108,8 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
             vendor = vendor_of(inputs)
         except Unavailable as error:
             problems.append(error)
-    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus, vendor))
+    gpus_used = what.gpus if what.gets_gpus else 0
+    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, gpus_used, vendor))
     # Of several by commas, and of another cluster, Slurm alone decides.
     elsewhere = "," in name or any(text.startswith("clusters=") for text in options.sbatch)
     if known and name and partition is None and not elsewhere:
@@ -130,16 +132,39 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     named = inputs.settings.image.value != "auto"
     stated = bool(site.values.vendor and site.values.arch) or named or not plan.image
     words, variables = job_words(request, options, inputs, plan, stated)
-    about = about_job(request.command, what, plan, site, stated or not on_gpus)
+    about = about_job(request, what, plan, site, stated or not on_gpus)
     text = scripts.script(what, site, about, [*PROGRAM, "job", *words])
     idle = []
     if on_gpus and not what.gets_gpus:
         evidence = f"site {site.name} states none, and Slurm counts none in the partition"
         remedy = "give another --partition or --gpus N, or --device cpu"
-        idle = [Finding("warning", "The job requests no GPU", evidence, remedy)]
+        idle = [warning("The job requests no GPU", evidence, remedy)]
+    elif not on_gpus:
+        idle = [*unused_gpus(request, site, known, partition, name)]
     warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
     return Job(request.command, what, text, output, log, tuple(problems))
+
+
+def unused_gpus(
+    request: Request,
+    site: Site,
+    known: Sequence[queue.Partition],
+    partition: queue.Partition | None,
+    name: str,
+) -> Iterator[Problem]:
+    """Yield a warning for a job that uses no GPU of its nodes, or of nodes that it has whole."""
+    facts = site.values
+    has_gpus = partition.gpus if partition else facts.vendor and name != facts.cpu_partition
+    if has_gpus:
+        reason, _, users = (request.cpu_reason or "image cpu computes on the CPU").partition("; ")
+        number = f"{facts.gpus_per_node} x {facts.gpu}" if facts.vendor else "GPUs"
+        nodes = f"a job gets nodes with {number} whole" if facts.whole_nodes else (
+            f"the nodes of the partition have {number}")  # fmt: skip
+        others = sorted({p.name for p in known if not p.gpus} - {p.name for p in known if p.gpus})
+        remedy = f"--partition {' or '.join(others)} has none; " if others else ""
+        remedy += users or "leave --gpus out, and the GPUs to other jobs"
+        yield warning("GPUs not used", f"{reason}, and {nodes}", remedy)
 
 
 def job_words(
@@ -172,20 +197,22 @@ def job_words(
 
 
 def about_job(
-    command: str, what: Allocation, plan: Plan, site: Site, stated: bool
+    request: Request, what: Allocation, plan: Plan, site: Site, stated: bool
 ) -> tuple[str, ...]:
     """Return the comment of a script; what is not `stated` each node decides by its GPUs."""
+    cpu_reason = request.cpu_reason.partition(";")[0]
+    cpu_reason = f"; GPUs not used: {cpu_reason}" if cpu_reason else ""
     time = what.time or "the limit of the partition"
     if what.warn_seconds:
         again = ", and is queued again" if what.requeue else ""
         time += f"; it stops {what.warn_seconds} s before its limit{again}"
     image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
-    device = "a GPU for each rank" if plan.gpus else "the processor"
+    device = "a GPU for each rank" if plan.gpus else f"the CPU{cpu_reason}"
     depends = "" if stated else ", or as each node has GPUs"
     counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
     counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
     return (
-        f"aam {command}: {counts}, {site.title}",
+        f"aam {request.command}: {counts}, {site.title}",
         f"time: {time}",
         f"image: {image}{depends}",
         f"device: {device}{depends}",
@@ -279,7 +306,7 @@ def queue_all(
     refuse(problem for job in different for problem in job.problems)
     if waits := next(filter(None, [queue.test(job.script) for job in different]), ""):
         remedy = "the job is queued; it never starts if no node has so much"
-        warn([Finding("warning", "The nodes are not there now", waits, remedy)])
+        warn([warning("The nodes are not there now", waits, remedy)])
     numbers: list[str] = []
     place, folder = Path(jobs[0].output.absolute), jobs[0].output.folder
     with reserved(place, folder, queue.queued) as reserve:

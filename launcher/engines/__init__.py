@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
+from aam.contract.errors import CannotCreate, NotPermitted, Problem, Unavailable
 from launcher import system
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.engine import Builder, Engine
-from launcher.findings import Finding
-from launcher.plan.plan import Plan
+from launcher.findings import warning
+from launcher.plan.assembly import Plan
 from launcher.system import quoted
 
 BUILDERS: dict[str, Builder] = {
@@ -120,7 +120,7 @@ def make_private(folders: Sequence[str]) -> None:
             raise NotPermitted(cause, evidence, "remove it or choose another --scratch")
 
 
-def exposure(folder: str) -> Finding | None:
+def exposure(folder: str) -> Problem | None:
     """Return a warning if another user may rename what lies around a private folder.
 
     On a cluster that is usual: the project's folder is its leader's, or its group's (mode 2775).
@@ -144,7 +144,7 @@ def exposure(folder: str) -> Finding | None:
             evidence = f"'{place}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
         if evidence:
             cause = f"Others may rename folders around '{folder}'"
-            return Finding("warning", cause, evidence, "choose another --scratch if they might")
+            return warning(cause, evidence, "choose another --scratch if they might")
     return None
 
 

@@ -19,7 +19,7 @@ from launcher.engines.engine import BuildLog, ImageBuild, ImageRecord
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 
 SOCKET = "/var/run/docker.sock"
 

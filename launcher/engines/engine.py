@@ -26,8 +26,8 @@ from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageEr
 from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.assembly import Plan
 from launcher.plan.catalog import StoredName
-from launcher.plan.plan import Plan
 
 GIB = 1 << 30
 WHEELS = "/mnt"

@@ -15,7 +15,7 @@ from launcher.engines.engine import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits, NativeStack
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 
 LIBRARIES = ("torch", "safetensors", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""

@@ -35,9 +35,9 @@ from launcher.engines.engine import (
     require_same,
     run_test,
 )  # fmt: skip
+from launcher.plan.assembly import Plan
 from launcher.plan.environment import unset
 from launcher.plan.mounts import mount_option
-from launcher.plan.plan import Plan
 
 REPOSITORY = "localhost/aam"
 

@@ -17,7 +17,7 @@ from launcher.engines.engine import ImageBuild, user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 from launcher.system import which
 
 

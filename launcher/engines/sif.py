@@ -53,8 +53,8 @@ from launcher.engines.engine import (
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.assembly import Plan
 from launcher.plan.mounts import mount_option
-from launcher.plan.plan import Plan
 
 SIF = "sif"
 PREFIXES = ("APPTAINER", "SINGULARITY")

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from aam.contract.errors import Problem
 from aam.contract.gpus import kfd_address, kfd_properties
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus.vendor import DriverRange, Vendor, range_of
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
@@ -163,23 +164,20 @@ class Amd(Vendor):
             return f"{name}, for which the ROCm releases are unknown"
         return f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
 
-    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
         if range_of(driver.version, ranges):
             return None
         evidence = f"amdgpu {driver.version} is not in the catalog"
         if driver.version is None:
             evidence = f"amdgpu states no version ({driver.source})"
-        return Finding(
-            "warning" if driver.version else "note",
-            "The ROCm releases that the driver supports are unknown",
-            evidence,
-            "no image is refused because of it; `aam-launch check` measures whether the one that "
-            "is chosen computes correctly",
-        )
+        cause = "The ROCm releases that the driver supports are unknown"
+        remedy = ("no image is refused because of it; `aam-launch check` measures whether the one "
+                  "that is chosen computes correctly")  # fmt: skip
+        return Problem(cause, evidence, remedy, "warning" if driver.version else "note")
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
-    ) -> list[Finding]:
+    ) -> list[Problem]:
         overrides = [f"{name}={host.environment[name]}" for name in OVERRIDES
                      if name in host.environment]  # fmt: skip
         archs = sorted({gpu.arch for gpu in gpus if gpu.arch})
@@ -194,7 +192,7 @@ class Amd(Vendor):
             )
         evidence = f"{', '.join(overrides)}, the kernel reports {names}"
         cause = "The arch of the GPUs is overridden"
-        return [Finding("warning", cause, evidence, remedy)]
+        return [warning(cause, evidence, remedy)]
 
 
 def arch_of(version: int) -> str | None:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from aam.contract.errors import Problem
 from aam.contract.gpus import nvidia_driver_version
 from launcher import system
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus.vendor import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance, Host, whole_number
@@ -125,14 +126,14 @@ class Nvidia(Vendor):
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
-    ) -> list[Finding]:
+    ) -> list[Problem]:
         # Without the node of the module for memory cuInit fails. The driver's set-uid helper makes
         # it for a program of the host; no image has that helper.
         if not gpus or not host.complete or host.node(UVM):
             return []
         remedy = "`sudo nvidia-modprobe -u -c=0` (or `sudo modprobe nvidia-uvm`) makes it"
         evidence = f"{UVM} is absent, and a program in a container cannot make it"
-        return [Finding("warning", "CUDA may not start", evidence, remedy)]
+        return [warning("CUDA may not start", evidence, remedy)]
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from launcher.findings import Finding
+from aam.contract.errors import Problem
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import HostTree
 
@@ -135,13 +135,13 @@ class Vendor(Protocol):
         """Return the version of a driver and what it supports, for `explain` and `doctor`."""
         return f"driver {driver.version}" if driver.version else "a driver of unknown version"
 
-    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
         """Return a finding if the user spaces that a driver supports are unknown."""
         return None
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
-    ) -> list[Finding]:
+    ) -> list[Problem]:
         """Return the findings of the checks that concern this vendor alone.
 
         Args:

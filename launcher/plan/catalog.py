@@ -34,6 +34,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # processors that it is built for (`uname -m`); empty where nothing is known
     machines: tuple[str, ...] = ()
     archs: tuple[str, ...] | None = None  # what it computes on; None where nothing is known
+    no_blas: tuple[str, ...] = ()  # archs with kernels of its PyTorch, and none of its BLAS
     attention: tuple[str, ...] = ()  # archs with fused attention kernels
     prefer: dict[str, str] = {}  # archs for which it comes before others, and why
     least_driver: str | None = None  # oldest kernel driver

@@ -14,6 +14,7 @@ from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
 from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import visible_devices_variables
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
@@ -61,8 +62,7 @@ FIXED = {
 }
 
 
-HARMLESS = (*PASSED, *FIXED, *CACHES, "HOME", "PYTHON*", "LD_LIBRARY_PATH", "CUDA_*", "ROCR_*",
-            "HIP_*", "GPU_*", "NVIDIA_*", "AMD_*")  # fmt: skip
+HARMLESS = (*PASSED, *FIXED, *CACHES, "HOME", "PYTHON*", "LD_LIBRARY_PATH")
 """Patterns of variables whose values `explain` and the record of a run show; no other value is."""
 
 
@@ -126,7 +126,8 @@ def shown(name: str, value: str) -> str:
     >>> shown("WORD", "42"), shown("NCCL_DEBUG", "INFO"), shown("NCCL_X", "http://ada:42@host")
     ('...', 'INFO', '...')
     """
-    return value if matches(name, HARMLESS) and not is_secret(name, value) else "..."
+    harmless = matches(name, (*HARMLESS, *visible_devices_variables()))
+    return value if harmless and not is_secret(name, value) else "..."
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,9 @@ NATIVE = "native"
 """Name of the engine that runs no container."""
 GpuUse = Literal["required", "allocated", "automatic", "never"]
 """Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
+
+USERS = "`pretrain`, and `train` with --pretrained-encoder or --members transformer, use GPUs"
+"""Commands that use a GPU, for messages of one that does not."""
 
 JSON = "--json"
 SHARED = (JSON, "--force")
@@ -48,6 +52,22 @@ class Request(ParsedCommand):
     def force(self) -> bool:
         """Run in an image that does not fit."""
         return bool(self.launcher_options.get("--force"))
+
+    @cached_property
+    def uses_network(self) -> bool:
+        """Whether it computes with the network, by the values that are given."""
+        return super().uses_network  # built once: it is read 30 times in a launch
+
+    @property
+    def cpu_reason(self) -> str:
+        """Why the command computes on the CPU whatever GPUs there are; "" if it does not."""
+        if self.computes_on_gpu:
+            return ""
+        if self.value("--device") == "cpu":
+            return "--device cpu is requested"
+        members = () if self.wrapped else getattr(self.build(), "chosen_members", ())
+        runs = f"{' and '.join(members)} run{'s' * (len(members) == 1)}"
+        return f"{runs if members else f'`{self.command}` runs'} on the CPU; {USERS}"
 
     def gpu_use(self, slurm: Slurm | None) -> GpuUse:
         """Return the GPU use of the command in its allocation.

@@ -26,12 +26,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, Problem
 from aam.contract.records import Sourced
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Slurm, numbers, whole_number
 
+UNKNOWN = "unknown"
+"""An architecture that is in no table, or that a site does not state."""
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
@@ -70,7 +72,7 @@ def masks_of(
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """Visible devices of one vendor."""
+    """Visible devices of one vendor, or a group of them of one architecture."""
 
     vendor: str  # whose
     gpus: tuple[Gpu, ...]  # in the order requested
@@ -79,7 +81,24 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     summary: str  # what is listed and what is selected, for `explain`
     source: str  # what decided
     literal: str | None = None  # a value to pass as it is (names of hardware partitions)
-    remarks: tuple[Finding, ...] = ()  # what a number may mean, and GPUs of other jobs
+    remarks: tuple[Problem, ...] = ()  # what a number may mean, and GPUs of other jobs
+
+    @property
+    def arch(self) -> str:
+        """The architecture of a group, or "unknown"."""
+        return self.gpus[0].arch or UNKNOWN
+
+    def __str__(self) -> str:
+        """Return number, product and architecture, such as "4 x MI300A (gfx942)"."""
+        return counted(self.gpus)
+
+
+def counted(gpus: Sequence[Gpu]) -> str:
+    """Return number, product and architecture of alike GPUs, such as "4 x MI300A (gfx942)"."""
+    first = gpus[0]
+    name = VENDORS[first.vendor].instance.rstrip("-")
+    cut = f", cut by {name}" if first.instances else ""
+    return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
 
 
 def select(
@@ -106,7 +125,7 @@ def select(
     what = ", ".join(f"{name}={mask.value}" for name, mask in given)
     source = " and ".join(dict.fromkeys(mask.source for _, mask in given))
     instance, literal, chosen = known.instance, None, ours
-    remarks: list[Finding] = []
+    remarks: list[Problem] = []
     # Slurm's numbers are of the whole node; where it confines the job, other GPUs are not readable.
     allocated: tuple[Gpu, ...] = ()
     if slurm and slurm.gpus and len(ours) == len(listed) and max(slurm.gpus) < len(listed):
@@ -141,7 +160,7 @@ def select(
                     evidence = f"{name}={first} counts the fastest GPU first, taken as {products}"
                     remedy = f"set {'='.join(order)}, or name GPUs by their UUID"
                     cause = "Numbers of unlike GPUs"
-                    remarks.append(Finding("warning", cause, evidence, remedy))
+                    remarks.append(warning(cause, evidence, remedy))
         chosen = _resolve(name, outer, counted, listed, slurm)
         for name, mask in inner:
             # It counts what the outer one leaves, or repeats its numbers.
@@ -163,7 +182,7 @@ def select(
             evidence = f"{what}, job {slurm.job} has {','.join(map(str, slurm.gpus))} of the node"
             remedy = f"unset {source}; other jobs may use those GPUs"
             cause = "GPUs outside of the Slurm allocation"
-            remarks.append(Finding("warning", cause, evidence, remedy))
+            remarks.append(warning(cause, evidence, remedy))
     # Integrated GPUs are enumerated and never used.
     shown = [gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
              for gpu in chosen if not gpu.integrated]  # fmt: skip

@@ -78,7 +78,7 @@ class Partition(msgspec.Struct, frozen=True):
     cpus: int
     nodes: int
     max_nodes: float
-    gpus: int  # that Slurm counts, GRES; 0: it counts none
+    gpus: dict[str, int]  # that Slurm counts (GRES), by type; empty: it counts none
 
 
 def seconds(time: str) -> float:
@@ -179,21 +179,27 @@ def partitions() -> list[Partition]:
             numbers = [re.match(r"\d+", text) for text in (facts[1], facts[2])]
             cpus, nodes = (int(match[0]) if match else 0 for match in numbers)
             most = facts[3].rpartition("-")[2]  # "1-4", "1-infinite"
-            gpus = re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", facts[4])  # "gpu:v100:4(S:0-1)"
+            # "gpu:v100:4(S:0-1)"
+            gpus = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", facts[4])
             read.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
                                    int(most) if most.isdecimal() else float("inf"),
-                                   sum(map(int, gpus))))  # fmt: skip
+                                   {kind: int(count) for kind, count in gpus}))  # fmt: skip
     return read
 
 
-def partition(known: Sequence[Partition], name: str) -> Partition | None:
-    """Return a partition, without a name the default one; None if that is unknown."""
+def partition(known: Sequence[Partition], name: str, gpus: int = 0) -> Partition | None:
+    """Return a partition, without a name the default one; None if that is unknown.
+
+    Its nodes are those that have so many `gpus`, where there are any.
+    """
     matching = [p for p in known if (p.name == name if name else p.default)]
     if not matching:
         return None
-    # A line for each kind of node: the smallest counts.
-    nodes = sum(p.nodes for p in matching)
-    return replace(min(matching, key=lambda p: (p.cpus, p.gpus)), nodes=nodes)
+    # A line for each kind of node: the smallest that suits counts.
+    enough = [p for p in matching if sum(p.gpus.values()) >= gpus]
+    suiting = enough or [p for p in matching if p.gpus] or matching
+    smallest = min(suiting, key=lambda p: (p.cpus, sum(p.gpus.values())))
+    return replace(smallest, nodes=sum(p.nodes for p in matching))
 
 
 def _sbatch(script: str, *options: str) -> str:

@@ -21,6 +21,8 @@ from launcher.system import quoted
 
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
+GPU_OPTION = re.compile(r"(--)?(gpus|gres)")
+"""Options of sbatch that request GPUs: gres=gpu:a100:4, gpus-per-node=a100:4."""
 WIDTH = 100
 MAX_JOBS = 100
 
@@ -106,6 +108,12 @@ def has_option(command: str, flag: str) -> bool:
     return any(spec.flag == flag for spec in options_of(command))
 
 
+def partition_name(given: SubmitOptions, site: Site, on_gpus: bool) -> str:
+    """Return the name of the partition of a job; "": Slurm's default."""
+    of_site = site.values.partition if on_gpus else site.values.cpu_partition
+    return given.partition or of_site or site.values.partition
+
+
 def allocation_of(
     request: Request,
     given: SubmitOptions,
@@ -120,9 +128,19 @@ def allocation_of(
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
     several = request.starts_ranks or fits_network
     # Of a cluster about which nothing is stated Slurm itself counts the GPUs of a node.
-    of_slurm = partition.gpus if partition and on_gpus else 0
+    types = partition.gpus if partition and on_gpus else {}
+    by_user = [text for text in given.sbatch if GPU_OPTION.match(text)]
+    if len(types) > 1 and not (by_user or facts.gpu_request):
+        evidence = ", ".join(f"{count} x {kind}" for kind, count in types.items())
+        forms = " or ".join(f"--sbatch gres=gpu:{kind}:{n}" for kind, n in types.items())
+        raise UsageError("Nodes with GPUs of several types", evidence, f"choose with {forms}")
+    of_user = sum(int(n) for text in by_user for n in re.findall(r"[:=](\d+)(?=,|$)", text))
+    of_slurm = of_user or sum(types.values())
     per_node = facts.gpus_per_node if "gpus_per_node" in site.facts else max(1, of_slurm)
-    gpus = given.gpus or (max(1, per_node) if several else 1)
+    gpus = given.gpus or of_user or (max(1, per_node) if several else 1)
+    if of_user and gpus != of_user:
+        evidence = f"--gpus {gpus} and --sbatch {by_user[0]}"
+        raise UsageError("Two numbers of GPUs", evidence, "each rank takes one: give them alike")
     ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
     if given.nodes * ranks > 1 and not several:
         evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
@@ -139,27 +157,33 @@ def allocation_of(
     if trains and (given.requeue or given.warn_seconds is not None):
         usual = given.warn_seconds or facts.warn_seconds
         warn = min(usual, max(1, int(seconds(time) / 4))) if time and seconds(time) < 1e9 else usual
+    # Without a GPU a job takes cores and memory, and leaves the GPUs of a node to others.
+    takes_gpus = on_gpus or given.gpus is not None or bool(by_user)
+    whole_node, gpu_request = facts.whole_nodes and takes_gpus, ""
+    if takes_gpus and not by_user:
+        gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
+        counted = types if partition else given.gpus and on_gpus
+        if counted and not (gpu_request or facts.vendor):
+            gpu_request = f"--gpus-per-node={gpus}"
     # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
     of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
     share = max(1, of_node * gpus // max(gpus, per_node) // ranks) if of_node else 0
-    cpus = given.cpus or (0 if facts.whole_nodes else share)
+    cpus = given.cpus or (0 if whole_node else share)
+    memory = given.mem or ("0" if whole_node else "")
+    if facts.memory_gb and of_node and not (memory or takes_gpus):
+        memory = f"{max(1, facts.memory_gb * cpus * ranks // of_node)}G"
     # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
     signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
-    names = {key: getattr(given, key) or getattr(facts, key) for key in ("partition", "account")}
-    gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
-    by_user = any(text.removeprefix("--").startswith(("gpus", "gres")) for text in given.sbatch)
-    counted = of_slurm if partition else given.gpus and on_gpus
-    if counted and not (gpu_request or facts.vendor or by_user):
-        gpu_request = f"--gpus-per-node={gpus}"
-    memory = given.mem or ("0" if facts.whole_nodes else "")
+    account, name = given.account or facts.account, partition_name(given, site, on_gpus)
     options = (
         f"--job-name={given.job_name or command}",
-        *(f"--{key}={value}" for key, value in names.items() if value),
+        *([f"--partition={name}"] if name else []),
+        *([f"--account={account}"] if account else []),
         f"--nodes={given.nodes}",
         f"--ntasks-per-node={ranks}",
         *([gpu_request] if gpu_request else []),
         *([f"--cpus-per-task={cpus}"] if cpus else []),
-        *(["--exclusive"] if facts.whole_nodes else []),
+        *(["--exclusive"] if whole_node else []),
         *([f"--mem={memory}"] if memory else []),
         *([f"--time={time}"] if time else []),
         *([signal] if warn else []),
@@ -182,10 +206,9 @@ def allocation_of(
     for flag in options:
         if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
-    gets_gpus = bool(gpu_request or facts.vendor or by_user)
-    return Allocation(
-        given.nodes, ranks, gpus, gets_gpus, time, warn, given.requeue and trains, options
-    )
+    gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
+    again = given.requeue and trains
+    return Allocation(given.nodes, ranks, gpus, gets_gpus, time, warn, again, options)
 
 
 def over_limits(

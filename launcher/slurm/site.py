@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.errors import ConfigurationError, Problem, UsageError
 from aam.contract.records import Count, Sourced
 from launcher import system
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.settings import SETTING_SPECS, VARIABLE
@@ -51,6 +51,9 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: Annotated[dict[str, str], _help("What the letters of sources stand for.")] = {}
     title: Annotated[str, _help("What it is called.")] = ""
     partition: Annotated[str, _help("Partition of the jobs; none: Slurm's default.", NAME)] = ""
+    cpu_partition: Annotated[
+        str, _help("Partition of jobs that use no GPU; none: as other jobs.", NAME)
+    ] = ""  # fmt: skip
     account: Annotated[str, _help("Account that is charged; none: Slurm's default.", NAME)] = ""
     nodes: Annotated[Count, _help("Nodes there are; 0: unknown.")] = 0
     max_nodes: Annotated[Count, _help("Most nodes of one job; 0: no limit.")] = 0
@@ -74,6 +77,10 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus_per_node: Annotated[
         Count, _help("Processors of a node, as Slurm counts; a job on a part of a node gets the "
                      "share of its GPUs. 0: as sinfo shows.")
+    ] = 0  # fmt: skip
+    memory_gb: Annotated[
+        Count, _help("Memory of a node in GB; a job without a GPU gets the share of its "
+                     "processors. 0: Slurm's default.")
     ] = 0  # fmt: skip
     modules: Annotated[tuple[Module, ...], _help("Environment modules to load in a job.")] = ()
     shared: Annotated[
@@ -198,7 +205,7 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
 # --- comparison with a host, a login node or a node of a job
 
 
-def differences(site: Site, host: Host) -> Iterator[Finding]:
+def differences(site: Site, host: Host) -> Iterator[Problem]:
     """Yield a warning for each fact of a site that this host, which is live, shows otherwise.
 
     A fact that cannot be seen from here is not compared; `doctor --site` names the command that
@@ -210,7 +217,7 @@ def differences(site: Site, host: Host) -> Iterator[Finding]:
             value = site.facts[key].value
             shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
             evidence = f"{key} is {shown} in {site.where(key)}, {difference}"
-            yield Finding("warning", "A fact of the site differs here", evidence, remedy)
+            yield warning("A fact of the site differs here", evidence, remedy)
 
 
 COMPARED = ("partition", "nodes", "max_nodes", "max_time", "machine", "arch", "gpus_per_node",

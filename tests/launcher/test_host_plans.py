@@ -17,8 +17,8 @@ from aam.contract.gpus import CHECK_REPORTS
 from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, NativeStack
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide as choose
-from launcher.plan.plan import Plan, assemble_plan
 from tests.launcher.test_plan import BUILT, PRETRAIN
 from tests.support.decisions import CONTEXT, inputs_of
 from tests.support.hosts import (

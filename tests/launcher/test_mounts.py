@@ -12,6 +12,7 @@ import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
 from launcher.detect import detect
+from launcher.launch import MIN_FREE, path_facts, require_outputs, require_space
 from launcher.plan.mounts import (
     Mount,
     fold,
@@ -20,7 +21,6 @@ from launcher.plan.mounts import (
     parse_bind,
     require_passable,
 )
-from launcher.planning import MIN_FREE, path_facts, require_outputs, require_space
 from tests.support.decisions import inputs_of
 from tests.support.launches import parse
 

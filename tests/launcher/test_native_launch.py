@@ -20,9 +20,9 @@ from aam.contract.options import Role, specs
 from aam.contract.options.commands import find, names
 from launcher import commands
 from launcher.engines import shell_line
+from launcher.plan.assembly import Plan
 from launcher.plan.environment import Variable
 from launcher.plan.inputs import SHARED, Request
-from launcher.plan.plan import Plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.launches import forked, parse, program
 

@@ -13,11 +13,11 @@ from aam.contract.records import Sourced
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
+from launcher.plan.assembly import RECORD, Plan, assemble_plan
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
 from launcher.plan.inputs import BuiltImage, LaunchContext
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import RECORD, Plan, assemble_plan
 from launcher.plan.settings import merge
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
@@ -43,7 +43,7 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.planning import path_facts
+    from launcher.launch import path_facts
 
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)

@@ -11,8 +11,8 @@ from aam.contract.records import Sourced
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, NativeStack, Slurm
 from launcher.plan.catalog import shipped
-from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
+from launcher.plan.hardware import Candidate
 from launcher.plan.inputs import (
     BuiltImage,
     GpuUse,

@@ -24,10 +24,10 @@ from launcher.engines import ENGINES, exposure, make_private, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import index
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide
 from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
-from launcher.plan.plan import Plan, assemble_plan
 
 MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 MAX_DEPTH, MAX_ENTRIES = 3, 2000  # of the search for links below an input

@@ -12,16 +12,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.errors import ConfigurationError, Problem, UsageError
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options import flag_of
 from aam.contract.options.command_line import arguments, parse_known, typed
 from aam.contract.records import Sourced
-from launcher.findings import REQUESTED, Decision, Finding
+from launcher.findings import REQUESTED, Decision, warning
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan.catalog import CPU
-from launcher.plan.decision import Candidate
 from launcher.plan.environment import (
     CACHES,
     Variable,
@@ -31,7 +30,7 @@ from launcher.plan.environment import (
     shown,
     unset,
 )
-from launcher.plan.hardware import has_code
+from launcher.plan.hardware import Candidate, has_code
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request
 from launcher.plan.mounts import Mount, fold, of_paths, require_passable
 from launcher.plan.settings import LaunchSettings, Tuned
@@ -83,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     stack: str = ""  # vendor and version of PyTorch, for the record
     forced: tuple[str, ...] = ()  # misfits that --force overrode
     choices: tuple[Decision, ...] = ()  # decisions that are not about a variable or a mount
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Problem, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -124,7 +123,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     # concerns them.
     added: list[str] = []
     decisions: list[Decision] = []
-    findings: list[Finding] = []
+    findings: list[Problem] = []
     for fault in faults:
         known, _ = parse_known(request.options, fault.flags)
         needed = " ".join(fault.flags)
@@ -137,7 +136,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
                 given = " ".join(arguments(request.options, {flag: request.given[flag]}))
                 cause = "A choice that is known to go wrong here"
                 evidence = f"{given}: {fault.reason}"
-                findings.append(Finding("warning", cause, evidence, f"{needed} is what it needs"))
+                findings.append(warning(cause, evidence, f"{needed} is what it needs"))
     more, by_processes = _processes(request, chosen.gpus)
     added += more
     more, by_tuning, tuned = tuned_options(request, inputs.settings, arch, added)
@@ -162,27 +161,27 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     # Faults that no flag and no variable avoids.
     remedy = "`aam check` measures whether it occurs here"
     findings += [
-        Finding("note", "A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
+        Problem("A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
         for fault in faults if not fault.flags and not fault.variables
     ]  # fmt: skip
     if chosen.gpus:
         own_vendor = VENDORS[chosen.gpus[0].vendor]
         served = partial(has_code, catalog, own_vendor.name)
         findings += own_vendor.checks(host, chosen.gpus, served)
-        named = chosen.selection and chosen.selection.literal
+        named = chosen.group and chosen.group.literal
         parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
         if len(parts) > 1 and not (named and "," not in named):
             prefix = own_vendor.instance
             remedy = f"choose with {own_vendor.visible_devices}={prefix}<uuid>"
             evidence = f"the first of {named or ', '.join(parts)}; {own_vendor.one_instance}"
             cause = f"Only one {prefix.rstrip('-')} instance is used"
-            findings.append(Finding("warning", cause, evidence, remedy))
+            findings.append(warning(cause, evidence, remedy))
     plan = replace(
         plan,
         gpus=chosen.gpus,
         assigned=tuple(assigned.values()),
         stack=f"torch {torch}" if torch else "",
-        forced=chosen.misfits,
+        forced=tuple(chosen.misfits.values()),
         choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
         findings=(*chosen.findings, *findings),
     )
@@ -430,13 +429,13 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
     assigned = [variable for variable in plan.assigned if variable.name not in names]
     unseen = tuple(name for name in plan.unseen if name not in names)
     removed: tuple[str, ...] = ()
-    selection = chosen.selection
+    selection = chosen.group
     if selection and (plan.image or chosen.gpus != selection.ours or {*names} & {*inputs.masks}):
         vendor, visible = VENDORS[selection.vendor], selection.ours
         # In a container are the nodes of the chosen GPUs alone, where they go in one by one.
         if plan.image and not (vendor.host_libraries or plan.host_devices):
             visible = tuple(sorted(chosen.gpus, key=lambda gpu: gpu.index))
-        value = value_for(replace(selection, gpus=chosen.gpus), visible)
+        value = value_for(selection, visible)
         why = "one variable instead of many; it counts what the program will see"
         name = vendor.visible_devices
         assigned.append(Variable(name, value, why, selection.source, "GPU selection"))
