@@ -1,4 +1,4 @@
-"""Sites: facts about a cluster with their sources, read from YAML, and compared with a host.
+"""Sites: facts about a cluster with their sources, read from YAML.
 
 A value stands alone, or as a fact with its source and confirmation:
 
@@ -14,20 +14,16 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from aam.contract.errors import ConfigurationError, Problem, UsageError
+from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.records import Count, Sourced
-from launcher import system
-from launcher.findings import warning
 from launcher.gpus import VENDORS
-from launcher.host.facts import Host
 from launcher.plan.settings import SETTING_SPECS, VARIABLE
-from launcher.slurm import node, queue
 from launcher.slurm.queue import seconds
 
 
@@ -200,65 +196,3 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
         if name in variables:
             value = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], value)  # noqa: B023
     return value
-
-
-# --- comparison with a host, a login node or a node of a job
-
-
-def differences(site: Site, host: Host) -> Iterator[Problem]:
-    """Yield a warning for each fact of a site that this host, which is live, shows otherwise.
-
-    A fact that cannot be seen from here is not compared; `doctor --site` names the command that
-    shows it.
-    """
-    remedy = "correct it in a site file of your own"
-    for key in COMPARED:
-        if key in site.facts and (difference := _difference(key, site, host)):
-            value = site.facts[key].value
-            shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-            evidence = f"{key} is {shown} in {site.where(key)}, {difference}"
-            yield warning("A fact of the site differs here", evidence, remedy)
-
-
-COMPARED = ("partition", "nodes", "max_nodes", "max_time", "machine", "arch", "gpus_per_node",
-            "interfaces", "modules", "shared", "home", "image_dir")  # fmt: skip
-
-
-def _difference(key: str, site: Site, host: Host) -> str:
-    """Return how this host differs from a fact; "" if it does not, or cannot show it."""
-    values = site.values
-    if key == "partition":
-        known = sorted({partition.name for partition in queue.partitions()})
-        return f"Slurm has {', '.join(known)}" if known and values.partition not in known else ""
-    if key in ("nodes", "max_nodes", "max_time"):
-        limits = queue.partition(queue.partitions(), values.partition)
-        if limits is None:
-            return ""
-        if key == "nodes":
-            differs, there = bool(limits.nodes) and limits.nodes != values.nodes, str(limits.nodes)
-        elif key == "max_nodes":
-            differs, there = values.max_nodes > limits.max_nodes, f"{limits.max_nodes:.0f}"
-        else:
-            differs, there = seconds(values.max_time) > seconds(limits.max_time), limits.max_time
-        return f"Slurm has {there}" if differs else ""
-    if key in ("arch", "gpus_per_node"):
-        gpus = node.gpus(host, values.vendor)  # a login node has none
-        archs = {str(gpu.arch) for gpu in gpus}
-        if key == "arch":
-            return f"the host has {', '.join(sorted(archs))}" if archs - {values.arch} else ""
-        return f"the host has {len(gpus)}" if len(gpus) not in (0, values.gpus_per_node) else ""
-    if key == "machine":
-        is_node = host.slurm is not None or node.gpus(host)  # a login node may be of another
-        return f"the host is {host.machine}" if is_node and host.machine != values.machine else ""
-    if key == "interfaces":
-        if host.slurm is None or node.interfaces(values.interfaces):
-            return ""
-        return f"the node has {', '.join(node.interfaces(['*']))}"
-    if key == "modules":
-        line = "type module >/dev/null && module is-avail " + " ".join(values.modules)
-        failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
-        return f"{line!r} fails here" if failed else ""
-    value = site.facts[key].value  # folders
-    places = [str(place) for place in ([value] if isinstance(value, str) else value)]
-    absent = [place for place in places if not os.path.isdir(place)]
-    return f"there is no folder {', '.join(absent)}" if absent else ""
