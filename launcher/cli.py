@@ -30,10 +30,7 @@ TITLE = "Options of the launcher, anywhere on the command line"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `aam-launch` with `argv` (the process's by default) and return the exit status.
-
-    A launch replaces the process and does not return.
-    """
+    """Run `aam-launch` and return the exit status; a launch replaces the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return program.run("aam-launch", lambda: _dispatch(arguments))
 

@@ -34,10 +34,7 @@ SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 def read(
     flags: Mapping[str, Any], variables: Mapping[str, str], usual_site: str = ""
 ) -> LaunchSettings:
-    """Return the settings of all layers, with image_dir and scratch filled in.
-
-    `flags` are the launcher's options by flag, `usual_site` is the site where none is named.
-    """
+    """Return the settings of all layers; `flags` are the launcher's options, by flag."""
     home = who(variables).get("HOME", "/")
     cache = user_folder("XDG_CACHE_HOME", variables)
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"

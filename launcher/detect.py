@@ -1,8 +1,6 @@
 """Detection of a host: the facts of this host or of a capture, as one `Host`.
 
-`detect` starts no program. `with_versions` adds the versions of engines, which are cached in the
-user's cache folder by the program's time and size, so a launch starts an engine once; `explain`
-reads the cache only.
+`detect` starts no program; `with_versions` caches the versions of engines by time and size.
 """
 
 from __future__ import annotations
@@ -46,10 +44,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
 def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Host:
-    """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one.
-
-    The environment is that of this process, of a capture the recorded one, unless it is given.
-    """
+    """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one."""
     tree = open_tree(root)
     live = tree.name == "/"
     variables: Mapping[str, str] = os.environ if live else tree.manifest.environment
@@ -142,8 +137,7 @@ def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
 def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:
     """Mark GPUs that this process may not use, and drop MIG instances that it may not use.
 
-    A GPU may not be used if a cgroup refuses its device node, or if it has no device node while
-    another GPU of its vendor has one, as in a container with a part of the host's GPUs.
+    A cgroup refuses their node, or they have none while another GPU of the vendor has one.
     """
     by_path = {node.path: node for node in nodes}
     refused = {node.path for node in nodes if node.refused(user)}

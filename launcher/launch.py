@@ -1,7 +1,4 @@
-"""Planning of a launch: gather facts, settings and files, then decide and assemble.
-
-The input and output files of a command line are checked here, before a start.
-"""
+"""Launch: gather facts, settings and files, decide, assemble, and check inputs and outputs."""
 
 from __future__ import annotations
 
@@ -41,8 +38,7 @@ def gather(
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
-    For a capture every image of the catalog counts as built. `mounts` are further ones, such as
-    copies of inputs on the disk of a node; `usual_site` is that of `config.read`.
+    For a capture every image of the catalog counts as built; `mounts` are further ones.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, usual_site)
@@ -80,9 +76,7 @@ def gather(
 def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Plan]:
     """Decide a launch and return its host, with versions of engines, and its plan.
 
-    Args:
-        starting: the plan will run, and its record holds the version of the engine; an engine whose
-            version is not cached is started for it, which takes too long for `explain`.
+    `starting`: the plan will run, and an engine whose version is not cached is started for it.
     """
     started = time.time() if starting else None
     inputs = replace(inputs, context=replace(inputs.context, started=started))
@@ -115,10 +109,8 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
 def claimed(private: str) -> str:
     """Return the private folder of a direct launch, or the first beside it that no other has.
 
-    Two programs that write one cache (MIOpen's database, compiled kernels) damage it, and one that
-    finds the cache of an earlier one need not compile. The program that replaces this process
-    inherits the lock and holds it to its end. With docker that is its client, which waits for the
-    container; where the client is killed (SIGKILL) the container goes on without the lock.
+    Two programs that write one cache (MIOpen's database, compiled kernels) damage it. The program
+    that replaces this process inherits the lock and holds it to its end.
     """
     make_private([os.path.dirname(private)])
     folder, number = private, 1
@@ -173,10 +165,7 @@ def require_outputs(facts: Sequence[PathFact]) -> None:
 
 
 def require_space(place: str, cause: str, remedy: str) -> None:
-    """Check that the disk of an existing folder has space left, and room for more files.
-
-    Quotas are not checked: file systems report them only on writing.
-    """
+    """Check that the disk of an existing folder has room (quotas show only on writing)."""
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
     if free < MIN_FREE:
@@ -195,10 +184,7 @@ def nearest_folder(path: str) -> str:
 
 
 def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFact, ...]:
-    """Return the facts of every path of a command line, and of files named by run folders.
-
-    Paths are relative to `folder`; those of a captured host, not `live`, are not read.
-    """
+    """Return the facts of every path of a command line, and of files named by run folders."""
     facts = []
     for spec, path in (*request.paths("input"), *request.paths("output")):
         joined, is_folder = os.path.join(folder, path), spec.field.endswith("dir")

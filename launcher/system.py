@@ -37,10 +37,7 @@ PATIENCE = 15
 
 
 def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
-    """Return the content of a regular file.
-
-    A device or a FIFO could be read for ever, so its type is checked before anything is read.
-    """
+    """Return the content of a regular file; a device or a FIFO could be read for ever."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -86,10 +83,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     text: str = "",
 ) -> CompletedProcess[str]:
-    """Run a program with `text` as its input; end it after `timeout` seconds.
-
-    Its output goes to files: a child that it leaves behind could hold a pipe open for ever.
-    """
+    """Run a program with `text` as its input, output to files; end it after `timeout` seconds."""
     # A start that runs no program saves the 5 ms of these imports.
     import subprocess
     import tempfile

@@ -1,8 +1,4 @@
-"""Commands of the launcher itself: their registry, and one module each.
-
-A new command is a module here with its options and `run(launcher_options, argv)`, and a line in
-COMMANDS.
-"""
+"""Commands of the launcher: a module with `run(launcher_options, argv)` and a line in COMMANDS."""
 
 from __future__ import annotations
 
@@ -95,10 +91,7 @@ def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
 
 
 def show(*lines: str) -> None:
-    """Print lines for people; control characters of captures, sites and records are escaped.
-
-    On a terminal a longer line goes on below its last column; a file has it whole, for grep.
-    """
+    """Print lines for people, escaped; on a terminal a long line goes on below its last column."""
     width = os.get_terminal_size().columns if sys.stdout.isatty() else 0
     for line in lines:
         text = printable(line, len(line) * 10)

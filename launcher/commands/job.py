@@ -187,10 +187,7 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
 
 
 def first_failure(before: int) -> int:
-    """Return the exit status of the rank that failed first, by srun's lines in the log; 0: unknown.
-
-    srun itself returns the highest, which is that of the ranks that Slurm ended because of it.
-    """
+    """Return the status of the rank that failed first, by srun's lines in the log; 0: unknown."""
     if not stat.S_ISREG(os.fstat(2).st_mode):
         return 0
     with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
@@ -321,11 +318,7 @@ def continues(request: Request, variables: Mapping[str, str]) -> bool:
 def rank_variables(
     request: Request, site: Site, nodes: int, ranks: int, present: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a rank gets beside those of Slurm; those that are set stay.
-
-    Ranks meet at the address of the node that started them, which has rank 0: the address that
-    Slurm itself uses, so no name has to be resolved.
-    """
+    """Return the variables that a rank gets beside those of Slurm; those that are set stay."""
     added: dict[str, str] = {}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)

@@ -1,7 +1,4 @@
-"""Run a command of `aam`: plan it, then replace this process, or print the command line.
-
-Of a run that is repeated (--config run.json), what differs from its record is a warning.
-"""
+"""Run a command of `aam`: plan it, then replace this process, or print the command line."""
 
 from __future__ import annotations
 
@@ -71,10 +68,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Problem]:
-    """Yield a warning for each fact of a run record that differs in this launch.
-
-    Inputs that the command line replaces are others on purpose, and are not compared.
-    """
+    """Yield a warning for each fact or input of a run record that differs in this launch."""
     record = read_json(file, _LaunchRecord, "run record", "give the run.json of a run")
     if record.aam != __version__:
         yield _other("version of aam", record.aam, __version__)

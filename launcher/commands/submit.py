@@ -220,11 +220,7 @@ def about_job(
 
 
 def vendor_of(inputs: LaunchInputs) -> str:
-    """Return the vendor of GPUs that a site does not state: that of what is there to use them.
-
-    This is the image that is named ("" for one that is not in the catalog), the native environment
-    or the images that are built.
-    """
+    """Return the vendor of GPUs that a site does not state: that of the image to use."""
     settings, catalog = inputs.settings, inputs.catalog
     names = [settings.image.value]
     if names == ["auto"]:
@@ -250,10 +246,7 @@ def vendor_of(inputs: LaunchInputs) -> str:
 
 
 def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
-    """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
-
-    Its engines are those of this host: a site that has others names one (`runtime`).
-    """
+    """Return a node of `site` with the GPUs used; its engines are those of this host."""
     facts = site.values
     if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none"
@@ -352,10 +345,7 @@ def kept_scripts() -> Path:
 def reserved(
     place: Path, folder: bool, queued: Callable[[], Mapping[str, Queued]]
 ) -> Iterator[Callable[[str], None]]:
-    """Reserve an output while a job is submitted; call the value with the job's number.
-
-    A hidden file of the output holds the number of the job that writes to it, or UNCONFIRMED.
-    """
+    """Reserve an output by a hidden file during a submission; call the value with its number."""
     file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""Registry of container engines; command line and start of the program of a plan.
-
-`ENGINES` is the registry, in order of preference, and `BUILDERS` that of the engines that build;
-`launcher.engines.engine` has their Protocols.
-"""
+"""Registry of container engines, in order of preference; start of the program of a plan."""
 
 from __future__ import annotations
 
@@ -93,11 +89,7 @@ def _make_folders(plan: Plan) -> None:
 
 
 def make_private(folders: Sequence[str]) -> None:
-    """Make folders that only this user may enter, the outermost first.
-
-    They lie in a scratch folder where others may write, so each folder has to be this user's and
-    closed to other writers before anything inside it is made or used.
-    """
+    """Make folders that only this user may enter, the outermost first, where others may write."""
     me = os.geteuid()
     for number, folder in enumerate(folders):
         try:
@@ -121,10 +113,7 @@ def make_private(folders: Sequence[str]) -> None:
 
 
 def exposure(folder: str) -> Problem | None:
-    """Return a warning if another user may rename what lies around a private folder.
-
-    On a cluster that is usual: the project's folder is its leader's, or its group's (mode 2775).
-    """
+    """Return a warning if another user may rename what lies around a private folder."""
     me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
     for place in (scratch, *scratch.parents):
         try:

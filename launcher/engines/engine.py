@@ -1,12 +1,8 @@
 """Protocols of an engine, and of one that builds images, with its log; a module for each engine.
 
 To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
-`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`. No other module names an
-engine: the choices of --runtime and --engine, detection, `explain`, `doctor`, plans and command
-lines come from these registries.
-
-An engine that runs images has an `image_format`, under which images.json records its images ("sif"
-for a file in the image folder, else the engine's own storage).
+`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`: no other module names an
+engine. Its `image_format` is the key of its images in images.json.
 """
 
 from __future__ import annotations
@@ -76,8 +72,7 @@ def user_namespaces(tree: HostTree) -> str | None:
 def program(plan: Plan) -> tuple[str, ...]:
     """Return the argv inside the container: `env` sets the variables, so no engine interprets them.
 
-    Apptainer splits the values of its own --env at commas and has a shell evaluate them. Those that
-    a user sets may be secrets, which `ps` would show: the engine takes them from its environment.
+    Those that a user sets may be secrets: the engine takes them from its environment.
     """
     named = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
     return (ENV, *named, "aam", *plan.argv)
@@ -278,11 +273,7 @@ class BuildLog:
     def run(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run a command; lines that begin with "== " or "ok " are shown.
-
-        Its output goes to the log and is read there: a child that it leaves behind could hold a
-        pipe open for ever.
-        """
+        """Run a command, its output to the log; lines that begin with "== " or "ok " are shown."""
         from subprocess import DEVNULL, STDOUT, TimeoutExpired  # a start without builds saves 2 ms
 
         with self.path.open("a") as stream:

@@ -1,7 +1,6 @@
-"""OCI engines, shared by podman and Docker, which store images themselves.
+"""OCI engines, shared by podman and Docker, which store images themselves; none is ever pulled.
 
-Network and processes are the host's, as under Apptainer: ranks have to find each other, and a
-program that is not process 1 gets its signals. An image is never pulled.
+Network and processes are the host's, as under Apptainer: ranks have to find each other.
 """
 
 from __future__ import annotations

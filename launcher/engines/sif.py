@@ -226,10 +226,7 @@ SINGULARITY = SifEngine("singularity", least=(4, 0))
 
 
 def sif_id(path: str | Path) -> str | None:
-    """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF.
-
-    The header (sylabs/sif, sif.go) ends with offset and size of the data, the last part of a file.
-    """
+    """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF."""
     try:
         with open(path, "rb") as stream:
             head = stream.read(128)

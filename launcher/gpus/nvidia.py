@@ -151,10 +151,7 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
 
 
 def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
-    """List the MIG compute instances of a GPU, each with the two nodes that open it.
-
-    Source: MIG user guide, "Device Nodes and Capabilities".
-    """
+    """List the MIG compute instances of a GPU, with the nodes that open them (MIG user guide)."""
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
     parts = []
     for group in tree.names(base):

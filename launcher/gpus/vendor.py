@@ -87,11 +87,7 @@ class Vendor(Protocol):
         return f"host_{flags[0].strip('-')}" if flags else ""
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs in the order in which the runtime counts them.
-
-        Args:
-            live: it is this host, so that the driver's programs may be run.
-        """
+        """List the GPUs in the order of the runtime; `live`: the driver's programs may be run."""
         ...
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -121,12 +117,7 @@ class Vendor(Protocol):
         least: str | None,
         ranges: Sequence[DriverRange],
     ) -> str | None:
-        """Return the reason why a kernel driver cannot serve an image, or None.
-
-        Args:
-            least: the oldest driver that the image needs.
-            ranges: this vendor's drivers in the catalog.
-        """
+        """Return why a kernel driver cannot serve an image that needs `least`, or None."""
         if driver.version and least and _numbers(driver.version) < _numbers(least):
             return f"it needs driver {least} or later and the host has {driver.version}"
         return None
@@ -142,12 +133,7 @@ class Vendor(Protocol):
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
     ) -> list[Problem]:
-        """Return the findings of the checks that concern this vendor alone.
-
-        Args:
-            gpus: those of this vendor that are looked at.
-            served: whether some image has code for an arch.
-        """
+        """Return findings about GPUs of this vendor; `served`: an image has code for an arch."""
         return []
 
 

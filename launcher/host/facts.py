@@ -67,8 +67,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
     def refused(self, user: User | None) -> bool:
         """Return whether a device cgroup refuses a node that its permissions would open.
 
-        The kernel consults the device cgroup in access(2) as in open(2) (fs/namei.c,
-        inode_permission), so such a node belongs to another job or needs an allocation.
+        The kernel consults it in access(2) as in open(2) (fs/namei.c, inode_permission).
         """
         if self.access is not False or user is None or self.mode is None:
             return False

@@ -1,8 +1,4 @@
-"""Build or pull an image into the image folder, and record it in images.json.
-
-One build of an image at a time, under a lock; written to a temporary file and renamed when its own
-test has passed. An image with the same inputs is not built twice.
-"""
+"""Build or pull an image into the image folder, and record it in images.json; one at a time."""
 
 import datetime
 import hashlib
@@ -131,12 +127,7 @@ def build(
     options: ImagesBuild,
     arguments: Mapping[str, str],
 ) -> tuple[ImageRecord, bool]:
-    """Build an image; return its record, and whether it is new.
-
-    Args:
-        options: those of the command line, with absolute paths.
-        arguments: all build arguments; none with --from.
-    """
+    """Build an image; return its record, and whether it is new. With --from without `arguments`."""
     engine = builder.engine
     with _inputs(image.name, builder, folder, options.minutes) as inputs:
         base = {"BASE": str(ImageReference.parse(arguments["BASE"]))} if arguments else {}

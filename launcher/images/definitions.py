@@ -1,8 +1,6 @@
 """Inputs of image builds: definitions, locks, build arguments and the build context.
 
-A build needs the folder `containers` and the package `aam`. In a checkout both lie beside the
-launcher; a plain install has the folder as data (share/aam/containers), so that an installation
-on a login node is enough to build.
+The folder `containers` lies beside the launcher, or in share/aam/containers of an installation.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ def containers() -> Path:
 
 
 def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
-    """Return the build arguments of an image, with those `given` as NAME=VALUE.
-
-    Engines refuse an unknown argument late, or use the default of a misspelt one; hence the check.
-    """
+    """Return the build arguments of an image, with those `given` as NAME=VALUE."""
     known = dict(image.arguments)
     if not known:
         evidence = f"the catalog has no arguments for {image.name}"
@@ -95,11 +90,7 @@ def stage(folder: Path) -> str:
 
 
 def revision(checkout: Path) -> str:
-    """Return the commit that is built, or an empty string if it is unknown.
-
-    Of a checkout it is marked where files were changed; of an installation from a repository pip
-    keeps it (PEP 610).
-    """
+    """Return the commit that is built, marked if files were changed; "" if it is unknown."""
     if not (checkout / ".git").exists():
         with suppress(metadata.PackageNotFoundError, ValueError):
             text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")

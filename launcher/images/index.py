@@ -3,14 +3,8 @@
     {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
 
-It is written atomically and under a lock of its own: a reader never sees half of it, and two
-writers do not lose each other's entry. What is written under a lock has the access of the folder,
-so that the members of its group can replace it, whatever their umask is.
-
-A SIF lies in the image folder under the image's name, or at the path of a configuration. Images in
-the storages of other engines are listed in images.json, because queries to them take longer than
-the rest of a start. Labels were measured in an image when it was built, and take precedence over
-the catalog.
+It is written atomically, under a lock of its own, with the access of the folder, whatever the
+umask is. Labels were measured in an image when it was built, and take precedence over the catalog.
 """
 
 from __future__ import annotations
@@ -93,11 +87,7 @@ def write(folder: Path, image: str, image_format: str, record: ImageRecord) -> N
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends.
-
-    Args:
-        what: is under way, for the message while another process holds it; "" prints none.
-    """
+    """Hold the lock `.NAME.lock` of a folder; `what` is under way, for the message of a wait."""
     before = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,11 +181,7 @@ def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...
 
 
 def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
-    """Return the catalog with the versions of the images' labels, narrowed to the labels' archs.
-
-    The catalog leaves out what PyTorch is compiled for and does not compute on, so a label adds
-    none. Of several forms of an image the first counts that `runtime` can run.
-    """
+    """Return the catalog with the versions of the images' labels, narrowed to the labels' archs."""
     labels: dict[str, Mapping[str, str]] = {}
     for form in available:
         if form.labels and runtime in ("auto", *form.engines):

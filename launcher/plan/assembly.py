@@ -102,10 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def own_environment(self) -> dict[str, str]:
-        """Variables that the program gets beside those that are present.
-
-        Most of a container's are set inside of it, so that no engine interprets them.
-        """
+        """Variables of the program beside the present ones; most are set inside a container."""
         if self.image is None:
             return self.variables
         return {f"{self.inside}{n}": v for n, v in self.variables.items() if n in self.unseen}
@@ -121,29 +118,23 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     faults = catalog.faults_of(vendor, pins, arch)
     # Arguments that avoid faults. Options that the user has set are kept, with a warning if a fault
     # concerns them.
-    added: list[str] = []
-    decisions: list[Decision] = []
-    findings: list[Problem] = []
+    added, decisions, findings = list[str](), list[Decision](), list[Problem]()
     for fault in faults:
-        known, _ = parse_known(request.options, fault.flags)
-        needed = " ".join(fault.flags)
-        for flag, value in known.items():
+        needed, why = " ".join(fault.flags), f"{fault.reason} ({fault.source})"
+        for flag, value in parse_known(request.options, fault.flags)[0].items():
             if flag not in request.given:
                 added += fault.flags
-                why = f"{fault.reason} ({fault.source})"
                 decisions.append(Decision("flag", needed, why, fault.known_from))
             elif request.given[flag] != value:
                 given = " ".join(arguments(request.options, {flag: request.given[flag]}))
+                evidence, remedy = f"{given}: {fault.reason}", f"{needed} is what it needs"
                 cause = "A choice that is known to go wrong here"
-                evidence = f"{given}: {fault.reason}"
-                findings.append(warning(cause, evidence, f"{needed} is what it needs"))
+                findings.append(warning(cause, evidence, remedy))
     more, by_processes = _processes(request, chosen.gpus)
-    added += more
-    more, by_tuning, tuned = tuned_options(request, inputs.settings, arch, added)
-    added += more
+    tuned, by_tuning, variables = tuned_options(request, inputs.settings, arch, [*added, *more])
+    added += [*more, *tuned]
     if chosen.image:
-        argv = (*inputs.absolute_request.argv, *added)
-        plan = _container_plan(inputs, chosen, argv)
+        plan = _container_plan(inputs, chosen, (*inputs.absolute_request.argv, *added))
     else:
         plan = _native_plan(inputs, chosen, (*request.argv, *added))
     # A variable of the catalog or a measurement is only a default: what the user or the host has
@@ -151,19 +142,16 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     of_faults = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
            for fault in faults for name, value in fault.variables.items()]  # fmt: skip
     assigned = {variable.name: variable for variable in plan.assigned}
-    for default in (*of_faults, *tuned):
+    for default in (*of_faults, *variables):
         name, here = default.name, host.environment.get(default.name)
         if name not in assigned and here is None:
             assigned[name] = default
         elif name not in assigned and plan.image:
             why = "set here; the launcher has another default"
             assigned[name] = Variable(name, here or "", why, "environment")
-    # Faults that no flag and no variable avoids.
     remedy = "`aam check` measures whether it occurs here"
-    findings += [
-        Problem("A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
-        for fault in faults if not fault.flags and not fault.variables
-    ]  # fmt: skip
+    findings += [Problem("A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
+                 for fault in faults if not fault.flags and not fault.variables]  # fmt: skip
     if chosen.gpus:
         own_vendor = VENDORS[chosen.gpus[0].vendor]
         served = partial(has_code, catalog, own_vendor.name)
@@ -177,14 +165,11 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
             cause = f"Only one {prefix.rstrip('-')} instance is used"
             findings.append(warning(cause, evidence, remedy))
     plan = replace(
-        plan,
-        gpus=chosen.gpus,
-        assigned=tuple(assigned.values()),
-        stack=f"torch {torch}" if torch else "",
-        forced=tuple(chosen.misfits.values()),
+        plan, gpus=chosen.gpus, assigned=tuple(assigned.values()),
+        stack=f"torch {torch}" if torch else "", forced=tuple(chosen.misfits.values()),
         choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
         findings=(*chosen.findings, *findings),
-    )
+    )  # fmt: skip
     plan = _with_selection(plan, inputs, chosen)
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
     if CHECK_REPORTS in assigned or any(spec.role == "output" for spec in request.options):
@@ -197,28 +182,22 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
 
 
 def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
-    """Return the arguments to add for `--gpus`, and the decision.
-
-    Each process takes one of the GPUs that are used; without any each takes some cores, which is
-    how several processes are tried on a laptop.
-    """
+    """Return the arguments to add for `--gpus`, and the decision."""
     number = request.launcher_options.get("--gpus")
     if number is None:
         return [], []
     if request.option("--processes") is None or not request.uses_network:
         without = "" if request.uses_network else " without the transformer"
+        cause = "--gpus is for commands that compute with a network"
         evidence = f"`{request.command}`{without} is one process"
-        raise UsageError(
-            "--gpus is for commands that compute with a network", evidence, "leave it out"
-        )
+        raise UsageError(cause, evidence, "leave it out")
     if gpus and number > len(gpus):
         evidence = f"--gpus {number}, {len(gpus)} x {gpus[0].product}"
         raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")
     if number == 1:
         return [], []
-    argv = ["--processes", str(number)]
-    if request.option("--distributed") and not any(map(request.value, STRATEGIES)):
-        argv += ["--distributed"]
+    divided = request.option("--distributed") and not any(map(request.value, STRATEGIES))
+    argv = ["--processes", str(number), *(["--distributed"] if divided else [])]
     why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
     return argv, [Decision("processes", str(number), why, "command line, --gpus")]
 
@@ -227,21 +206,18 @@ def tuned_options(
     request: Request, settings: LaunchSettings, arch: str, taken: Collection[str]
 ) -> tuple[list[str], list[Decision], list[Variable]]:
     """Return arguments, their decisions and variables that were measured as good (`Tuned`)."""
-    argv: list[str] = []
-    decisions: list[Decision] = []
     # Commands with this option compute with the network on a study; others measure a stack.
     if not request.option("--num-workers") or request.wrapped or not request.uses_network:
         return [], [], []
-    options: dict[str, Sourced[Any]] = {}
-    variables: dict[str, Variable] = {}
-    why = f"measured as good on {arch}"
+    argv, decisions, options = list[str](), list[Decision](), dict[str, Sourced[Any]]()
+    variables, why = dict[str, Variable](), f"measured as good on {arch}"
     for layer in settings.tuned:
         measured = layer.value.get(arch, Tuned())
-        for field, value in msgspec.structs.asdict(measured.options).items():
-            if value is not None:
-                options[flag_of(field)] = Sourced(value, layer.source)
-        for name, value in measured.env.items():
-            variables[name] = Variable(name, str(value), why, layer.source)
+        options |= {flag_of(field): Sourced(value, layer.source)
+                    for field, value in msgspec.structs.asdict(measured.options).items()
+                    if value is not None}  # fmt: skip
+        variables |= {name: Variable(name, str(value), why, layer.source)
+                      for name, value in measured.env.items()}  # fmt: skip
     for flag, given in options.items():
         spec = request.option(flag)
         if spec and not {flag, f"--no-{flag[2:]}"} & {*request.given, *taken}:
@@ -279,18 +255,11 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
                  if given.value is not None]  # fmt: skip
     last = {variable.name: variable for variable in (*assigned, *reports, *requested)}
     return Plan(
-        engine=NATIVE,
-        program=native.python,
-        argv=argv,
-        assigned=tuple(last.values()),
-        unset=(PATH,) if choices else (),
-        unseen=tuple(variable.name for variable in requested),
-        folders=folders,
-        outputs=tuple(report.value for report in reports),
-        workdir=context.folder,
-        terminal=context.terminal,
-        choices=tuple(choices),
-    )
+        NATIVE, native.python, argv, tuple(last.values()), unset=(PATH,) if choices else (),
+        unseen=tuple(variable.name for variable in requested), folders=folders,
+        outputs=tuple(report.value for report in reports), workdir=context.folder,
+        terminal=context.terminal, choices=tuple(choices),
+    )  # fmt: skip
 
 
 # --- in a container
@@ -305,15 +274,12 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
     private = context.private
-    wanted = [
-        Mount(private, private, True, "private home and caches", "default", "own"),
-        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default", "own"),
-    ]
+    own = [(private, private, "private home and caches"),
+           (f"{private}/tmp", "/tmp", "temporary files of this job"),
+           *((report.value, report.value, "check reports") for report in reports)]  # fmt: skip
     if not traits.own_shm:
-        why = "shared memory of loaders and ranks"
-        wanted.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
-    wanted += [Mount(report.value, report.value, True, "check reports", "default", "own")
-               for report in reports]  # fmt: skip
+        own.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
+    wanted = [Mount(source, target, True, why, "default", "own") for source, target, why in own]
     wanted += [*of_paths(inputs.paths), *context.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
@@ -367,64 +333,47 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
     # Where the engine maps the user to root of the container, that root owns the user's files.
     mapped = user is None or (engine is not None and engine.maps_root)
+    place, digest = (chosen.built.place, chosen.built.digest) if chosen.built else (None, None)
     return Plan(
-        engine=chosen.engine,
-        program=engine.path if engine else chosen.engine,
-        argv=argv,
-        assigned=tuple(assigned.values()),
+        chosen.engine, engine.path if engine else chosen.engine, argv, tuple(assigned.values()),
         unset=unset(host.environment, traits),
         unseen=tuple(v.name for v in assigned.values() if _is_unseen(v, inputs, traits)),
-        inside=traits.inside,
-        image=chosen.image.name,
-        place=chosen.built.place if chosen.built else None,
-        digest=chosen.built.digest if chosen.built else None,
-        mounts=mounts,
+        inside=traits.inside, image=chosen.image.name, place=place, digest=digest, mounts=mounts,
         devices=tuple(path for path, _ in nodes),
         groups=() if mapped or user is None else tuple(sorted(owners.intersection(user.groups))),
         cdi=tuple(name for name, _ in cdi),
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys([*outputs, *(report.value for report in reports)])),
-        workdir=f"{context.private}/home",
-        host_libraries=libraries,
-        host_devices=host_devices,
+        workdir=f"{private}/home", host_libraries=libraries, host_devices=host_devices,
         user=(0, 0) if mapped or user is None else (user.uid, user.gid),
-        terminal=context.terminal,
-        choices=tuple(choices),
-    )
+        terminal=context.terminal, choices=tuple(choices),
+    )  # fmt: skip
 
 
 def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
-    """Return whether a variable reaches a container by the environment of the engine.
-
-    Those do that may be secrets, unless the engine would lose the value on the way.
-    """
-    name, settings = variable.name, inputs.settings
+    """Return whether a variable, which may be a secret, reaches a container by the engine's own."""
+    name, value, settings = variable.name, variable.value, inputs.settings
+    secret = is_secret(name, value)
     if name in ENGINES_OWN:
         return False
-    secret = is_secret(name, variable.value)
-    if not traits.ends_value or traits.ends_value not in variable.value:
+    if not traits.ends_value or traits.ends_value not in value:
         return secret or name in settings.env or matches(name, settings.pass_env)
     if secret:
-        cause = "A secret that the engine cannot take"
         evidence = f"{name} has U+{ord(traits.ends_value):04X}"
-        raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
+        remedy = "remove that character, or use another --runtime"
+        raise ConfigurationError("A secret that the engine cannot take", evidence, remedy)
     return False
 
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
     """Return the variable with the folder of the check reports, where a GPU computes."""
-    folder = inputs.context.reports
+    folder = inputs.context.reports if chosen.gpus else ""
     why = "aam measures a stack once on a GPU and keeps the report there"
-    if not folder or not chosen.gpus:
-        return []
-    return [Variable(CHECK_REPORTS, folder, why, subject="aam check")]
+    return [Variable(CHECK_REPORTS, folder, why, subject="aam check")] if folder else []
 
 
 def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan:
-    """Return the plan with one variable that selects GPUs, or none: a second one selects again.
-
-    It counts what the program will see.
-    """
+    """Return the plan with one variable that selects GPUs, or none: a second one selects again."""
     names = visible_devices_variables()
     assigned = [variable for variable in plan.assigned if variable.name not in names]
     unseen = tuple(name for name in plan.unseen if name not in names)
@@ -450,24 +399,21 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
 def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
     """Return the launch as run.json stores it, complete enough to repeat it."""
     request, host = inputs.request, inputs.host
-    launcher_options: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     for flag, value in request.launcher_options.items():
-        if flag in PASSING:
-            continue
-        if isinstance(value, bool):
-            launcher_options[flag if value else f"--no-{flag[2:]}"] = []
-            continue
         texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
-        if flag == "--env":
+        if isinstance(value, bool):
+            flag, texts = flag if value else f"--no-{flag[2:]}", []
+        elif flag == "--env":
             # A name alone passes the variable of the shell, so a repeated launch asks for it.
-            parts = (text.partition("=") for text in texts)
-            texts = [name + equals + text if shown(name, text) == text else name
-                     for name, equals, text in parts]  # fmt: skip
-        launcher_options[flag] = texts
+            pairs = (text.partition("=") for text in texts)
+            texts = [f"{name}{equals}{text}" if shown(name, text) == text else name
+                     for name, equals, text in pairs]  # fmt: skip
+        options |= {} if flag in PASSING else {flag: texts}
     return {
         "command": request.command,
         "arguments": list(request.arguments),
-        "launcher_options": launcher_options,
+        "launcher_options": options,
         "folder": inputs.context.folder,
         "host": host.name,
         **stack_facts(plan, host),

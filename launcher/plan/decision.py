@@ -1,10 +1,8 @@
 """Decision of a launch: the first image that fits the hardware and that an engine can start. Pure.
 
-`launcher.plan.hardware`, the first stage, orders the images for each group of GPUs; after them come
-the images for the processor, then the native environment. Here they are tried with each engine of
-the host until one can start. A candidate has the first reason against it, found in the order of
-STEPS; if every candidate has one, the refusal is that of the candidate that came furthest.
-`aam-launch images`, `explain` and `doctor` show the reasons of all (`assess`).
+`launcher.plan.hardware`, the first stage, orders the images; after them comes the native
+environment. A candidate has the first reason against it in the order of STEPS; if every candidate
+has one, the refusal is that of the candidate that came furthest.
 """
 
 from __future__ import annotations
@@ -115,19 +113,14 @@ def decide(inputs: LaunchInputs) -> Candidate:
             raise hardware.errors[0]
     if chosen is None:
         raise _refusal(inputs, hardware, refused)
-    image, group = chosen.image, chosen.group
+    image, group, decisions = chosen.image, chosen.group, selected(hardware)
     why, source = _why(chosen, refused, inputs, hardware)
-    decisions = selected(hardware)
-    engine = (REQUESTED, settings.runtime.source)
-    if image is None:
-        engine = (why, source)
-    else:
+    if image:
         decisions.append(Decision("image", image.name, why, source))
-        if settings.runtime.value == "auto":
-            fact = inputs.host.engine(chosen.engine)
-            there = f"{fact.path}, and the image is there for it" if fact else ""
-            engine = (there or "assumed for a capture", "host")
-    decisions.append(Decision("engine", chosen.engine, *engine))
+        fact, source = inputs.host.engine(chosen.engine), settings.runtime.source
+        why = f"{fact.path}, and the image is there for it" if fact else "assumed for a capture"
+        why, source = (why, "host") if settings.runtime.value == "auto" else (REQUESTED, source)
+    decisions.append(Decision("engine", chosen.engine, why, source))
     # GPUs that stay unused: those of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
     why = inputs.request.cpu_reason or f"{runs} computes on the CPU"
@@ -180,46 +173,88 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         for engine in engines if runtime == "auto" else (runtime,):
             there = (b for b in inputs.built if b.image == image and engine in b.engines)
             candidate = replace(offer, engine=engine, built=next(there, None))
+            reasons = _reasons(candidate, hardware, inputs)
             if misfits and not (inputs.request.force and image == name):
-                kind, evidence = next(iter(misfits.items()))
-                reason = Unavailable(f"Image {image} does not fit this host", evidence)
-                yield replace(candidate, reason=(kind, reason))
-            else:
-                yield replace(candidate, reason=_reason(candidate, hardware, inputs))
+                cause = f"Image {image} does not fit this host"
+                reasons = ((kind, Unavailable(cause, why)) for kind, why in misfits.items())
+            yield replace(candidate, reason=next(reasons, None))
     # A capture may not have recorded its Python environment.
     if runtime == NATIVE or (host.replays and (runtime, name) == ("auto", "auto")):
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
         candidate = Candidate(group=same[0] if same and not never else None)
-        yield replace(candidate, reason=_reason(candidate, hardware, inputs))
+        yield replace(candidate, reason=next(_reasons(candidate, hardware, inputs), None))
 
 
-# --- reasons against a candidate, in the order of STEPS
+# --- reasons against a candidate
 
 
-def _reason(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Step | None:
-    """Return the first reason why a candidate does not run, or None."""
-    for step, check in CHECKS.items():
-        if reason := check(candidate, hardware, inputs):
-            return step, reason
-    return None
+def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Iterator[Step]:
+    """Yield what is against a candidate, in the order of STEPS."""
+    host, settings, native, served = inputs.host, inputs.settings, inputs.native, hardware.served
+    image, group, runtime = candidate.image, candidate.group, settings.runtime.value
+    fact = host.engine(candidate.engine)
+    if image is None and native.absent:
+        evidence = f"{native.python} has no {', '.join(native.absent)}"
+        remedy = f"install them with `{native.install}`"
+        cause = "The libraries of the model are not installed"
+        yield "libraries", Unavailable(cause, evidence, remedy)
+    if group is None and (idle := _idle(image, hardware, inputs)):
+        yield "idle GPUs", idle
+    # Nothing is guessed between groups of two vendors that are equally supported.
+    if image and group and settings.image.value == "auto":
+        best, first = served[0], served[0].group
+        rivals = (c for c in served if first and c.group and c.group.vendor != first.vendor)
+        if (rival := next(rivals, None)) and rival.fused == best.fused:
+            names = " and ".join(f"{len(c.gpus)} x {c.gpus[0].product}" for c in (best, rival))
+            remedy = f"choose with --image {best.name} or {rival.name}"
+            yield "two vendors", UsageError("Two vendors, equally supported", names, remedy)
+    instead = ", or choose another --runtime"
+    if image and fact is None and host.replays:
+        evidence, remedy = f"no {runtime} on PATH", f"install it{instead}"
+        if runtime == "auto":
+            known = ", ".join(engine.name for engine in host.absent_engines)
+            evidence, remedy = f"none of {known} is on PATH", "install one of them"
+        yield "engine", Unavailable(NOTHING, evidence, remedy)
+    if image and fact and fact.obstacle:
+        stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
+        evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
+        names = " or ".join(engine.name for engine in stopped)
+        remedy = f"let an administrator remove what stops {names}{instead * (runtime != 'auto')}"
+        yield "engine", Unavailable(NOTHING, evidence, remedy)
+    # The engine may bring the driver's libraries in by CDI alone, and none is described.
+    vendor = VENDORS[group.vendor] if group and image else None
+    needs_cdi = vendor and vendor.host_libraries and host.traits(candidate.engine).needs_cdi
+    if vendor and needs_cdi and vendor.name not in host.cdi:
+        cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
+        remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
+        yield "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
+    # No group of the user may exist inside the engine, and a device may need one.
+    if fact and (fact.maps_root or fact.loses_groups):
+        for node in filter(None, map(host.node, device_nodes(candidate.gpus))):
+            if node.mode is not None and node.mode & 0o006 != 0o006:
+                why = fact.loses_groups or "which is not mapped"
+                evidence = f"{node.path} belongs to group {node.group or node.gid}; {why}"
+                remedy = f"{'install it, or ' * bool(fact.loses_groups)}choose another --runtime"
+                cause = f"Rootless {fact.name} cannot use the GPUs"
+                yield "groups", Unavailable(cause, evidence, remedy)
+    if image and candidate.built is None:
+        folder = settings.image_dir.value
+        usable = [engine.name for engine in host.engines if engine.obstacle is None]
+        remedy = f"put a SIF at {folder}, or name one with --image FILE"
+        if image.definition:
+            usual = not usable or candidate.engine == usable[0]
+            with_engine = "" if usual else f" --engine {candidate.engine}"
+            remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
+        evidence = f"none for {candidate.engine} in '{folder}'"
+        yield "built", Unavailable(f"Image {image.name} is not built", evidence, remedy)
+    yield from (("device nodes", denied) for denied in denials(host, candidate.gpus))
 
 
-def _libraries(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    native = inputs.native
-    if candidate.engine != NATIVE or not native.absent:
-        return None
-    evidence = f"{native.python} has no {', '.join(native.absent)}"
-    remedy = f"install them with `{native.install}`"
-    return Unavailable("The libraries of the model are not installed", evidence, remedy)
-
-
-def _idle(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
+def _idle(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
     """Return why nothing computes on the processor: GPUs would stay idle, or one is requested."""
-    use, native, obstacles, image = (
-        inputs.gpu_use, inputs.native, hardware.obstacles, candidate.image
-    )  # fmt: skip
-    if use == "never" or candidate.group is not None:
+    use, native, obstacles = inputs.gpu_use, inputs.native, hardware.obstacles
+    if use == "never":
         return None
     if image is not None and inputs.settings.image.value != "auto":
         for_processor = image.vendor == CPU
@@ -240,89 +275,6 @@ def _idle(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Aam
         remedies = [*(reason.remedy for reason in obstacles if reason.remedy), WITHOUT_GPU]
         return Unavailable(obstacles[0].cause, evidence, ", or ".join(remedies))
     return None if use == "automatic" else Unavailable(IDLE, hardware.absent, WITHOUT_GPU)
-
-
-def _rivals(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
-    """Return that groups of two vendors are equally supported: nothing is guessed there."""
-    settings, served = inputs.settings, hardware.served
-    if candidate.group is None or settings.image.value != "auto" or candidate.image is None:
-        return None
-    best, ours = served[0], served[0].group
-    rival = next((c for c in served if ours and c.group and c.group.vendor != ours.vendor), None)
-    if rival is None or rival.fused != best.fused:
-        return None
-    names = " and ".join(f"{len(c.gpus)} x {c.gpus[0].product}" for c in (best, rival))
-    remedy = f"choose with --image {best.name} or {rival.name}"
-    return UsageError("Two vendors, equally supported", names, remedy)
-
-
-def _engine(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    """Return why the engine cannot start a container."""
-    host, runtime = inputs.host, inputs.settings.runtime.value
-    fact, instead = host.engine(candidate.engine), ", or choose another --runtime"
-    if candidate.image is None:
-        return None
-    if fact is None and host.replays:
-        if runtime != "auto":
-            return Unavailable(NOTHING, f"no {runtime} on PATH", f"install it{instead}")
-        known = ", ".join(engine.name for engine in host.absent_engines)
-        return Unavailable(NOTHING, f"none of {known} is on PATH", "install one of them")
-    if fact and fact.obstacle:
-        stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
-        evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
-        names = " or ".join(engine.name for engine in stopped)
-        remedy = f"let an administrator remove what stops {names}{instead * (runtime != 'auto')}"
-        return Unavailable(NOTHING, evidence, remedy)
-    return None
-
-
-def _cdi(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    """Return that the engine brings the driver's libraries in by CDI alone, and none is there."""
-    vendor = VENDORS[candidate.group.vendor] if candidate.group and candidate.image else None
-    needs_cdi = inputs.host.traits(candidate.engine).needs_cdi
-    if not (vendor and needs_cdi and vendor.host_libraries) or vendor.name in inputs.host.cdi:
-        return None
-    cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
-    remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
-    return Unavailable(cause, "none in /etc/cdi", remedy)
-
-
-def _groups(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    """Return that no group of the user exists inside the engine, and a device needs one."""
-    fact = inputs.host.engine(candidate.engine)
-    if fact is None or not (fact.maps_root or fact.loses_groups):
-        return None
-    for path in device_nodes(candidate.gpus):
-        node = inputs.host.node(path)
-        if node and node.mode is not None and node.mode & 0o006 != 0o006:
-            why = fact.loses_groups or "which is not mapped"
-            evidence = f"{path} belongs to group {node.group or node.gid}; {why}"
-            remedy = f"{'install it, or ' if fact.loses_groups else ''}choose another --runtime"
-            return Unavailable(f"Rootless {fact.name} cannot use the GPUs", evidence, remedy)
-    return None
-
-
-def _built(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    image, folder = candidate.image, inputs.settings.image_dir.value
-    if image is None or candidate.built is not None:
-        return None
-    engines = [engine.name for engine in inputs.host.engines if engine.obstacle is None]
-    remedy = f"put a SIF at {folder}, or name one with --image FILE"
-    if image.definition:
-        usual = not engines or candidate.engine == engines[0]
-        with_engine = "" if usual else f" --engine {candidate.engine}"
-        remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
-    evidence = f"none for {candidate.engine} in '{folder}'"
-    return Unavailable(f"Image {image.name} is not built", evidence, remedy)
-
-
-def _denied(candidate: Candidate, _: Hardware, inputs: LaunchInputs) -> AamError | None:
-    return next(denials(inputs.host, candidate.gpus), None)
-
-
-CHECKS = dict(zip(STEPS[len(MISFITS) :], (_libraries, _idle, _rivals, _engine, _cdi, _groups,
-                                          _built, _denied), strict=True))  # fmt: skip
-"""A check of each step beside the misfits of the hardware."""
 
 
 def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[AamError]:
@@ -383,11 +335,7 @@ def _furthest(candidates: Iterable[Candidate]) -> tuple[Candidate, Step]:
 
 
 def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candidate]) -> AamError:
-    """Return the error of a launch of which every candidate has a reason against it.
-
-    It is the reason against the candidate that came furthest, and what keeps the native
-    environment from running.
-    """
+    """Return the reason against the candidate that came furthest, and against the native one."""
     settings, host = inputs.settings, inputs.host
     candidate, (step, reason) = _furthest(refused)
     if step in MISFITS:
@@ -397,7 +345,7 @@ def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candida
             evidence = "; ".join(candidate.misfits.values())
             return Unavailable(reason.cause, evidence, f"{remedy}--force runs it anyway")
         if hardware.obstacles and inputs.gpu_use != "never":
-            reason = _idle(replace(candidate, group=None), hardware, inputs) or reason
+            reason = _idle(candidate.image, hardware, inputs) or reason
         else:
             without = [image for image in inputs.catalog.images if not for_gpus(image)]
             machines = sorted({machine for image in without for machine in image.machines})

@@ -1,7 +1,4 @@
-"""Environment of a container: passed, removed and fixed variables, and cache folders.
-
-Only what is needed goes in: by name, literally, never evaluated by a shell.
-"""
+"""Environment of a container: passed, removed and fixed variables, and cache folders."""
 
 from __future__ import annotations
 

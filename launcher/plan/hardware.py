@@ -168,10 +168,7 @@ def _undriven(host: Host) -> Iterator[Problem]:
 def _offers(
     groups: Sequence[DeviceSelection], inputs: LaunchInputs
 ) -> tuple[list[Candidate], list[Problem], list[Problem]]:
-    """Return every offer in order of preference, the groups without one that fits, and remarks.
-
-    An image of the catalog that is named is judged alone.
-    """
+    """Return every offer in order of preference, the groups without one that fits, and remarks."""
     catalog, requested = inputs.catalog, inputs.catalog.image(inputs.settings.image.value)
     images = (requested,) if requested else catalog.images
 
@@ -204,10 +201,7 @@ def _offers(
 def _unserved(
     group: DeviceSelection, of_group: Sequence[Candidate], inputs: LaunchInputs
 ) -> Problem:
-    """Return the warning that no image fits a group, by the least demanding image.
-
-    That is the oldest one compiled for this processor and these GPUs.
-    """
+    """Return the warning that no image fits a group, by the oldest one that is compiled for it."""
     remedy, why = "", f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
     if of_group:
         here = [o for o in of_group if "processor" not in o.misfits] or of_group
@@ -227,10 +221,7 @@ def misfits_of(
     groups: Sequence[DeviceSelection],
     inputs: LaunchInputs,
 ) -> dict[str, str]:
-    """Return why an image does not fit the processor and a group of GPUs: kind -> evidence.
-
-    Without a group the command computes on the processor; `groups` are all of the host.
-    """
+    """Return why an image does not fit the processor and a group of GPUs, or no GPU, by kind."""
     misfits, host, on_gpus = {}, inputs.host, for_gpus(image)
     if image.machines and host.machine not in image.machines:
         machines = " and ".join(image.machines)

@@ -1,8 +1,4 @@
-"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths.
-
-The request is the command line, parsed on the host: a typo, a wrong value or a number out of range
-is an error on the login node, not after an hour in a queue.
-"""
+"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths."""
 
 from __future__ import annotations
 
@@ -72,11 +68,8 @@ class Request(ParsedCommand):
     def gpu_use(self, slurm: Slurm | None) -> GpuUse:
         """Return the GPU use of the command in its allocation.
 
-        `--device cpu`, commands without that option and those without the network never use one.
-        Another `--device` than `auto` and `--gpus` require one. A Slurm allocation with GPUs does
-        so too, so that a job whose GPU is not visible fails in its first second instead of training
-        on the processor for its whole allocation, unless an image for the processor is named: GPUs
-        often come with a node.
+        An allocation with GPUs requires one, so that a job whose GPU is not visible fails in its
+        first second, unless an image for the processor is named: GPUs often come with a node.
         """
         if not self.computes_on_gpu:
             return "never"

@@ -1,8 +1,4 @@
-"""Mounts of a container, decided from the roles of the paths on the command line.
-
-Inputs read-only, outputs read-write, at the same absolute paths. Nothing else: neither the home
-folder nor the current one.
-"""
+"""Mounts of a container by the roles of the paths: inputs read-only, outputs read-write."""
 
 from __future__ import annotations
 
@@ -80,10 +76,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
 
 
 def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
-    """Read a value of --bind: PATH, PATH:MODE, PATH:TARGET or PATH:TARGET:MODE.
-
-    PATH is the longest beginning that exists, colons and all, or else ends at the first colon.
-    """
+    """Read a --bind: the longest PATH that exists, colons and all, then :TARGET and :MODE."""
     colons = [place for place, mark in enumerate(text) if mark == ":"]
     ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
     end = [*ends, *colons, len(text)][0]
@@ -179,11 +172,7 @@ def _shown(parent: Mount, mount: Mount) -> str | None:
 
 
 def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
-    """Check that engines accept every name.
-
-    Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
-    as CSV, which has one kind of line end.
-    """
+    """Check that engines take every name: as JSON (arguments), and as CSV (--mount)."""
     faults = [(name, "it is not UTF-8") for name in argv
              if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip
     faults += [(path, "it has a line end of two characters")

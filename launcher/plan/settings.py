@@ -141,12 +141,9 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options and variables that were measured as good on a GPU architecture.
 
         tuned:
-          gfx942:
-            options: {batch-size: 64, mixed-precision: bf16}
-            env: {PYTORCH_HIP_ALLOC_CONF: "expandable_segments:True"}
+          gfx942: {options: {batch-size: 64}, env: {PYTORCH_HIP_ALLOC_CONF: "..."}}
 
-    `aam acceptance` writes such a file. They are defaults: what the command line, --config or a
-    fault of the stack sets has precedence.
+    They are defaults: the command line, --config or a fault of the stack has precedence.
     """
 
     options: TunedOptions = TunedOptions()

@@ -52,10 +52,8 @@ def masks_of(
 ) -> dict[str, Sourced[str]]:
     """Return every variable that selects devices or orders them, with where it is set.
 
-    Args:
-        present: the variables of the shell.
-        requested: those of --env and of settings; None is the shell's.
-        prefixes: with which engines set a variable in a container ("APPTAINERENV_").
+    Those `requested` by --env and settings outrank the `present` ones; an engine sets a variable
+    of the container by a prefix ("APPTAINERENV_").
     """
     orders = (vendor.order[0] for vendor in VENDORS.values() if vendor.order)
     spelled = ("", *sorted(prefixes, reverse=True))  # Apptainer's own before Singularity's
@@ -197,10 +195,8 @@ def select(
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     """Return the value of the one variable, for a program that will enumerate `visible`.
 
-    Indices count what is enumerated. Where GPUs of several archs are visible the runtime may
-    enumerate them in another order, so they are named instead, if names are unique; those of a
-    vendor whose runtime has an order of its own are named wherever they can be. Of hardware
-    partitions one is used: the one that a variable names, or the first of the card that is named.
+    Where GPUs of several archs are visible, or the runtime has an order of its own, they are named
+    if names are unique. Of hardware partitions one is used: the named one, or the first of a card.
     """
     if selection.literal is not None:
         return selection.literal

@@ -1,7 +1,4 @@
-"""Preflight of a job: files, columns, space and image on the login node, memory on the first node.
-
-Each check of the login node returns the errors it found, so that a dry run can show them all.
-"""
+"""Preflight of a job: files, columns, space, image on the login node; memory on the first."""
 
 from __future__ import annotations
 
@@ -147,9 +144,7 @@ def advice(
 def require_memory(request: Request, ranks: int, site: Site, program: Sequence[str]) -> None:
     """Refuse a training that does not fit into the memory of a GPU of the site.
 
-    `aam-launch memory` predicts in the image of the job, without a GPU. It takes some seconds and
-    reads the study, so it runs on the node. Whatever keeps it from ending is a line of the log, and
-    the job goes on. `program` is the launcher, `ranks` counts the whole job.
+    `aam-launch memory` predicts it on the node. Whatever keeps it from ending is a line of the log.
     """
     most = site.values.gpu_memory_gb
     trains = request.command in ("pretrain", "train") and request.computes_on_gpu

@@ -120,8 +120,7 @@ def test(script: str) -> str:
 def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -> str:
     """Queue a script to run after jobs that have to end first; return the job's number.
 
-    A `condition` of sbatch(1), --dependency: afterok, all have succeeded, and this job is cancelled
-    if one fails; afterany, whatever their status.
+    The `condition` is one of sbatch(1), --dependency: afterok, or afterany, whatever their status.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     try:
@@ -188,10 +187,7 @@ def partitions() -> list[Partition]:
 
 
 def partition(known: Sequence[Partition], name: str, gpus: int = 0) -> Partition | None:
-    """Return a partition, without a name the default one; None if that is unknown.
-
-    Its nodes are those that have so many `gpus`, where there are any.
-    """
+    """Return a partition, by default Slurm's default one; its nodes have so many GPUs if any do."""
     matching = [p for p in known if (p.name == name if name else p.default)]
     if not matching:
         return None

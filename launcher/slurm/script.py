@@ -1,7 +1,4 @@
-"""Job script: what a job requests of Slurm, limits of the site, and the text of the script.
-
-No text of a user or a site stands in the script but as a quoted argument.
-"""
+"""Job script: what a job requests of Slurm, limits of the site, and the text of the script."""
 
 import re
 import shlex
