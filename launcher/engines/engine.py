@@ -93,18 +93,18 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
     return measured
 
 
-def require_room(needs: Sequence[SpaceRequirement]) -> None:
-    """Check the disk space, summed over the requirements of each file system."""
+def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
+    """Check the disk space of steps (name, folder, bytes, remedy), summed over file systems."""
     taken: dict[int, int] = {}
-    for need in needs:
-        place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
+    for step, wanted, size, remedy in needs:
+        place = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
         facts, device = os.statvfs(place), os.stat(place).st_dev
-        taken[device] = taken.get(device, 0) + need.size
+        taken[device] = taken.get(device, 0) + size
         free = facts.f_bavail * facts.f_frsize
         if free < taken[device]:
             needed = f"{taken[device] / GIB:.1f} needed"
-            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
-            raise CannotCreate("No room to build", evidence, need.remedy)
+            evidence = f"{free / GIB:.1f} GiB free at '{wanted}' ({step}), {needed}"
+            raise CannotCreate("No room to build", evidence, remedy)
 
 
 def require_same(name: str, place: str, now: str, recorded: str | None) -> None:
@@ -120,15 +120,6 @@ def run_test(argv: Sequence[str], minutes: int, environment: Mapping[str, str]) 
     if status := system.show(argv, minutes * 60, environment):
         evidence = f"its own test ended with status {status}"
         raise Unavailable("The image does not work here", evidence, "see its output above")
-
-
-class SpaceRequirement(msgspec.Struct, frozen=True):
-    """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
-
-    what: str
-    folder: Path
-    size: int
-    remedy: str
 
 
 class Engine(Protocol):

@@ -27,7 +27,6 @@ from launcher.engines.engine import (
     ImageBuild,
     ImageRecord,
     ImageReference,
-    SpaceRequirement,
     labels,
     program,
     require_room,
@@ -80,7 +79,7 @@ class OciEngine(Engine, Builder):
         storage = system.run([build.program, "info", "--format", self.storage]).stdout.strip()
         if storage.startswith("/"):
             size = int(build.room[0] * GIB)
-            require_room([SpaceRequirement("storage", Path(storage), size, self.move)])
+            require_room([("storage", Path(storage), size, self.move)])
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
         try:

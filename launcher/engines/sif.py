@@ -42,7 +42,6 @@ from launcher.engines.engine import (
     ImageBuild,
     ImageRecord,
     ImageReference,
-    SpaceRequirement,
     labels,
     program,
     require_room,
@@ -133,12 +132,14 @@ class SifEngine(Engine, Builder):
             argv += mount_option(device, device, True)
         return (*argv, plan.place, *program(plan))
 
-    def needs(self, build: ImageBuild, variables: Mapping[str, str]) -> list[SpaceRequirement]:
-        """Return the disk space that a build takes."""
+    def needs(
+        self, build: ImageBuild, variables: Mapping[str, str]
+    ) -> list[tuple[str, Path, int, str]]:
+        """Return the steps of a build, with folder, bytes, and how to move each elsewhere."""
         folder, room = build.place.parent, build.room
         if build.archive:  # an image takes at most as much; unpacking one is the engine's
             size, remedy = build.archive.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
-            return [SpaceRequirement("image", folder, size, remedy)]
+            return [("image", folder, size, remedy)]
 
         def named(ending: str, usual: Path) -> tuple[Path, str]:
             # Apptainer reads Singularity's variables too.
@@ -151,7 +152,7 @@ class SifEngine(Engine, Builder):
         places = (("unpacking", *temporary, int(room[0] * GIB)),
                   ("cache", *named("CACHEDIR", home), GIB // 4),
                   ("image", folder, "AAM_IMAGE_DIR", int(room[1] * GIB)))  # fmt: skip
-        return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
+        return [(what, place, size, f"set {variable} to a folder with room")
                 for what, place, variable, size in places]  # fmt: skip
 
     def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:

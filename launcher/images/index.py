@@ -40,18 +40,12 @@ Entries = dict[str, dict[str, ImageRecord]]
 """Image -> format of `EngineTraits.image_format` -> record."""
 
 
-class PublishedImage(msgspec.Struct, frozen=True):
-    """Digests of an image in a registry: of its manifest, and of the file of its SIF."""
-
-    oci: str
-    sif: str
-
-
 class Published(msgspec.Struct, frozen=True):
     """Images of a release; `.ci/release` writes published.json before it builds the wheel."""
 
     registry: str
-    images: dict[str, PublishedImage]
+    # digests in the registry, by image: "oci" of its manifest, "sif" of the file of its SIF
+    images: dict[str, dict[str, str]]
 
 
 def published() -> Published | None:

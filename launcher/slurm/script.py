@@ -93,6 +93,7 @@ class Allocation(msgspec.Struct, frozen=True):
     nodes: int  # how many
     ranks: int  # processes on each node
     gpus: int  # GPUs of each node
+    on_gpus: bool  # the command computes on them
     gets_gpus: bool  # Slurm is asked for them, or they come with the node
     time: str  # limit as Slurm writes it; empty: the partition's
     warn_seconds: int  # how long before its limit the job stops; 0: it does not
@@ -205,7 +206,7 @@ def allocation_of(
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
     gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
     again = given.requeue and trains
-    return Allocation(given.nodes, ranks, gpus, gets_gpus, time, warn, again, options)
+    return Allocation(given.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again, options)
 
 
 def over_limits(
@@ -245,29 +246,29 @@ def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[st
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", directive)
         escaped = directive.replace("\\", "\\\\").replace('"', '\\"')
         lines.append(f"#SBATCH {directive}" if plain else f'#SBATCH "{escaped}"')
-    for line in (*about, f"written by aam-launch {__version__}"):
+    for line in (f"{about[0]}; by aam-launch {__version__}", *about[1:]):
         # A control character would begin a line of its own.
         lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
-    if site.values.modules:
-        lines.append("command -v module >/dev/null || . /etc/profile")
-        lines.append(f"module load {shlex.join(site.values.modules)} || exit 69")
-    lines.append(wrapped(["exec", *argv]))
-    for line in lines:
-        if any("\ud800" <= character <= "\udfff" for character in line):
-            raise UsageError("A name that no job can be given", f"{line!a} is not UTF-8",
-                             "rename it")  # fmt: skip
-    return "\n".join(lines) + "\n"
+    if modules := site.values.modules:
+        profile = "command -v module >/dev/null || . /etc/profile"
+        lines.append(f"{profile}; module load {shlex.join(modules)} || exit 69")
+    text = "\n".join([*lines, wrapped(["exec", *argv]), ""])
+    if odd := re.search("\\S*[\ud800-\udfff]\\S*", text):
+        raise UsageError("A name that no job can be given", f"{odd[0]!a} is not UTF-8", "rename it")
+    return text
 
 
 def wrapped(argv: Sequence[str]) -> str:
     """Return a shell command on lines of at most 100 characters, where its words are shorter."""
-    lines = [""]
-    for number, word in enumerate(argv):
-        text = quoted(word)
-        value = number > 0 and argv[number - 1].startswith("--") and not word.startswith("--")
-        if lines[-1] and len(lines[-1]) + len(text) > (WIDTH if value else WIDTH - 30):
+    groups: list[str] = []  # a flag beside its value
+    for before, word in zip(["", *argv], argv, strict=False):
+        beside = before.startswith("--") and not word.startswith("--")
+        groups[-1:] = [f"{groups[-1]} {quoted(word)}"] if beside else [*groups[-1:], quoted(word)]
+    lines = groups[:1]
+    for number, group in enumerate(groups[1:], 1):
+        if number > 1 and len(lines[-1]) + len(group) >= WIDTH:
             lines.append("   ")
-        lines[-1] += f" {text}" if lines[-1] else text
+        lines[-1] += f" {group}"
     return " \\\n".join(lines)
 
 

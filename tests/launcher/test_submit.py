@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from aam.contract.errors import CannotCreate
 from aam.contract.options import specs
 from aam.contract.options.command_line import parse_known
+from aam.contract.version import __version__
 from launcher import config
 from launcher.commands.submit import reserved
 from launcher.engines.sif import record_of
@@ -49,7 +50,7 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
         f"--output={place}/out-%j.log",
     ]  # fmt: skip
     assert [line for line in lines if line.startswith("# ")][:4] == [
-        "# aam pretrain: 1 node, 1 rank each, a test site",
+        f"# aam pretrain: 1 node, 1 rank each, a test site; by aam-launch {__version__}",
         "# time: 2:00:00; it stops 600 s before its limit, and is queued again",
         f"# image: rocm64 by apptainer, '{place}/images/rocm64.sif'",
         "# device: a GPU for each rank",
