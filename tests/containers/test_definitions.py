@@ -21,6 +21,7 @@ from launcher.config import read
 from launcher.engines import docker, podman
 from launcher.engines.engine import ImageBuild, ImageReference
 from launcher.images import build
+from launcher.plan import catalog as catalog_module
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
 from tests.support.images import packages_of, pip
@@ -61,6 +62,20 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
         assert dict(ARGUMENT.findall(text)) == {
             **arguments, "BASE": str(ImageReference.parse(arguments["BASE"]))
         }  # fmt: skip
+
+
+def test_the_catalog_as_json_is_that_of_the_yaml(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = catalog_module.SHIPPED.read_bytes()
+    assert catalog_module.COMPILED.read_text() == generator.compiled(text), "run `make definitions`"
+    # An edit of the YAML counts, whatever the JSON has.
+    edited = tmp_path / "catalog.yaml"
+    edited.write_bytes(text.replace(b"title: ROCm 6.3,", b"title: ROCm 6.3 edited,"))
+    monkeypatch.setattr(catalog_module, "SHIPPED", edited)
+    changed = catalog_module.shipped().image("rocm63")
+    assert changed is not None
+    assert changed.title.startswith("ROCm 6.3 edited")
 
 
 @each
