@@ -2,19 +2,21 @@
 
 import contextlib
 import datetime
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError, nearest
 from aam.contract.options import basic_option
 from aam.contract.version import __version__
-from launcher import config
+from launcher import config, system
 from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, run_plan, spython_client
 from launcher.engines.engine import ImageBuild, ImageRecord, ImageReference
@@ -25,6 +27,7 @@ from launcher.launch import gather, plan_launch
 from launcher.plan.catalog import Image
 from launcher.plan.decision import assess
 from launcher.plan.inputs import NATIVE, Request
+from launcher.system import which
 
 ROW = "{:<15}  {:<4}  {}"
 """Image, whether it fits this host, stack."""
@@ -250,6 +253,8 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
             program = fact.path
         engine.verify(ImageBuild(program, name, place, options.test, options.minutes), record)
         show(f"ok      {name} ({kind}) is what was recorded")
+        if stated := _provenance(record, kind, place):
+            show(stated)
         # The versions that were measured in the image, compared with the catalog's pins.
         for key, pin in image.pins.items():
             measured = record.labels.get(f"org.aam.{key}")
@@ -266,6 +271,26 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
             day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
             with contextlib.suppress(CannotCreate):  # the image folder of another user
                 index.write(folder, name, kind, msgspec.structs.replace(record, verified=day))
+
+
+def _provenance(record: ImageRecord, kind: str, place: Path) -> str:
+    """Return whether the workflow of the release attests an image; "" for one of no release."""
+    release = index.published()
+    forms = release.images.values() if release else ()
+    known = {digest for digests in forms for digest in digests.values()}
+    if release is None or not release.source or record.known_digest not in known:
+        return ""
+    repository = urlsplit(release.source).path.strip("/")
+    subject = str(place) if kind == SIF else f"oci://{release.registry}@{record.known_digest}"
+    program = which("gh", os.environ.get("PATH", ""))
+    if program is None:
+        return f"note    the provenance is not checked, gh is not on PATH: {release.source}"
+    done = system.run([program, "attestation", "verify", subject, "--repo", repository])
+    if done.returncode:
+        evidence = f"'{subject}': {done.stderr.strip()[-200:]}"
+        remedy = "pull it again; if it is refused again, tell the publisher"
+        raise Unavailable("No provenance of the image", evidence, remedy)
+    return f"ok      {repository} attests that its workflow built it"
 
 
 def _check(name: str, engine: str, folder: Path, minutes: int) -> None:

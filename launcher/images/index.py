@@ -46,6 +46,7 @@ class Published(msgspec.Struct, frozen=True):
     registry: str
     # digests in the registry, by image: "oci" of its manifest, "sif" of the file of its SIF
     images: dict[str, dict[str, str]]
+    source: str = ""  # address of the repository of the code, whose workflow attests the images
 
 
 def published() -> Published | None:
