@@ -40,12 +40,10 @@ def read(
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {"image_dir": str(cache / "images"), "scratch": scratch}
     layers = [
-        {key: Sourced(value, "default") for key, value in defaults.items()},
-        _layer(SYSTEM),
+        {key: Sourced(value, "default") for key, value in defaults.items()}, _layer(SYSTEM),
         _layer(user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"),
-        from_variables(variables),
-        from_flags(flags),
-    ]
+        from_variables(variables), from_flags(flags),
+    ]  # fmt: skip
     named = (layer["site"].decoded(str, "site").value for layer in layers[::-1] if "site" in layer)
     if name := expanded(next(named, ""), home) or usual_site:
         layers.insert(2, _require_absolute(site(name, variables).settings()))
@@ -106,7 +104,7 @@ def catalog(settings: LaunchSettings) -> Catalog:
 
 def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     """Return the facts of a site by the name of its file in SITES, or by a path."""
-    from launcher.slurm.site import HELP, site_of  # with msgspec's types: 4 ms of a start without
+    from launcher.slurm.site import TYPES, site_of  # with msgspec's types: 4 ms of a start without
 
     places = [folder / f"{name}.yaml" for folder in SITES]
     if "/" in name or name.endswith(".yaml"):
@@ -116,7 +114,7 @@ def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
         known_sites = sites()
         known = f"known are {', '.join(known_sites)}" if known_sites else "name a file"
         raise ConfigurationError("No such site", f"'{name}'", known)
-    entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *HELP))
+    entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *TYPES))
     return site_of(file.stem, entries, who(variables))
 
 

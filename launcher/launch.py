@@ -49,24 +49,20 @@ def gather(
         catalog = index.measured(catalog, built, settings.runtime.value)
     else:
         built = index.assumed(settings, catalog)
-    requested = []  # mounts of --bind and of configurations
-    for bind in settings.bind:
-        mount = parse_bind(bind.value, os.path.exists, bind.source)
-        given = bind.value in request.launcher_options.get("--bind", ())
-        if host.live and given and not os.path.exists(mount.source):
+    # Mounts of --bind, which have to be there, and of configurations.
+    requested = [parse_bind(bind.value, os.path.exists, bind.source) for bind in settings.bind]
+    given = request.launcher_options.get("--bind", ()) if host.live else ()
+    for bind, mount in zip(settings.bind, requested, strict=True):
+        if bind.value in given and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
-        requested.append(mount)
-    user = host.user.uid if host.user else 0
-    job = host.slurm.job if host.slurm else None
+    user, job = host.user.uid if host.user else 0, host.slurm.job if host.slurm else None
     context = LaunchContext(
-        folder=folder,
-        private=config.private_folder(settings, user, host.name, job),
-        home=os.path.expanduser("~"),
-        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        folder=folder, private=config.private_folder(settings, user, host.name, job),
+        home=os.path.expanduser("~"), terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=(*requested, *mounts),
         reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
-    )
+    )  # fmt: skip
     return LaunchInputs(
         request, host, catalog, settings, built, host.native or native.detect_stack(), context,
         path_facts(request, folder, host.live),
@@ -90,9 +86,8 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
                 remedy = "build or copy it again"
                 raise MissingInput("Not a complete SIF", f"'{built.place}'", remedy)
             if built.mismatch:
-                evidence, remedy = built.mismatch
-                cause = "The image is not the recorded one"
-                raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
+                evidence, remedy = f"'{built.place}', {built.mismatch[0]}", built.mismatch[1]
+                raise MissingInput("The image is not the recorded one", evidence, remedy)
         require_outputs(inputs.paths)
     if starting and choice.image and host.slurm is None:
         private = claimed(inputs.context.private)

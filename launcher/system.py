@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess, Popen
 
 XDG = {
-    "XDG_CACHE_HOME": ".cache",
-    "XDG_CONFIG_HOME": ".config",
-    "XDG_DATA_HOME": ".local/share",
+    "XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share",
     "XDG_STATE_HOME": ".local/state",
-}
+}  # fmt: skip
 """Variable of the XDG Base Directory Specification -> its default below the home folder."""
 
 LARGEST = 1 << 20

@@ -67,11 +67,9 @@ HOST = "--host"
 
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
-    "doctor": ("--json", HOST, "--image-dir", "--site"),
-    "images": ("--json", HOST, "--image-dir"),
-    "jobs": ("--json",),
-    "submit": ("--dry-run", "--site", "--image", "--force"),
-}
+    "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),
+    "jobs": ("--json",), "submit": ("--dry-run", "--site", "--image", "--force"),
+}  # fmt: skip
 """Options of the launcher that the help page of a command names, besides --image-dir for images."""
 
 

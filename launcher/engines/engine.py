@@ -46,16 +46,10 @@ BLOCK, LAST = 16 << 20, 1 << 16  # bytes of a log that are read at once, and at 
 SHOWN = re.compile(rb"(?m)^(?:== |ok |FAILED ).*$")  # lines of a log that are printed
 TAIL = 12  # lines of the log that a failure shows
 NETWORK = (
-    "temporary failure in name resolution",
-    "no such host",
-    "could not resolve",
-    "network is unreachable",
-    "connection refused",
-    "newconnectionerror",
-    "i/o timeout",
-    "failed to establish a new connection",
-    "connection timed out",
-)
+    "temporary failure in name resolution", "no such host", "could not resolve",
+    "network is unreachable", "connection refused", "newconnectionerror", "i/o timeout",
+    "failed to establish a new connection", "connection timed out",
+)  # fmt: skip
 FULL = "the disk is full; set TMPDIR, AAM_IMAGE_DIR and what the log names to folders with room"
 OFFLINE = (
     "a build needs a network for its base, Debian's packages and the wheels; without one, build "

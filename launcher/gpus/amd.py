@@ -13,6 +13,7 @@ GPU_DEVICE_ORDINAL for HIP too, and Slurm sets that beside ROCR_VISIBLE_DEVICES.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from aam.contract.errors import Problem
 from aam.contract.gpus import kfd_address, kfd_properties
@@ -30,46 +31,9 @@ OVERRIDES = ("HSA_OVERRIDE_GFX_VERSION",
 """For all GPUs, and for the one of a number; an empty one is an override too."""
 UNREADABLE = "a GPU of another job"
 
-PRODUCTS = {
-    0x6860: ("gfx900", "MI25"),
-    0x6861: ("gfx900", "Radeon Pro WX 9100"),
-    0x6862: ("gfx900", "Radeon Pro SSG"),
-    0x6863: ("gfx900", "Radeon Vega Frontier"),
-    0x6864: ("gfx900", "Radeon Pro V340"),
-    0x6868: ("gfx900", "Radeon Pro WX 8200"),
-    0x686C: ("gfx900", "MI25"),
-    0x687F: ("gfx900", "Radeon RX Vega"),
-    0x66A0: ("gfx906", "MI60"),
-    0x66A1: ("gfx906", "MI50"),
-    0x66AF: ("gfx906", "Radeon VII"),
-    0x738C: ("gfx908", "MI100"),
-    0x738E: ("gfx908", "MI100"),
-    0x7408: ("gfx90a", "MI250X"),
-    0x740C: ("gfx90a", "MI250"),
-    0x740F: ("gfx90a", "MI210"),
-    0x74A0: ("gfx942", "MI300A"),
-    0x74A1: ("gfx942", "MI300X"),
-    0x74A2: ("gfx942", "MI308X"),
-    0x74A5: ("gfx942", "MI325X"),
-    0x75A0: ("gfx950", "MI350X"),
-    0x75A3: ("gfx950", "MI355X"),
-    0x73A3: ("gfx1030", "Radeon PRO W6800"),
-    0x73A5: ("gfx1030", "Radeon RX 6800, 6900"),
-    0x73AF: ("gfx1030", "Radeon RX 6800, 6900"),
-    0x73BF: ("gfx1030", "Radeon RX 6800, 6900"),
-    0x744C: ("gfx1100", "Radeon RX 7900"),
-    0x7480: ("gfx1102", "Radeon RX 7600"),
-    0x7483: ("gfx1102", "Radeon RX 7600"),
-    0x7550: ("gfx1201", "Radeon RX 9070"),
-    0x7551: ("gfx1201", "Radeon AI PRO R9700"),
-    0x7590: ("gfx1200", "Radeon RX 9060 XT"),
-}
-"""PCI device -> arch and product.
+CHIPS = Path(__file__).with_name("amd_chips.txt")
 
-Numbers: pci.ids of the PCI ID repository, and the node feature rules of AMD's GPU operator
-(github.com/ROCm/gpu-operator, gpu-nfd-default-rule.yaml). Archs: the ROCm documents.
-"""
-
+Products = dict[int, tuple[str, str]]
 ACCELERATORS = (0x1200, 0x0380)
 """PCI classes of AMD's Instinct: processing accelerator (MI300), display controller (MI50)."""
 
@@ -94,28 +58,26 @@ class Amd(Vendor):
     torch_field = "hip"
     arch_prefix = "gfx"
     files = (
-        f"{NODES}/*/properties",
-        "/sys/module/amdgpu/version",
-        "/sys/module/amdgpu/initstate",
-        "/opt/rocm/.info/version",
-        f"{pci.DEVICES}/*/current_compute_partition",
+        f"{NODES}/*/properties", "/sys/module/amdgpu/version", "/sys/module/amdgpu/initstate",
+        "/opt/rocm/.info/version", f"{pci.DEVICES}/*/current_compute_partition",
         f"{pci.DEVICES}/*/current_memory_partition",
-    )
+    )  # fmt: skip
     variables = OVERRIDES
     install_variables = ("ROCM_PATH", "HIP_PATH")
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        nodes = [_node(tree, name) for name in tree.names(NODES) if name.isdecimal()]
+        table = products()
+        nodes = [_node(tree, name, table) for name in tree.names(NODES) if name.isdecimal()]
         listed = [gpu for gpu in nodes if gpu]
         if not all(gpu.readable for gpu in listed):  # the cards of the others are unknown
             return tuple(listed)
         cards = {gpu.card for gpu in listed}
         for function in pci.functions(tree, PCI_VENDOR):
             # A device that no table has may be a desktop's display, unless it is an accelerator.
-            known = function.device in PRODUCTS or function.pci_class in ACCELERATORS
+            known = function.device in table or function.pci_class in ACCELERATORS
             if known and function.address.partition(".")[0] not in cards:
                 unknown = (None, f"AMD 1002:{function.device:04x}")
-                arch, product = PRODUCTS.get(function.device, unknown)
+                arch, product = table.get(function.device, unknown)
                 address = function.address
                 held = pci.passed_through(tree, address)
                 number = len(listed)
@@ -195,6 +157,13 @@ class Amd(Vendor):
         return [warning(cause, evidence, remedy)]
 
 
+def products() -> Products:
+    """Read the table of chips: PCI device -> arch and product."""
+    rows = (line.split(maxsplit=2) for line in CHIPS.read_text().splitlines() if line[0] != "#")
+    return {int(device, 16): (arch, product)
+            for arch, devices, product in rows for device in devices.split(",")}  # fmt: skip
+
+
 def arch_of(version: int) -> str | None:
     """Turn gfx_target_version into a name; minor and step are hexadecimal.
 
@@ -206,7 +175,7 @@ def arch_of(version: int) -> str | None:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def _node(tree: HostTree, name: str) -> Gpu | None:
+def _node(tree: HostTree, name: str, table: Products) -> Gpu | None:
     """Read one node; None for a processor."""
     try:
         keys = kfd_properties(tree.text(f"{NODES}/{name}/properties"))
@@ -216,20 +185,16 @@ def _node(tree: HostTree, name: str) -> Gpu | None:
         return Gpu("amd", int(name), None, UNREADABLE, "", readable=False)
     if not keys.get("simd_count"):
         return None
-    known, product = PRODUCTS.get(keys.get("device_id", 0), (None, ""))
+    known, product = table.get(keys.get("device_id", 0), (None, ""))
     arch = arch_of(keys.get("gfx_target_version", 0)) or known
     address = kfd_address(keys)
     whole = address.partition(".")[0] + ".0"
     minor, unique = keys.get("drm_render_minor", 0), keys.get("unique_id", 0)
     return Gpu(
-        vendor="amd",
-        index=int(name),
-        arch=arch,
-        product=product or f"AMD {arch or 'GPU'}",
-        pci=address,
-        nodes=(f"/dev/dri/renderD{minor}",) if minor else (),
+        vendor="amd", index=int(name), arch=arch, product=product or f"AMD {arch or 'GPU'}",
+        pci=address, nodes=(f"/dev/dri/renderD{minor}",) if minor else (),
         uuid=f"GPU-{unique:016x}" if unique else None,
         mode=pci.attribute(tree, whole, "current_compute_partition"),
         memory_mode=pci.attribute(tree, whole, "current_memory_partition"),
         integrated=arch in INTEGRATED,
-    )
+    )  # fmt: skip

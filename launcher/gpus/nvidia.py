@@ -51,13 +51,9 @@ class Nvidia(Vendor):
     arch_prefix = "sm_"
     install_variables = ("CUDA_HOME", "CUDA_PATH")
     files = (
-        f"{ROOT}/version",
-        f"{ROOT}/gpus/*/information",
-        f"{ROOT}/capabilities/gpu*/mig/gi*/access",
-        f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access",
-        BOARD,
-        WSL_DRIVER,
-    )
+        f"{ROOT}/version", f"{ROOT}/gpus/*/information", f"{ROOT}/capabilities/gpu*/mig/gi*/access",
+        f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access", BOARD, WSL_DRIVER,
+    )  # fmt: skip
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}

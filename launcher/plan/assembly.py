@@ -439,12 +439,8 @@ def stack_facts(plan: Plan, host: Host) -> dict[str, Any]:
     fact = host.engine(plan.engine)
     version = sys.version.split()[0] if plan.engine == NATIVE else fact and fact.version
     return {
-        "engine": plan.engine,
-        "engine_version": version,
-        "image": plan.image,
-        "digest": plan.digest,
-        "stack": plan.stack,
+        "engine": plan.engine, "engine_version": version, "image": plan.image,
+        "digest": plan.digest, "stack": plan.stack,
         "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
-        "driver": driver.version if driver else None,
-        "kernel": host.kernel,
-    }
+        "driver": driver.version if driver else None, "kernel": host.kernel,
+    }  # fmt: skip

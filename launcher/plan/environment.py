@@ -42,14 +42,11 @@ PROXIES = tuple(
 """Variables that engines let in whatever their options; nothing in an image needs the network."""
 
 CACHES = {
-    "XDG_CACHE_HOME": "cache",
-    "MIOPEN_USER_DB_PATH": "cache/miopen",
-    "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen",
-    "TRITON_CACHE_DIR": "cache/triton",
-    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
-    "NUMBA_CACHE_DIR": "cache/numba",
+    "XDG_CACHE_HOME": "cache", "MIOPEN_USER_DB_PATH": "cache/miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen", "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "NUMBA_CACHE_DIR": "cache/numba",
     "MPLCONFIGDIR": "cache/matplotlib",
-}
+}  # fmt: skip
 """Variable -> folder below the private one; on a shared file system these caches get damaged."""
 
 FIXED = {

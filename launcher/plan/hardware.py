@@ -137,15 +137,10 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
         findings.append(warning("GPUs are not used", elsewhere))
     offers, unserved, remarks = _offers(groups, inputs)
     return Hardware(
-        groups=tuple(groups),
-        selections=tuple(selections),
-        errors=tuple(errors),
-        offers=tuple(offers),
-        unserved=tuple(unserved),
-        undriven=tuple(_undriven(host)),
-        findings=(*findings, *remarks),
-        absent=_absent(host, selections),
-    )
+        groups=tuple(groups), selections=tuple(selections), errors=tuple(errors),
+        offers=tuple(offers), unserved=tuple(unserved), undriven=tuple(_undriven(host)),
+        findings=(*findings, *remarks), absent=_absent(host, selections),
+    )  # fmt: skip
 
 
 def _undriven(host: Host) -> Iterator[Problem]:

@@ -86,12 +86,9 @@ def request_of(
         argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
     )
     request = Request(
-        parsed.command,
-        parsed.given,
-        launcher_options,
-        wrapped=parsed.wrapped,
+        parsed.command, parsed.given, launcher_options, wrapped=parsed.wrapped,
         program=parsed.program,
-    )
+    )  # fmt: skip
     shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
     if shared and not incomplete:
         given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}

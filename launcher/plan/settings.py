@@ -69,6 +69,18 @@ class SettingOptions:
     )
     images: tuple[str, ...] = option("Images to change or to add.", default=())
     tuned: tuple[str, ...] = option("Options and variables by GPU architecture.", default=())
+    dry_run: bool = basic_option(
+        "Print what would run, and stop: a command line, or the script of a job.", default=False
+    )
+    gpus: int | None = basic_option(
+        "Number of GPUs; pretrain and train start a process for each, and they share every batch.",
+        takes=ONE_OR_MORE,
+    )
+    force: bool = option(
+        "Run in an image that does not fit this host; the run record notes it.", default=False
+    )
+    json: bool = option("Print JSON.", default=False)
+    host: Path | None = option("Decide for another host, captured in a tar or a folder.")
 
 
 LIBRARY_SETTINGS: dict[str, OptionSpec] = {
@@ -84,7 +96,10 @@ LIBRARY_SETTINGS: dict[str, OptionSpec] = {
     if vendor.library_flags and (name := vendor.libraries_setting)
 }
 """Settings that bring the host's libraries of a GPU vendor into the container."""
-SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
+ACTIONS = ("dry_run", "gpus", "force", "json", "host")
+"""Options of a command line that no file and no variable sets."""
+_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
+SETTING_SPECS = {key: spec for key, spec in _SPECS.items() if key not in ACTIONS}
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 FILES_ONLY = ("pass_env", "images", "tuned")
 """Settings that the command line does not have."""
@@ -92,31 +107,8 @@ FOLDERS = ("image_dir", "scratch", "bind")
 """Settings that are paths; in a file they have to be absolute."""
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
-    """Options of the launcher."""
-
-    dry_run: bool = basic_option(
-        "Print what would run, and stop: a command line, or the script of a job.", default=False
-    )
-    gpus: int | None = basic_option(
-        "Number of GPUs; pretrain and train start a process for each, and they share every batch.",
-        takes=ONE_OR_MORE,
-    )
-    force: bool = option(
-        "Run in an image that does not fit this host; the run record notes it.", default=False
-    )
-    json: bool = option("Print JSON.", default=False)
-    host: Path | None = option("Decide for another host, captured in a tar or a folder.")
-
-
-LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
-    spec.flag: spec
-    for spec in (
-        *(spec for key, spec in SETTING_SPECS.items() if key not in FILES_ONLY),
-        *specs(LaunchOptions),
-    )
-}
+LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_SPECS.items())
+                    if key not in FILES_ONLY}  # fmt: skip
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
 
 
@@ -152,12 +144,9 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 TYPES: dict[str, Any] = {
     **{key: bool if spec.type is bool else str for key, spec in SETTING_SPECS.items()},
-    "bind": tuple[str, ...],
-    "pass_env": tuple[str, ...],
-    "env": dict[str, Scalar | None],
-    "images": dict[str, dict[str, Any]],
-    "tuned": dict[str, Tuned],
-}
+    "bind": tuple[str, ...], "pass_env": tuple[str, ...], "env": dict[str, Scalar | None],
+    "images": dict[str, dict[str, Any]], "tuned": dict[str, Tuned],
+}  # fmt: skip
 """Type of each setting in a file."""
 
 AUTO = Sourced("auto", "default")

@@ -51,11 +51,9 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
             preflight.check_run_folder(output, overwrite, resumes)
 
     of_aam: tuple[Callable[[], None], ...] = (
-        lambda: require_inputs(request),
-        lambda: preflight.require_inputs(request),
-        lambda: preflight.require_columns(request),
-        outputs,
-    )
+        lambda: require_inputs(request), lambda: preflight.require_inputs(request),
+        lambda: preflight.require_columns(request), outputs,
+    )  # fmt: skip
     for check in of_aam:
         try:
             check()

@@ -174,21 +174,14 @@ def allocation_of(
     signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
     account, name = given.account or facts.account, partition_name(given, site, on_gpus)
     options = (
-        f"--job-name={given.job_name or command}",
-        *([f"--partition={name}"] if name else []),
-        *([f"--account={account}"] if account else []),
-        f"--nodes={given.nodes}",
-        f"--ntasks-per-node={ranks}",
-        *([gpu_request] if gpu_request else []),
-        *([f"--cpus-per-task={cpus}"] if cpus else []),
-        *(["--exclusive"] if whole_node else []),
-        *([f"--mem={memory}"] if memory else []),
-        *([f"--time={time}"] if time else []),
-        *([signal] if warn else []),
-        "--requeue" if given.requeue and trains else "--no-requeue",
-        "--open-mode=append",
-        f"--output={log}",
-    )
+        f"--job-name={given.job_name or command}", *([f"--partition={name}"] if name else []),
+        *([f"--account={account}"] if account else []), f"--nodes={given.nodes}",
+        f"--ntasks-per-node={ranks}", *([gpu_request] if gpu_request else []),
+        *([f"--cpus-per-task={cpus}"] if cpus else []), *(["--exclusive"] if whole_node else []),
+        *([f"--mem={memory}"] if memory else []), *([f"--time={time}"] if time else []),
+        *([signal] if warn else []), "--requeue" if given.requeue and trains else "--no-requeue",
+        "--open-mode=append", f"--output={log}",
+    )  # fmt: skip
     # Further options of sbatch; those that the script has already are refused.
     taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
     for text in given.sbatch:

@@ -13,7 +13,7 @@ from launcher.cli import main
 from launcher.engines.sif import record_of
 from launcher.images import index
 from launcher.plan.settings import SETTING_SPECS
-from launcher.slurm.site import HELP, Site, filled
+from launcher.slurm.site import TYPES, Site, filled
 from tests.support.launches import RUN, engine, launch, sif
 
 
@@ -23,7 +23,7 @@ def site(path: Path, text: str) -> Site:
 
 
 def test_a_key_of_a_site_is_no_setting() -> None:
-    assert not set(HELP) & set(SETTING_SPECS)
+    assert not set(TYPES) & set(SETTING_SPECS)
 
 
 @pytest.mark.parametrize("name", config.sites())
