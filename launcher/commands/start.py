@@ -53,6 +53,12 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
     """Yield a warning for each fact or input of a run record that differs in this launch."""
     remedy = "give the run.json of a run"
     record = read_json_object(file, RecordEntries, "run record", remedy)
+    now, launch = stack_facts(plan, host), record.get("launch") or {}
+    stated = {name: launch[name] for name in now if name in launch}
+    try:
+        then: dict[str, Any] = convert(stated, dict[str, str | list[str] | None], "launch")
+    except Mismatch as error:
+        raise DataError("The run record is damaged", f"'{file}', {error}", remedy) from error
     if record["aam"] != __version__:
         yield _other("version of aam", record["aam"], __version__)
     recorded = {entry["path"]: entry["sha256"] for entry in record.get("inputs", {}).values()}
@@ -63,12 +69,6 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         if digest is not None and content.is_file() and sha256(content) != digest:
             evidence = f"'{path}' has another SHA-256 than then"
             yield warning(f"The input of {spec.flag} has changed", evidence)
-    now, launch = stack_facts(plan, host), record.get("launch") or {}
-    stated = {name: launch[name] for name in now if name in launch}
-    try:
-        then: dict[str, Any] = convert(stated, dict[str, str | list[str] | None], "launch")
-    except Mismatch as error:
-        raise DataError("The run record is damaged", f"'{file}', {error}", remedy) from error
     for facts in (now, then):
         if facts.get("gpus"):  # the same GPUs may be at other places
             facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]

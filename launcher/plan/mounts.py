@@ -106,14 +106,10 @@ def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
     >>> mount_option("/a,b", "/c", writable=False)
     ('--mount', 'type=bind,"source=/a,b",destination=/c,ro')
     """
-    names = ["type=bind", f"source={source}", f"destination={target}"]
-    values = names if writable else [*names, "ro"]
-    return "--mount", ",".join(
-        '"' + value.replace('"', '""') + '"'
-        if any(mark in value for mark in ',"\r\n') or value.startswith(" ")
-        else value
-        for value in values
-    )
+    values = ["type=bind", f"source={source}", f"destination={target}", "ro"][: 3 + (not writable)]
+    odd = [value.startswith(" ") or bool({*',"\r\n'} & {*value}) for value in values]
+    quoted = ('"' + value.replace('"', '""') + '"' for value in values)
+    return "--mount", ",".join(q if o else v for o, q, v in zip(odd, quoted, values, strict=True))
 
 
 def normal(path: str) -> str:
@@ -175,10 +171,8 @@ def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
     """Check that engines take every name: as JSON (arguments), and as CSV (--mount)."""
     faults = [(name, "it is not UTF-8") for name in argv
              if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip
-    faults += [(path, "it has a line end of two characters")
-              for mount in mounts for path in (mount.source, mount.target)
-              if "\r\n" in path]  # fmt: skip
+    paths = (path for mount in mounts for path in (mount.source, mount.target))
+    faults += [(path, "it has a line end of two characters") for path in paths if "\r\n" in path]
     for name, why in faults:
-        evidence = f"{name!a}, {why}"
-        remedy = "rename it, or take --runtime native"
-        raise UsageError("A name that no container engine can be given", evidence, remedy)
+        cause, remedy = "A name that no container engine can be given", "rename it, or run natively"
+        raise UsageError(cause, f"{name!a}, {why}", remedy)

@@ -83,18 +83,11 @@ class SettingOptions:
     host: Path | None = option("Decide for another host, captured in a tar or a folder.")
 
 
-LIBRARY_SETTINGS: dict[str, OptionSpec] = {
-    name: OptionSpec(
-        flag_of(name),
-        name,
-        bool,
-        f"Give {vendor.library_flags[0]} to the engine, which replaces the image's libraries with "
-        "the host's.",
-        default=False,
-    )
-    for vendor in VENDORS.values()
-    if vendor.library_flags and (name := vendor.libraries_setting)
-}
+LIBRARY_SETTINGS = {
+    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine, "
+                     "which replaces the image's libraries with the host's.", default=False)
+    for vendor in VENDORS.values() if vendor.library_flags and (name := vendor.libraries_setting)
+}  # fmt: skip
 """Settings that bring the host's libraries of a GPU vendor into the container."""
 ACTIONS = ("dry_run", "gpus", "force", "json", "host")
 """Options of a command line that no file and no variable sets."""
@@ -105,8 +98,6 @@ FILES_ONLY = ("pass_env", "images", "tuned")
 """Settings that the command line does not have."""
 FOLDERS = ("image_dir", "scratch", "bind")
 """Settings that are paths; in a file they have to be absolute."""
-
-
 LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_SPECS.items())
                     if key not in FILES_ONLY}  # fmt: skip
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
@@ -203,8 +194,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
         pass_env=tuple(name for layer in typed["pass_env"] for name in layer.value),
         env={name: Sourced(None if value is None else str(value), layer.source)
              for layer in typed["env"] for name, value in layer.value.items()},
-        images=tuple(typed["images"]),
-        tuned=tuple(typed["tuned"]),
+        images=tuple(typed["images"]), tuned=tuple(typed["tuned"]),
     )  # fmt: skip
 
 
@@ -217,13 +207,12 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Sourced[Any]]:
         if name not in known:
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
-        key, value = known[name], variables[name]
-        if TYPES[key] is bool:
-            layer[key] = Sourced(SWITCH.get(value.lower(), value), name)
-        elif TYPES[key] is str:
-            layer[key] = Sourced(value, name)
-        else:
-            layer[key] = Sourced([i for i in re.split("[\n;]", value) if i.strip()], name)
+        value: Any = variables[name]
+        if TYPES[known[name]] is bool:
+            value = SWITCH.get(value.lower(), value)
+        elif TYPES[known[name]] is not str:
+            value = [item for item in re.split("[\n;]", value) if item.strip()]
+        layer[known[name]] = Sourced(value, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Sourced(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer
