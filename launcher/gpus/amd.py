@@ -73,17 +73,13 @@ class Amd(Vendor):
             return tuple(listed)
         cards = {gpu.card for gpu in listed}
         for function in pci.functions(tree, PCI_VENDOR):
+            address, device = function.address, function.device
             # A device that no table has may be a desktop's display, unless it is an accelerator.
-            known = function.device in table or function.pci_class in ACCELERATORS
-            if known and function.address.partition(".")[0] not in cards:
-                unknown = (None, f"AMD 1002:{function.device:04x}")
-                arch, product = table.get(function.device, unknown)
-                address = function.address
-                held = pci.passed_through(tree, address)
-                number = len(listed)
-                listed.append(
-                    Gpu("amd", number, arch, product, address, driven=False, obstacle=held)
-                )
+            known = device in table or function.pci_class in ACCELERATORS
+            if known and address.partition(".")[0] not in cards:
+                arch, product = table.get(device, (None, f"AMD 1002:{device:04x}"))
+                listed.append(Gpu("amd", len(listed), arch, product, address, driven=False,
+                                  obstacle=pci.passed_through(tree, address)))  # fmt: skip
         return tuple(listed)
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -100,19 +96,13 @@ class Amd(Vendor):
         return f"ROCm {version} in /opt/rocm" if version else None
 
     def fused(self, archs: Sequence[str], arch: str) -> bool:
-        return any(
-            len(known) == len(arch)
-            and all(a in ("x", b) for a, b in zip(known[3:], arch[3:], strict=True))
-            for known in archs
-        )
+        same = (known[3:] for known in archs if len(known) == len(arch))
+        return any(all(a in ("x", b) for a, b in zip(k, arch[3:], strict=True)) for k in same)
 
     def driver_misfit(
-        self,
-        driver: Driver,
-        pins: Mapping[str, str],
-        least: str | None,
+        self, driver: Driver, pins: Mapping[str, str], least: str | None,
         ranges: Sequence[DriverRange],
-    ) -> str | None:
+    ) -> str | None:  # fmt: skip
         known = range_of(driver.version, ranges)
         release = ".".join(pins.get("rocm", "").split(".")[:2])
         if known and release and release not in known.serves:
@@ -147,14 +137,12 @@ class Amd(Vendor):
             return []
         names = ", ".join(archs)
         remedy = f"unset it: images have code for {names}"
-        if not any(served(arch) for arch in archs):
-            remedy = (
-                f"no image has code for {names}; with --image NAME --force the override runs that "
-                "of another arch, and `aam-launch check` measures whether it computes correctly"
-            )
+        if not any(map(served, archs)):
+            remedy = (f"no image has code for {names}; with --image NAME --force the override runs "
+                      "that of another arch, and `aam-launch check` measures whether it computes "
+                      "correctly")  # fmt: skip
         evidence = f"{', '.join(overrides)}, the kernel reports {names}"
-        cause = "The arch of the GPUs is overridden"
-        return [warning(cause, evidence, remedy)]
+        return [warning("The arch of the GPUs is overridden", evidence, remedy)]
 
 
 def products() -> Products:

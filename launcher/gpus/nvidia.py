@@ -62,10 +62,8 @@ class Nvidia(Vendor):
             # Programs of the host itself can use the GPU of a Jetson or of WSL2.
             product = obstacle = ""
             if "nvidia,tegra" in (tree.read(BOARD) or ""):
-                product = "GPU of a Jetson"
-                obstacle = (
-                    "a Jetson needs NVIDIA's builds of PyTorch for JetPack, which no image has"
-                )
+                product, why = "GPU of a Jetson", "a Jetson needs NVIDIA's builds of PyTorch"
+                obstacle = f"{why} for JetPack, which no image has"
             elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
                 product = "NVIDIA GPU of Windows"
                 obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
@@ -87,19 +85,11 @@ class Nvidia(Vendor):
                     capability = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
                     arch = f"sm_{capability[1]}{capability[2]}" if capability else None
             instances = _instances(tree, minor)
-            gpus.append(
-                Gpu(
-                    vendor="nvidia",
-                    index=minor,
-                    arch=arch,
-                    product=keys.get("model", "NVIDIA GPU"),
-                    pci=address,
-                    nodes=(f"/dev/nvidia{minor}",),
-                    uuid=keys.get("gpu uuid"),
-                    mode="MIG" if instances else None,
-                    instances=instances,
-                )
-            )
+            gpus.append(Gpu(
+                "nvidia", minor, arch, keys.get("model", "NVIDIA GPU"), address,
+                nodes=(f"/dev/nvidia{minor}",), uuid=keys.get("gpu uuid"),
+                mode="MIG" if instances else None, instances=instances,
+            ))  # fmt: skip
         for place, function in functions.items():
             if place not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
@@ -154,9 +144,8 @@ def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
         for name in tree.names(f"{base}/{group}"):
             numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
             if group.startswith("gi") and name.startswith("ci") and None not in numbers:
-                texts = (
-                    tree.read(f"{base}/{place}/access") for place in (group, f"{group}/{name}")
-                )
+                places = (group, f"{group}/{name}")
+                texts = (tree.read(f"{base}/{place}/access") for place in places)
                 minors = (re.search(r"DeviceFileMinor:\s*(\d+)", text or "") for text in texts)
                 nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{m[1]}" for m in minors if m)
                 parts.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))

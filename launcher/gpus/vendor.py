@@ -58,22 +58,18 @@ class Vendor(Protocol):
     # fastest device first, so devices are selected by UUID. None: it counts as the driver lists.
     order: tuple[str, str] | None = None
     shared_nodes: tuple[str, ...] = ()  # device nodes that all devices share
-    # whether the driver's libraries have to come from the host, so that the engine's own support
-    # binds them and every device, which the driver may make when a program first needs them; else
-    # the device nodes of the chosen GPUs are bound one by one
+    # whether the driver's libraries have to come from the host: the engine's own support binds
+    # them and every device; else the device nodes of the chosen GPUs are bound one by one
     host_libraries: bool = False
-    # options of Apptainer and Singularity that bring in the host's libraries, and that keep them
-    # out; None if there are none
+    # options of Apptainer and Singularity that bring in the host's libraries, and keep them out
     library_flags: tuple[str, str] | None = None
-    # vendor and class of its devices in the Container Device Interface, and the command that
-    # describes them; None if they have none
+    # class of its devices in the Container Device Interface, and the command that describes them
     cdi: tuple[str, str] | None = None
     # prefix of the names of a card's hardware partitions ("MIG-"); empty if none
     instance: str = ""
     one_instance: str = ""  # why one of them is used
     arch_prefix: str = ""  # how the names of its architectures begin ("gfx")
-    # field of PyTorch's version.py that is set in a build for this vendor; empty if `aam` cannot
-    # compute on this vendor's GPUs yet
+    # field of PyTorch's version.py that is set in a build for this vendor; empty: none computes
     torch_field: str = ""
     files: tuple[str, ...] = ()  # patterns of the files that a capture holds
     variables: tuple[str, ...] = ()  # variables that a capture holds
@@ -111,12 +107,9 @@ class Vendor(Protocol):
         return self.serves(archs, arch)
 
     def driver_misfit(
-        self,
-        driver: Driver,
-        pins: Mapping[str, str],
-        least: str | None,
+        self, driver: Driver, pins: Mapping[str, str], least: str | None,
         ranges: Sequence[DriverRange],
-    ) -> str | None:
+    ) -> str | None:  # fmt: skip
         """Return why a kernel driver cannot serve an image that needs `least`, or None."""
         if driver.version and least and _numbers(driver.version) < _numbers(least):
             return f"it needs driver {least} or later and the host has {driver.version}"

@@ -112,8 +112,8 @@ def select(
     known = VENDORS[vendor]
     of_others = {VENDORS[g.vendor].visible_devices for g in gpus if g.driven and g.vendor != vendor}
     # An empty one of the inner ones counts as not set.
-    inner = [n for n in known.inner_variables if n in masks and n not in of_others]
-    inside = [n for n in inner if masks[n].value]
+    set_inside = [n for n in known.inner_variables if n in masks and n not in of_others]
+    inside = [n for n in set_inside if masks[n].value]
     outside = [n for n in (known.visible_devices,) if n in masks]
     given = [(name, masks[name]) for name in (*outside, *inside[:1])]
     what = ", ".join(f"{name}={mask.value}" for name, mask in given)
