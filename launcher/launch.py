@@ -23,7 +23,7 @@ from launcher.host.facts import Host
 from launcher.images import index
 from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide
-from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
+from launcher.plan.inputs import LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
 
 MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
@@ -57,15 +57,12 @@ def gather(
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
     user, job = host.user.uid if host.user else 0, host.slurm.job if host.slurm else None
-    context = LaunchContext(
-        folder=folder, private=config.private_folder(settings, user, host.name, job),
-        home=os.path.expanduser("~"), terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=(*requested, *mounts),
-        reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
-    )  # fmt: skip
     return LaunchInputs(
-        request, host, catalog, settings, built, host.native or native.detect_stack(), context,
-        path_facts(request, folder, host.live),
+        request, host, catalog, settings, built, host.native or native.detect_stack(), folder,
+        private=config.private_folder(settings, user, host.name, job),
+        home=os.path.expanduser("~"), terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        paths=path_facts(request, folder, host.live), requested_mounts=(*requested, *mounts),
+        reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
     )  # fmt: skip
 
 
@@ -74,8 +71,7 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
 
     `starting`: the plan will run, and an engine whose version is not cached is started for it.
     """
-    started = time.time() if starting else None
-    inputs = replace(inputs, context=replace(inputs.context, started=started))
+    inputs = replace(inputs, started=time.time() if starting else None)
     host, choice = inputs.host, decide(inputs)
     if host.live:
         host = with_versions(host, (choice.engine,) if starting else ())
@@ -90,8 +86,7 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
                 raise MissingInput("The image is not the recorded one", evidence, remedy)
         require_outputs(inputs.paths)
     if starting and choice.image and host.slurm is None:
-        private = claimed(inputs.context.private)
-        inputs = replace(inputs, context=replace(inputs.context, private=private))
+        inputs = replace(inputs, private=claimed(inputs.private))
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
         place = nearest_folder(plan.folders[0])

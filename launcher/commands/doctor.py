@@ -28,9 +28,9 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
 from launcher.launch import gather, nearest_folder, plan_launch
 from launcher.plan.assembly import Plan
-from launcher.plan.decision import Assessment, assess, denials
+from launcher.plan.decision import assess, denials, fitting
 from launcher.plan.environment import unset
-from launcher.plan.hardware import has_code
+from launcher.plan.hardware import Hardware, has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
 from launcher.plan.visible_devices import counted
 from launcher.slurm.node import GB, cpus_near, interfaces
@@ -76,12 +76,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     judged = inputs
     if site and vendor and not usable_gpus(host, vendor):
         judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node, vendor))
-    elsewhere, assessment = judged is not inputs, None
+    elsewhere, hardware, fits = judged is not inputs, None, list[str]()
     with suppress(AamError):  # the plan fails for the same reason
-        assessment = assess(judged)
-    fitting = [image.name for image in assessment.fitting] if assessment else []
-    findings = [*examine(inputs, assessment)]
-    findings += tried(inputs, host.engines, fitting) if host.live else ()
+        hardware, candidates = assess(judged)
+        fits = fitting(candidates)
+    findings = [*examine(inputs, hardware)]
+    findings += tried(inputs, host.engines, fits) if host.live else ()
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
@@ -96,27 +96,27 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
         findings.append(Unavailable(cause, error.evidence, error.remedy))
     archs = {gpu.arch for gpu in host.gpus}
-    stored = stored_reports(Path(inputs.context.reports or ""))
+    stored = stored_reports(Path(inputs.reports))
     reports = [report for report in stored if report.key.get("arch") in archs]
     if "--json" in launcher_options:
         print_json({
             "host": facts(host),
             "site": msgspec.to_builtins(dict(site.facts)) if site else None,
-            "fitting": fitting,
+            "fitting": fits,
             "check_reports": msgspec.to_builtins(reports),
             "findings": entries(findings),
         })  # fmt: skip
     else:
         rows = [*host_rows(host, inputs.catalog), *device_rows(host)]
-        rows.append(row("images", f"{', '.join(fitting)} would fit"))
+        rows.append(row("images", f"{', '.join(fits)} would fit"))
         if host.live:
             scratch = nearest_folder(inputs.settings.scratch.value)
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
             rows += [row("scratch", room), row("network", ", ".join(interfaces("*")))]
-        selections = assessment.hardware.selections if assessment else ()
+        selections = hardware.selections if hardware else ()
         rows += [row("selected", s.summary) for s in selections if s.source != "host"]
         rows += [row("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
-        if assessment and assessment.hardware.groups and not reports:
+        if hardware and hardware.groups and not reports:
             rows.append(row("aam check", "not yet measured; the first run on a GPU does that"))
         rows += [row("job" if elsewhere else "launch", runs)] if runs else []
         lines = [*lines_of(rows), *(site_lines(site) if site else ())]
@@ -175,7 +175,7 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     return Problem(f"{image.image} starts", evidence)
 
 
-def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Problem]:
+def examine(inputs: LaunchInputs, hardware: Hardware | None) -> list[Problem]:
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog = inputs.host, inputs.catalog
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
@@ -189,9 +189,9 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Problem
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
         findings.append(warning("No engine can start a container", evidence, remedy))
-    if assessment is None:
+    if hardware is None:
         return findings
-    findings += (*assessment.hardware.findings, *assessment.hardware.obstacles)
+    findings += (*hardware.findings, *hardware.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         findings += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))

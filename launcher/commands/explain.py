@@ -21,7 +21,7 @@ from launcher.host.facts import Host
 from launcher.launch import gather, plan_launch, require_inputs
 from launcher.plan.assembly import RECORD, Plan
 from launcher.plan.catalog import Catalog
-from launcher.plan.decision import assess, selected
+from launcher.plan.decision import assess, not_used, selected
 from launcher.plan.environment import shown
 from launcher.plan.inputs import NATIVE, request_of
 from launcher.system import quoted
@@ -54,9 +54,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if capture is None:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
-    assessment, refusal, plan = assess(inputs), None, None
+    (hardware, candidates), refusal, plan = assess(inputs), None, None
     # What was found on the way to a refusal, which the program prints.
-    host, decisions = inputs.host, [*selected(assessment.hardware), *assessment.decisions()]
+    host, decisions = inputs.host, [*selected(hardware), *not_used(inputs, candidates)]
     try:
         host, plan = plan_launch(inputs)
     except AamError as error:
@@ -64,7 +64,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     content: dict[str, object] = {"host": facts(host)}
     if plan:
         assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
-        others = (*assessment.decisions(plan.image or NATIVE), *measured(plan, host))
+        others = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
         plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *others))
         decisions = [*plan.decisions]
     if "--json" not in launcher_options:

@@ -25,7 +25,7 @@ from launcher.images import build, index
 from launcher.images.build import TEST, ImagesBuild, SeveralImages
 from launcher.launch import gather, plan_launch
 from launcher.plan.catalog import Image
-from launcher.plan.decision import assess
+from launcher.plan.decision import against, assess, fitting
 from launcher.plan.inputs import NATIVE, Request
 from launcher.system import which
 
@@ -115,11 +115,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     root = launcher_options.get(HOST) or Path("/")
     inputs = gather(Request("check", {}, launcher_options), root)
-    assessment, catalog = assess(inputs), inputs.catalog
+    (_, candidates), catalog = assess(inputs), inputs.catalog
     # The first is what a launch takes, if it is built.
-    fitting = [image.name for image in assessment.fitting]
-    images = [catalog.require(name) for name in fitting]
-    images += [image for image in catalog.images if image.name not in fitting]
+    fits = fitting(candidates)
+    images = [catalog.require(name) for name in fits]
+    images += [image for image in catalog.images if image.name not in fits]
+    reasons = {name: against(candidates, name) for name in candidates}
     forms = index.built(inputs.settings, catalog)
     places = {image.name: [f for f in forms if f.image == image.name] for image in images}
     # Of a SIF that was removed by hand the record is left.
@@ -133,8 +134,8 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
             {
                 "name": image.name,
                 "title": image.title,
-                "fits": image.name in fitting,
-                "reason": assessment.against(image.name),
+                "fits": image.name in fits,
+                "reason": reasons.get(image.name, ""),
                 "pins": dict(image.pins),
                 "places": [form.place for form in places[image.name]],
                 "digests": [form.digest for form in places[image.name]],
@@ -146,13 +147,13 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         return
     lines = [ROW.format("image", "fits", "stack")]
     for image in images:
-        fits = "yes" if image.name in fitting else "no"
-        lines.append(ROW.format(image.name, fits, image.title))
+        verdict = "yes" if image.name in fits else "no"
+        lines.append(ROW.format(image.name, verdict, image.title))
         lines += [_shown(kind, record) for kind, record in stored.get(image.name, {}).items()]
         lines += [BELOW + form.place for form in places[image.name]]
-        lines += [BELOW + reason] if (reason := assessment.against(image.name)) else []
-    if NATIVE in assessment.candidates:
-        native, reason = inputs.native, assessment.against(NATIVE)
+        lines += [BELOW + reason] if (reason := reasons.get(image.name)) else []
+    if NATIVE in candidates:
+        native, reason = inputs.native, reasons[NATIVE]
         stack = "no image: the environment of aam-launch"
         lines.append(ROW.format(NATIVE, "no" if reason else "yes", stack))
         lines.append(BELOW + (reason or f"PyTorch {native.torch}, {native.python}"))

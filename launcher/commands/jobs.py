@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from aam.contract.errors import UsageError, printable
 from aam.contract.options import required_option
@@ -26,6 +25,7 @@ from launcher.slurm.script import directives, log_file
 from launcher.system import regular
 
 SHOWN = 30
+LONGEST = 1e10  # seconds left that are shown
 TAIL = 1 << 16
 ENDED = re.compile(r"^aam-job: ended with status (\d+)(?:, (\w+))?", re.MULTILINE)
 QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
@@ -73,19 +73,6 @@ class JobsCancel:
     """
 
     numbers: tuple[str, ...] = required_option("Numbers of the jobs.", first=True, metavar="JOB")
-
-
-class RunProgress(msgspec.Struct):
-    """Content of progress.json of a training or a search, as far as it is shown."""
-
-    step: int | None = None
-    steps: int | None = None
-    trial: int | None = None
-    trials: int | None = None
-    fold: int = 1
-    folds: int = 1
-    samples_per_second: float | None = None
-    seconds_left: Annotated[float, Meta(ge=0, le=1e10)] | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -192,17 +179,18 @@ def _without_waiting(path: str, flags: int) -> int:  # for the writer of a FIFO
 def progress(folder: Path, running: bool) -> str:
     """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
     try:
-        run = msgspec.json.decode(regular(folder / "progress.json"), type=RunProgress)
+        content = msgspec.json.decode(regular(folder / "progress.json"), type=dict[str, Any])
     except (OSError, ValueError, RecursionError):
         return ""
-    unit, done, total = "step", run.step, run.steps
-    if run.trial is not None:
-        unit, done, total = "trial", run.trial, run.trials
-    if done is None or total is None:
+    run = {key: value for key, value in content.items() if type(value) in (int, float)}
+    unit = "trial" if "trial" in run else "step"
+    if unit not in run or f"{unit}s" not in run:
         return ""
-    text = f"fold {run.fold}/{run.folds} " * (run.folds > 1) + f"{unit} {done}/{total}"
-    if running and run.samples_per_second is not None and run.seconds_left is not None:
-        minutes, seconds = divmod(round(run.seconds_left), 60)
-        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-        text += f", {run.samples_per_second:.3g} samples/s, {left} left"
+    fold, left = run.get("fold", 1), run.get("seconds_left", -1)
+    text = f"{unit} {run[unit]}/{run[f'{unit}s']}"
+    text = f"fold {fold}/{run['folds']} {text}" if run.get("folds", 1) > 1 else text
+    if running and "samples_per_second" in run and 0 <= left <= LONGEST:
+        minutes, seconds = divmod(round(left), 60)
+        rate, time = run["samples_per_second"], f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        text += f", {rate:.3g} samples/s, {time} left"
     return text

@@ -232,7 +232,7 @@ def tuned_options(
 
 def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
-    host, native, context = inputs.host, inputs.native, inputs.context
+    host, native = inputs.host, inputs.native
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
@@ -246,9 +246,9 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
     # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
     if chosen.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
-        folders = context.private_folders(caches.values())
+        folders = inputs.private_folders(caches.values())
         why = "a cache of this job alone"
-        assigned += [Variable(n, f"{context.private}/{f}", why) for n, f in caches.items()]
+        assigned += [Variable(n, f"{inputs.private}/{f}", why) for n, f in caches.items()]
     reports = _reports(inputs, chosen)
     requested = [Variable(name, given.value, REQUESTED, given.source)
                  for name, given in inputs.settings.env.items()
@@ -257,8 +257,8 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
     return Plan(
         NATIVE, native.python, argv, tuple(last.values()), unset=(PATH,) if choices else (),
         unseen=tuple(variable.name for variable in requested), folders=folders,
-        outputs=tuple(report.value for report in reports), workdir=context.folder,
-        terminal=context.terminal, choices=tuple(choices),
+        outputs=tuple(report.value for report in reports), workdir=inputs.folder,
+        terminal=inputs.terminal, choices=tuple(choices),
     )  # fmt: skip
 
 
@@ -268,22 +268,22 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
 def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert chosen.image is not None
-    host, settings, context = inputs.host, inputs.settings, inputs.context
+    host, settings = inputs.host, inputs.settings
     engine, traits, user = host.engine(chosen.engine), host.traits(chosen.engine), host.user
-    assigned, choices = container_variables(host.environment, settings, context.private)
+    assigned, choices = container_variables(host.environment, settings, inputs.private)
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
-    private = context.private
+    private = inputs.private
     own = [(private, private, "private home and caches"),
            (f"{private}/tmp", "/tmp", "temporary files of this job"),
            *((report.value, report.value, "check reports") for report in reports)]  # fmt: skip
     if not traits.own_shm:
         own.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
     wanted = [Mount(source, target, True, why, "default", "own") for source, target, why in own]
-    wanted += [*of_paths(inputs.paths), *context.requested_mounts]
+    wanted += [*of_paths(inputs.paths), *inputs.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
-        wanted.append(Mount(context.home, context.home, True, "home folder", source, "placed"))
+        wanted.append(Mount(inputs.home, inputs.home, True, "home folder", source, "placed"))
     mounts = fold(wanted)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     requested = [assigned[name].value for name in settings.env if name in assigned]
@@ -342,11 +342,11 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
         devices=tuple(path for path, _ in nodes),
         groups=() if mapped or user is None else tuple(sorted(owners.intersection(user.groups))),
         cdi=tuple(name for name, _ in cdi),
-        folders=context.private_folders(("home", "tmp", *CACHES.values())),
+        folders=inputs.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys([*outputs, *(report.value for report in reports)])),
         workdir=f"{private}/home", host_libraries=libraries, host_devices=host_devices,
         user=(0, 0) if mapped or user is None else (user.uid, user.gid),
-        terminal=context.terminal, choices=tuple(choices),
+        terminal=inputs.terminal, choices=tuple(choices),
     )  # fmt: skip
 
 
@@ -367,7 +367,7 @@ def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
     """Return the variable with the folder of the check reports, where a GPU computes."""
-    folder = inputs.context.reports if chosen.gpus else ""
+    folder = inputs.reports if chosen.gpus else ""
     why = "aam measures a stack once on a GPU and keeps the report there"
     return [Variable(CHECK_REPORTS, folder, why, subject="aam check")] if folder else []
 
@@ -414,10 +414,10 @@ def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
         "command": request.command,
         "arguments": list(request.arguments),
         "launcher_options": options,
-        "folder": inputs.context.folder,
+        "folder": inputs.folder,
         "host": host.name,
         **stack_facts(plan, host),
-        "started": inputs.context.started,
+        "started": inputs.started,
         "gpu_modes": [[gpu.mode, gpu.memory_mode] for gpu in plan.gpus],
         "labels": next((b.labels for b in inputs.built if b.place == plan.place), {}),
         "program": plan.program,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, NotPermitted, Problem, Unavailable, UsageError
@@ -40,61 +39,57 @@ IDLE = "A GPU is requested and none can be used"
 NOTHING = "No engine can start a container"
 
 
-class Assessment(msgspec.Struct, frozen=True):
-    """The hardware, and every candidate with the reason against it: by name, the best first."""
-
-    inputs: LaunchInputs
-    requested: bool  # --image or --runtime name one
-    hardware: Hardware
-    candidates: dict[str, list[Candidate]]
-
-    @property
-    def fitting(self) -> tuple[Image, ...]:
-        """The images that fit the hardware of the host, best first, built or not."""
-        fits = ([c.image for c in candidates if c.fits] for candidates in self.candidates.values())
-        return tuple(images[0] for images in fits if images and images[0])
-
-    def decisions(self, chosen: str = "") -> list[Decision]:
-        """Return why images are not used; those for vendors that this host lacks are left out."""
-        here = {CPU, None, *(gpu.vendor for gpu in self.inputs.host.gpus if gpu.driven)}
-        return [
-            Decision("not used", name, self.against(name) or self._after(first, chosen), "rules")
-            for name, (first, *_) in self.candidates.items()
-            if name != chosen and (first.image is None or first.image.vendor in here)
-        ]
-
-    def against(self, name: str) -> str:
-        """Return the reason against the candidate of an image that came furthest; "": it runs."""
-        candidates = self.candidates.get(name, [])
-        if not candidates or not all(candidate.reason for candidate in candidates):
-            return ""
-        _, (step, reason) = _furthest(candidates)
-        return reason.evidence if step in MISFITS else str(reason)
-
-    def _after(self, other: Candidate, name: str) -> str:
-        """Return why a candidate that can run is not the chosen one, which has this name."""
-        chosen = next(iter(self.candidates.get(name, ())), None)
-        if self.requested or chosen is None or chosen.image is None:
-            return "another is requested"
-        if other.image is None:
-            return "an image comes before the native environment"
-        if other.group is None or chosen.group is None:
-            return "it is for GPUs, which the command does not use"
-        if fault := fault_of(other.image, other.group.arch, self.inputs.catalog):
-            return f"a fault of it is reported: {fault.reason}"
-        prefers = chosen.image.prefer.get(chosen.group.arch) or "it is newer"
-        return f"{name} comes before it: {prefers}"
+Candidates = dict[str, list[Candidate]]
+"""Every candidate with the reason against it: by name, the best first."""
 
 
-def assess(inputs: LaunchInputs) -> Assessment:
-    """Return every image and engine, whatever --image and --runtime, and the reason against it."""
-    settings = inputs.settings
-    requested = (settings.image.value, settings.runtime.value) != ("auto", "auto")
-    inputs = replace(inputs, settings=replace(settings, image=AUTO, runtime=AUTO))
-    hardware, candidates = hardware_of(inputs), dict[str, list[Candidate]]()
+def assess(inputs: LaunchInputs) -> tuple[Hardware, Candidates]:
+    """Return the hardware, and every image and engine, whatever --image and --runtime."""
+    inputs = replace(inputs, settings=replace(inputs.settings, image=AUTO, runtime=AUTO))
+    hardware, candidates = hardware_of(inputs), Candidates()
     for candidate in _candidates(inputs, hardware):
         candidates.setdefault(candidate.name, []).append(candidate)
-    return Assessment(inputs, requested, hardware, candidates)
+    return hardware, candidates
+
+
+def fitting(candidates: Candidates) -> list[str]:
+    """Return the images that fit the hardware of the host, best first, built or not."""
+    return [name for name, forms in candidates.items() if any(c.fits and c.image for c in forms)]
+
+
+def against(candidates: Candidates, name: str) -> str:
+    """Return the reason against the candidate of an image that came furthest; "": it runs."""
+    forms = candidates.get(name, [])
+    if not forms or not all(candidate.reason for candidate in forms):
+        return ""
+    _, (step, reason) = _furthest(forms)
+    return reason.evidence if step in MISFITS else str(reason)
+
+
+def not_used(inputs: LaunchInputs, candidates: Candidates, chosen: str = "") -> list[Decision]:
+    """Return why images are not used; those for vendors that this host lacks are left out."""
+    here = {CPU, None, *(gpu.vendor for gpu in inputs.host.gpus if gpu.driven)}
+    return [
+        Decision("not used", name, against(candidates, name) or _after(first, inputs, candidates,
+                                                                       chosen), "rules")
+        for name, (first, *_) in candidates.items()
+        if name != chosen and (first.image is None or first.image.vendor in here)
+    ]  # fmt: skip
+
+
+def _after(other: Candidate, inputs: LaunchInputs, candidates: Candidates, name: str) -> str:
+    """Return why a candidate that can run is not the chosen one, which has this name."""
+    chosen, settings = next(iter(candidates.get(name, ())), None), inputs.settings
+    requested = (settings.image.value, settings.runtime.value) != ("auto", "auto")
+    if requested or chosen is None or chosen.image is None:
+        return "another is requested"
+    if other.image is None:
+        return "an image comes before the native environment"
+    if other.group is None or chosen.group is None:
+        return "it is for GPUs, which the command does not use"
+    if fault := fault_of(other.image, other.group.arch, inputs.catalog):
+        return f"a fault of it is reported: {fault.reason}"
+    return f"{name} comes before it: {chosen.image.prefer.get(chosen.group.arch) or 'it is newer'}"
 
 
 def decide(inputs: LaunchInputs) -> Candidate:
@@ -340,7 +335,7 @@ def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candida
     candidate, (step, reason) = _furthest(refused)
     if step in MISFITS:
         if settings.image.value != "auto":
-            near = [image.name for image in assess(inputs).fitting]
+            near = fitting(assess(inputs)[1])
             remedy = f"the nearest fit is --image {near[0]}; " if near else ""
             evidence = "; ".join(candidate.misfits.values())
             return Unavailable(reason.cause, evidence, f"{remedy}--force runs it anyway")

@@ -111,25 +111,6 @@ class BuiltImage(msgspec.Struct, frozen=True):
     mismatch: tuple[str, str] | None = None
 
 
-class LaunchContext(msgspec.Struct, frozen=True):
-    """Facts about the launcher's own process."""
-
-    folder: str  # the current folder
-    private: str  # folder of this user, job and node
-    home: str  # the user's home folder
-    terminal: bool  # standard input and output are a terminal
-    requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
-    # folder in which `aam` keeps its check reports; None: none is mounted
-    reports: str | None = None
-    # when the launcher began with a plan that will run, in seconds since 1970
-    started: float | None = None
-
-    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
-        """Return the private folder, the one around it, and folders `below` it, each once."""
-        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
-        return (os.path.dirname(self.private), self.private, *inner)
-
-
 class LaunchInputs(msgspec.Struct, frozen=True):
     """Everything that a launch is decided from."""
 
@@ -139,8 +120,19 @@ class LaunchInputs(msgspec.Struct, frozen=True):
     settings: LaunchSettings  # the requests of the user and of configurations
     built: tuple[BuiltImage, ...]  # images that are built; for a captured host, all images
     native: NativeStack  # the Python environment of the launcher
-    context: LaunchContext  # facts about the launcher's own process
+    folder: str  # the current folder
+    private: str  # folder of this user, job and node
+    home: str  # the user's home folder
+    terminal: bool  # standard input and output are a terminal
     paths: tuple[PathFact, ...] = ()  # the files and folders of the command line
+    requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
+    reports: str = ""  # folder in which `aam` keeps its check reports; "": none is mounted
+    started: float | None = None  # when the launcher began with a plan that will run, since 1970
+
+    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
+        """Return the private folder, the one around it, and folders `below` it, each once."""
+        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
+        return (os.path.dirname(self.private), self.private, *inner)
 
     @property
     def gpu_use(self) -> GpuUse:

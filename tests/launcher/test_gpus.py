@@ -80,7 +80,7 @@ def overridden(
 ) -> list[str]:
     tree.recorded(environment={name: value})
     inputs = inputs_of(detect(tree.root), built=())
-    found = examine(inputs, assess(inputs))
+    found = examine(inputs, assess(inputs)[0])
     return [str(f) for f in found if f.cause == "The arch of the GPUs is overridden"]
 
 

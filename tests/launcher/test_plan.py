@@ -16,7 +16,7 @@ from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
 from launcher.plan.assembly import RECORD, Plan, assemble_plan
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage, LaunchContext
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import Mount
 from launcher.plan.settings import merge
 from tests.support.decisions import inputs_of
@@ -47,9 +47,9 @@ def planned(
 
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
-    here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
     paths = path_facts(request, "/d", live=False)
-    inputs = inputs_of(host, request, built=BUILT, native=stack, context=here, paths=paths)
+    inputs = inputs_of(host, request, built=BUILT, native=stack, terminal=terminal, paths=paths,
+                       requested_mounts=mounts)  # fmt: skip
     return assemble_plan(inputs, choose(inputs))
 
 
@@ -385,9 +385,7 @@ def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -
     args = (*PRETRAIN, "--runtime", engine, "--image", "rocm63", "--env", "MY_TOKEN=s3cret")
     built = tuple(replace(b, engines=(engine,)) for b in BUILT)
     request = parse(args)
-    inputs = inputs_of(
-        host, request, built=built, context=LaunchContext("/d", "/s/a/1", "/h", False)
-    )
+    inputs = inputs_of(host, request, built=built)
     plan = assemble_plan(inputs, choose(inputs))
     words = " ".join(command(plan))
     assert "s3cret" not in words + plan.variables[RECORD]
