@@ -27,8 +27,6 @@ from launcher.host.facts import DeviceNode, EngineFact, NativeStack, User
 MAX_NAMES = 10_000
 LARGEST_TAR = 64 << 20  # packed, and unpacked
 LONGEST_PATH = 4096  # PATH_MAX of Linux
-
-
 MANIFEST = "aam-capture.json"
 """File of a capture with what no file of sysfs or procfs holds."""
 TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
@@ -41,12 +39,10 @@ class Manifest(msgspec.Struct, frozen=True):
     complete: bool = False  # the capture has a manifest
     machine: str = "x86_64"  # of the processor, as `uname -m` prints it
     user: User | None = None  # the user who made the capture, or None
-    # the variables that decisions read
-    environment: dict[str, str] = msgspec.field(default_factory=dict)
-    nodes: dict[str, DeviceNode] = msgspec.field(default_factory=dict)  # by path
+    environment: dict[str, str] = {}  # the variables that decisions read
+    nodes: dict[str, DeviceNode] = {}  # by path
     engines: tuple[EngineFact, ...] = ()  # container engines on PATH
-    # architectures of GPUs by PCI address, which may not follow from files
-    archs: dict[str, str] = msgspec.field(default_factory=dict)
+    archs: dict[str, str] = {}  # of GPUs by PCI address; they may not follow from files
     native: NativeStack | None = None  # Python environment of the launcher
 
 
@@ -68,15 +64,12 @@ class HostTree(Protocol):
 
     def text(self, path: str) -> str:
         """Return the content; raises FileNotFoundError, or PermissionError if it is unreadable."""
-        ...
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder, numbers in numeric order; nothing if there is no folder."""
-        ...
 
     def has(self, path: str) -> bool:
         """Return whether `path` exists."""
-        ...
 
     def read(self, path: str) -> str | None:
         """Return the content without white space around it; None if absent or unreadable."""
@@ -129,21 +122,16 @@ class TarTree(HostTree):
         import tarfile
         import zlib
 
-        openers: dict[bytes, Any] = {
-            b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open
-        }  # fmt: skip
-        self.name = str(file)
-        self.files: dict[str, str | None] = {}
+        openers: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
+        self.name, self.files = str(file), dict[str, str | None]()
         self.folders: dict[str, set[str]] = {}
         try:
             content = system.regular(file, LARGEST_TAR)
-            for magic, opener in openers.items():
-                if content.startswith(magic):  # a few kilobytes can decompress to any size
-                    with opener(io.BytesIO(content)) as stream:
-                        content = stream.read(LARGEST_TAR + 1)
-                    if len(content) > LARGEST_TAR:
-                        raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
-                    break
+            if opener := openers.get(content[:3], openers.get(content[:2])):
+                with opener(io.BytesIO(content)) as stream:
+                    content = stream.read(LARGEST_TAR + 1)
+                if len(content) > LARGEST_TAR:  # a few kilobytes can decompress to any size
+                    raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
             with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
                 for member in archive:
                     parts = [part for part in member.name.split("/") if part not in ("", ".")]
@@ -171,8 +159,7 @@ class TarTree(HostTree):
     def text(self, path: str) -> str:
         if path not in self.files:
             raise FileNotFoundError(path)
-        content = self.files[path]
-        if content is None:
+        if (content := self.files[path]) is None:
             raise PermissionError(path)
         return content
 

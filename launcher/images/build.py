@@ -193,7 +193,7 @@ def _inputs(name: str, program: str, folder: Path, minutes: int) -> Iterator[Ima
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        with index.locked_image(folder, name):
+        with index.locked(folder, f"{name}.build", f"Another build of {name}"):
             for left in folder.glob(f".{name}.*"):  # of a build that was killed
                 if left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)

@@ -51,9 +51,8 @@ class Published(msgspec.Struct, frozen=True):
 
 def published() -> Published | None:
     """Return the images of the release that is installed; None for any other installation."""
-    if not PUBLISHED.exists():
-        return None
-    return read_json(PUBLISHED, Published, "list of published images", "install the release again")
+    what, remedy = "list of published images", "install the release again"
+    return read_json(PUBLISHED, Published, what, remedy) if PUBLISHED.exists() else None
 
 
 def read(folder: Path) -> Entries:
@@ -96,17 +95,17 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
         raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
     try:
         with stream:
-            state = try_lock(stream)
-            if state == "taken":
-                if what:
-                    stream.seek(0)
-                    holder = stream.read() or "an unknown process"
-                    message = f"{what} in '{folder}' is under way ({holder}); waiting for it."
-                    print(message, file=sys.stderr)
-                fcntl.flock(stream, fcntl.LOCK_EX)
+            state, message = try_lock(stream), ""
+            if state == "taken" and what:
+                stream.seek(0)
+                holder = stream.read() or "an unknown process"
+                message = f"{what} in '{folder}' is under way ({holder}); waiting for it."
             elif state == "unsupported":
-                warning = f"warning: '{folder}' has no file locks: start one build at a time."
-                print(warning, file=sys.stderr)
+                message = f"warning: '{folder}' has no file locks: start one build at a time."
+            if message:
+                print(message, file=sys.stderr)
+            if state == "taken":
+                fcntl.flock(stream, fcntl.LOCK_EX)
             user, host = os.environ.get("USER", os.geteuid()), os.uname().nodename
             stream.truncate(0)
             stream.write(f"{user} on {host}, process {os.getpid()}, since {time.ctime()}")
@@ -116,19 +115,13 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
         os.umask(before)
 
 
-def locked_image(folder: Path, name: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock under which an image is built, added or removed."""
-    return locked(folder, f"{name}.build", f"Another build of {name}")
-
-
 # --- what is built
 
 
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """List the built images."""
-    folder = Path(settings.image_dir.value)
+    folder, images = Path(settings.image_dir.value), list[BuiltImage]()
     listed = read(folder)
-    images: list[BuiltImage] = []
     sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
     with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
@@ -168,11 +161,8 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """Return every image of the catalog as built, to decide for another host."""
-    folder = settings.image_dir.value
-    return tuple(
-        BuiltImage(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
-        for image in catalog.images
-    )
+    folder, engines = settings.image_dir.value, tuple(engine.name for engine in containers())
+    return tuple(BuiltImage(i.name, engines, f"{folder}/{i.name}.sif") for i in catalog.images)
 
 
 def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
@@ -200,10 +190,9 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
 
 
 def _narrowed(
-    stated: tuple[str, ...] | None,
-    measured: tuple[str, ...],
+    stated: tuple[str, ...] | None, measured: tuple[str, ...],
     serves: Callable[[Sequence[str], str], bool],
-) -> tuple[str, ...] | None:
+) -> tuple[str, ...] | None:  # fmt: skip
     """Return the archs of the catalog that a label serves; the label's where none are stated."""
     if not measured:
         return stated

@@ -31,11 +31,9 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str  # "rocm63"
     title: str  # for messages
-    # name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known
-    vendor: str | None = None
+    vendor: str | None = None  # of `launcher.gpus.VENDORS`, or "cpu"; None: nothing is known
     pins: dict[str, str] = {}  # versions of the runtime, torch, triton and more
-    # processors that it is built for (`uname -m`); empty where nothing is known
-    machines: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()  # processors (`uname -m`); empty where nothing is known
     archs: tuple[str, ...] | None = None  # what it computes on; None where nothing is known
     no_blas: tuple[str, ...] = ()  # archs with kernels of its PyTorch, and none of its BLAS
     attention: tuple[str, ...] = ()  # archs with fused attention kernels
@@ -45,8 +43,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arguments: dict[str, str] = {}  # build arguments: the base, Debian's day, torch and its index
     room: tuple[float, float] = (0, 0)  # GiB that building it takes, and GiB of the image
     sif: str | None = None  # file of the image, where a configuration names one
-    # name of the image in an engine's own storage, where a configuration names one
-    reference: StoredName | None = None
+    reference: StoredName | None = None  # its name in an engine's own storage, where one is named
     source: str = "catalog"  # where this entry stands
 
 
@@ -57,13 +54,11 @@ class StackFault(msgspec.Struct, frozen=True):
     vendor: str  # name in `launcher.gpus.VENDORS`
     reason: str  # what is wrong
     source: str  # issue, pull request or measurement
-    # releases that have it by pin of an image; "7.2" is every 7.2.x
-    versions: Mapping[str, tuple[str, ...]]
+    versions: Mapping[str, tuple[str, ...]]  # that have it by pin of an image; "7.2": every 7.2.x
     flags: tuple[str, ...] = ()  # arguments of `aam` that avoid it
     known_from: str = "catalog"  # "catalog", or the measurement
     archs: tuple[str, ...] = ()  # GPU architectures on which it is known; empty: all of the vendor
-    # environment variables that avoid it
-    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
+    variables: Mapping[str, str] = {}  # environment variables that avoid it
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -119,15 +114,11 @@ def shipped() -> Catalog:
         compiled = msgspec.json.decode(COMPILED.read_bytes())
         content = compiled["content"] if compiled["crc32"] == zlib.crc32(text) else None
     content = content or content_of(text)
-    ranges = {
-        vendor: tuple(
-            convert({**keys, "release": name}, DriverRange) for name, keys in releases.items()
-        )
-        for vendor, releases in content["drivers"].items()
-    }
-    faults = (
-        convert({**keys, "name": name}, StackFault) for name, keys in content["faults"].items()
-    )
+    ranges = {vendor: tuple(convert({**keys, "release": name}, DriverRange)
+                            for name, keys in releases.items())
+              for vendor, releases in content["drivers"].items()}  # fmt: skip
+    faults = (convert({**keys, "name": name}, StackFault)
+              for name, keys in content["faults"].items())  # fmt: skip
     images = Sourced[dict[str, dict[str, Any]]](content["images"], "catalog")
     return extended(Catalog((), ranges, tuple(faults)), (images,))
 

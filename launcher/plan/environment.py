@@ -34,11 +34,8 @@ LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL
          *(name for vendor in VENDORS.values() for name in vendor.install_variables))  # fmt: skip
 """Variables that break programs in an image; `explain` lists those that are set."""
 
-PROXIES = tuple(
-    spelled
-    for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-    for spelled in (name, name.upper())
-)
+PROXIES = tuple(name for kind in ("http", "https", "ftp", "all", "no")
+                for name in (f"{kind}_proxy", f"{kind.upper()}_PROXY"))  # fmt: skip
 """Variables that engines let in whatever their options; nothing in an image needs the network."""
 
 CACHES = {
@@ -98,20 +95,15 @@ def container_variables(
             why = f"{REQUESTED}, but not set here"
             kept_out.append(Decision("kept out", name, why, given.source))
     why = "it would put the host's libraries or packages before the image's"
-    kept_out += [
-        Decision("kept out", name, why, "environment")
-        for name in LEAKS if present.get(name) and name not in variables
-    ]  # fmt: skip
+    kept_out += [Decision("kept out", name, why, "environment")
+                 for name in LEAKS if present.get(name) and name not in variables]  # fmt: skip
     return variables, kept_out
 
 
 def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
     """Return the variables that must not reach an engine, so that the plan is all that counts."""
-    return tuple(
-        name
-        for name in present
-        if name in PROXIES or (matches(name, traits.hidden) and not matches(name, traits.passed))
-    )
+    hidden = (n for n in present if matches(n, traits.hidden) and not matches(n, traits.passed))
+    return (*(name for name in present if name in PROXIES), *hidden)
 
 
 def shown(name: str, value: str) -> str:
@@ -135,7 +127,5 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     >>> matches("SLURM_JOB_ID", ["SLURM_*"]), matches("HOME", ["H"])
     (True, False)
     """
-    return any(
-        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-        for pattern in patterns
-    )
+    return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+               for pattern in patterns)  # fmt: skip

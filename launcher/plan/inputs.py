@@ -103,12 +103,10 @@ class BuiltImage(msgspec.Struct, frozen=True):
     image: str  # its name
     engines: tuple[str, ...]  # those that can run it there
     place: str  # the file, the id or the reference
-    # "sha256:..." as it was recorded when it was built; of a SIF without a record "sif:...", the id
-    # that the build gave it
+    # "sha256:..." as it was recorded; of a SIF without a record "sif:...", the id of its build
     digest: str | None = None
-    labels: Mapping[str, str] = msgspec.field(default_factory=dict)  # what was measured in it then
-    # difference from its record and the remedy; such an image is refused
-    mismatch: tuple[str, str] | None = None
+    labels: Mapping[str, str] = {}  # what was measured in it when it was built
+    mismatch: tuple[str, str] | None = None  # from its record, and the remedy; it is refused
 
 
 class LaunchInputs(msgspec.Struct, frozen=True):

@@ -44,8 +44,6 @@ NO_NODE_NOW = "node configuration is not available"
 """What `sbatch --test-only` prints also where plain sbatch queues: while a node is down."""
 OPEN = ("account", "partition", "qos", "reservation", "constraint")
 """Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
-
-
 NUMBER = re.compile(r"(?:Submitted batch job )?([0-9]{1,19})(?:;\S+| on cluster \S+)?\Z")
 """A line of sbatch with the number of a job, with and without --parsable."""
 _TIME = re.compile(
@@ -94,11 +92,10 @@ def seconds(time: str) -> float:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
     part = {name: int(value) if value else 0 for name, value in match.groupdict().items()}
-    if match["days"]:
-        return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
-    if match["c"]:
-        return part["a"] * 3600 + part["b"] * 60 + part["c"]
-    return part["a"] * 60 + part["b"]
+    if not match["days"] and not match["c"]:  # minutes and seconds
+        return part["a"] * 60 + part["b"]
+    hours, minutes, rest = (part[k] for k in (("h", "hm", "hms") if match["days"] else "abc"))
+    return part["days"] * 86400 + hours * 3600 + minutes * 60 + rest
 
 
 def available() -> bool:
@@ -132,8 +129,8 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
     lines = map(str.strip, printed.splitlines())
     numbers = {match[1] for match in map(NUMBER.match, lines) if match}
     if len(numbers) != 1:
-        cause = "sbatch printed no number of a job"
-        raise Unconfirmed(cause, repr(printed.strip()[:200]), SEE_QUEUE)
+        evidence = repr(printed.strip()[:200])
+        raise Unconfirmed("sbatch printed no number of a job", evidence, SEE_QUEUE)
     return numbers.pop()
 
 
@@ -141,8 +138,8 @@ def cancel(numbers: Sequence[str]) -> None:
     """Cancel jobs."""
     done = _run(["scancel", *numbers])
     if done.returncode != 0:
-        remedy = "`aam-launch jobs` lists yours"
-        raise UsageError("Slurm does not cancel the job", _last(done.stderr), remedy)
+        cause, remedy = "Slurm does not cancel the job", "`aam-launch jobs` lists yours"
+        raise UsageError(cause, _last(done.stderr), remedy)
 
 
 def queued() -> dict[str, Queued]:
@@ -200,25 +197,19 @@ def partition(known: Sequence[Partition], name: str, gpus: int = 0) -> Partition
 
 def _sbatch(script: str, *options: str) -> str:
     if not available():
-        raise Unavailable(
-            "There is no Slurm on this host",
-            "sbatch is not on PATH",
-            "log in where jobs are submitted; --dry-run prints the script",
-        )
+        remedy = "log in where jobs are submitted; --dry-run prints the script"
+        raise Unavailable("There is no Slurm on this host", "sbatch is not on PATH", remedy)
     # SBATCH_TIMELIMIT and others of the user's shell would outrank the #SBATCH lines (sbatch(1),
-    # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints.
-    # Without SBATCH_EXPORT the job gets the variables of this process, as of any other start.
-    # SLURM_CONF and the like stay: they name the cluster.
-    # What the script leaves open, such as an account, may stand in a variable.
+    # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints. What
+    # the script leaves open, such as an account, may stand in a variable.
     left_open = {f"SBATCH_{name.upper()}" for name in OPEN if f"#SBATCH --{name}=" not in script}
-    variables = {
-        k: v for k, v in os.environ.items() if k in left_open or not k.startswith("SBATCH_")
-    }
+    variables = {k: v for k, v in os.environ.items()
+                 if k in left_open or not k.startswith("SBATCH_")}  # fmt: skip
     done = _run(["sbatch", *options], script, variables)
     if done.returncode == 0:
         return done.stdout
-    lines = (line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line)
-    text = " ".join(lines)
+    lines = filter(None, done.stderr.splitlines())
+    text = " ".join(line.removeprefix("sbatch: error: ") for line in lines)
     for phrases, error, cause, remedy in REFUSALS:
         if any(phrase in text.lower() for phrase in phrases):
             raise error(cause, text, remedy)
@@ -234,8 +225,8 @@ def _run(
         evidence = f"{argv[0]}: {error.strerror}"
         raise Unconfirmed("Slurm did not respond in time", evidence, "try again later") from error
     except OSError as error:
-        remedy = "try again later"
-        raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error
+        evidence = f"{argv[0]}: {error}"
+        raise Unavailable("Slurm does not respond", evidence, "try again later") from error
 
 
 def _last(text: str) -> str:
