@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,45 +76,40 @@ def which(name: str, search: str) -> str | None:
 
 
 def run(
-    argv: Sequence[str],
-    timeout: float = LONGEST,
-    environment: Mapping[str, str] | None = None,
+    argv: Sequence[str], timeout: float = LONGEST, environment: Mapping[str, str] | None = None,
     text: str = "",
-) -> CompletedProcess[str]:
+) -> CompletedProcess[str]:  # fmt: skip
     """Run a program with `text` as its input, output to files; end it after `timeout` seconds."""
     # A start that runs no program saves the 5 ms of these imports.
     import subprocess
     import tempfile
 
-    with (
-        tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as errors,
-    ):
+    with ExitStack() as stack:
+        given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         given.write(text.encode(errors="surrogateescape"))
         given.seek(0)
         with started(argv, env=environment, stdin=given, stdout=output, stderr=errors) as process:
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                reason = f"no result in {timeout:g} s"
-                raise TimeoutError(errno.ETIMEDOUT, reason, argv[0]) from None
-        for stream in (output, errors):
-            stream.seek(0)
+            status = _ended(process, timeout, f"no result in {timeout:g} s", argv[0])
+        output.seek(0)
+        errors.seek(0)
         texts = [stream.read(MOST).decode(errors="replace") for stream in (output, errors)]
     return subprocess.CompletedProcess(argv, status, *texts)
 
 
 def show(argv: Sequence[str], timeout: float, environment: Mapping[str, str]) -> int:
     """Run a program on the terminal, end it after `timeout` seconds; return its exit status."""
-    from subprocess import TimeoutExpired
-
     sys.stdout.flush()
     with started(argv, env=environment) as process:
-        try:
-            return process.wait(timeout)
-        except TimeoutExpired:
-            raise TimeoutError(errno.ETIMEDOUT, f"no end in {timeout:g} s", argv[0]) from None
+        return _ended(process, timeout, f"no end in {timeout:g} s", argv[0])
+
+
+def _ended(process: Popen[bytes], timeout: float, reason: str, program: str) -> int:
+    from subprocess import TimeoutExpired
+
+    try:
+        return process.wait(timeout)
+    except TimeoutExpired:
+        raise TimeoutError(errno.ETIMEDOUT, reason, program) from None
 
 
 @contextmanager

@@ -35,6 +35,8 @@ SMOKE = "/opt/aam/containers/smoke.py"
 """The test of an image, inside of it."""
 LABELS = "/opt/aam/labels.json"
 """What was measured in the image when it was built (containers/measure.py)."""
+TEST, SHOW_LABELS = (PYTHON, SMOKE), ("cat", LABELS)
+"""Command lines inside of an image."""
 ENV = "/usr/bin/env"
 NAMESPACE_SETTINGS = {
     "/proc/sys/user/max_user_namespaces": "0",
@@ -79,8 +81,8 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
         measured: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
     except msgspec.DecodeError as error:
         evidence = f"{LABELS} of {name}: {(done.stderr or str(error)).strip()[-300:]}"
-        raise CannotCreate("Not an image of this project", evidence,
-                           "start it by its path: --image FILE.sif") from error  # fmt: skip
+        remedy = "start it by its path: --image FILE.sif"
+        raise CannotCreate("Not an image of this project", evidence, remedy) from error
     if (label := measured.get("org.aam.name")) != name:
         evidence, remedy = f"it is labelled {label}, not {name}", f"name it {label}"
         raise CannotCreate("Another image", evidence, remedy)
@@ -222,8 +224,7 @@ class ImageBuild(msgspec.Struct, frozen=True):
     room: tuple[float, float] = (0, 0)  # GiB that building takes, and GiB of the image
     epoch: int = 0  # date of every file that the build adds, in seconds since 1970
     wheels: Path | None = None  # folder of wheels to install instead of those of an index
-    # an image to convert instead of building a definition: a SIF or a Docker archive
-    archive: Path | None = None
+    archive: Path | None = None  # a SIF or a Docker archive to convert instead of building
 
 
 class BuildLog:
@@ -251,8 +252,8 @@ class BuildLog:
 
     def show(self, text: str) -> None:
         """Print a line with the time since the start."""
-        passed = int(time.monotonic() - self.started)
-        line = f"{passed // 60:3d}:{passed % 60:02d}  {printable(text, 300)}"
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        line = f"{minutes:3d}:{seconds:02d}  {printable(text, 300)}"
         print(line, file=sys.stderr, flush=True)
 
     def run(
@@ -263,7 +264,7 @@ class BuildLog:
 
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
-        status, block, rest = None, b"", b""
+        status, block, rest, named = None, b"", b"", f"`{' '.join(argv[:2])}`"
         with self.path.open("ab") as output, self.path.open("rb") as log:
             begin = log.seek(0, os.SEEK_END)
             with system.started(
@@ -274,9 +275,7 @@ class BuildLog:
                     with suppress(TimeoutExpired):
                         status = process.wait(0.5)
                     if status is None and time.monotonic() > self.started + self.limit:
-                        evidence = (
-                            f"no end of `{' '.join(argv[:2])}` in {self.limit / 60:g} minutes"
-                        )
+                        evidence = f"no end of {named} in {self.limit / 60:g} minutes"
                         remedy = f"see '{self.path}'; repeat it, or give more --minutes"
                         raise CannotCreate(self.cause, evidence, remedy)
                     block = log.read(BLOCK)
@@ -295,5 +294,5 @@ class BuildLog:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
-        evidence = f"`{' '.join(argv[:2])}` ended with status {status}"
-        raise CannotCreate(self.cause, f"{evidence}; its output is in '{self.path}'", remedy)
+        evidence = f"{named} ended with status {status}; its output is in '{self.path}'"
+        raise CannotCreate(self.cause, evidence, remedy)

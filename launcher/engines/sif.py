@@ -30,25 +30,7 @@ from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write, sha256
-from launcher.engines.engine import (
-    GIB,
-    LABELS,
-    PYTHON,
-    SMOKE,
-    WHEELS,
-    Builder,
-    BuildLog,
-    Engine,
-    ImageBuild,
-    ImageRecord,
-    ImageReference,
-    labels,
-    program,
-    require_room,
-    require_same,
-    run_test,
-    user_namespaces,
-)  # fmt: skip
+from launcher.engines import engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
@@ -70,22 +52,18 @@ HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
 
 
-class SifEngine(Engine, Builder):
+class SifEngine(engine.Engine, engine.Builder):
     """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
 
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
+        # The shell in which these engines set variables (mvdan.cc/sh) ends its input at U+0080.
         self.traits = EngineTraits(
-            image_format=SIF,
-            own_shm=True,
-            host_libraries=True,
+            image_format=SIF, own_shm=True, host_libraries=True, several_ranks=True,
             hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
             passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
-            several_ranks=True,
-            inside=f"{name.upper()}ENV_",
-            # The shell in which these engines set variables (mvdan.cc/sh) ends its input there.
-            ends_value="\x80",
-        )
+            inside=f"{name.upper()}ENV_", ends_value="\x80",
+        )  # fmt: skip
 
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
@@ -101,16 +79,17 @@ class SifEngine(Engine, Builder):
         conf = {key.strip(): value.strip().lower() for key, equals, value in pairs if equals}
         starters = (s for pattern in STARTERS for s in installed.glob(pattern.format(program)))
         set_uid = any(starter.stat().st_mode & 0o4000 for starter in starters)
-        obstacle = None
-        if user_id and not (set_uid and conf.get("allow setuid") != "no"):
-            obstacle = user_namespaces(tree)
-        if obstacle is None and conf.get("user bind control") == "no":
-            obstacle = f"`user bind control = no` in {place}: no file of the host can be mounted"
-        if obstacle is None and conf.get("allow container sif") == "no":
-            obstacle = f"`allow container sif = no` in {place}"
-        if obstacle is None and conf.get("enable overlay") == conf.get("enable underlay") == "no":
+        obstacle, set_uid = None, set_uid and conf.get("allow setuid") != "no"
+        if user_id and not set_uid:
+            obstacle = engine.user_namespaces(tree)
+        if conf.get("user bind control") == "no":
+            why = f"`user bind control = no` in {place}: no file of the host can be mounted"
+            obstacle = obstacle or why
+        if conf.get("allow container sif") == "no":
+            obstacle = obstacle or f"`allow container sif = no` in {place}"
+        if conf.get("enable overlay") == conf.get("enable underlay") == "no":
             layers = "neither overlay nor underlay is enabled"
-            obstacle = f"{layers} in {place}: nothing can be mounted"
+            obstacle = obstacle or f"{layers} in {place}: nothing can be mounted"
         return EngineFact(self.name, path, obstacle, traits=self.traits)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
@@ -130,10 +109,10 @@ class SifEngine(Engine, Builder):
             argv += mount_option(mount.source, mount.target, mount.writable)
         for device in () if plan.host_devices else plan.devices:
             argv += mount_option(device, device, True)
-        return (*argv, plan.place, *program(plan))
+        return (*argv, plan.place, *engine.program(plan))
 
     def needs(
-        self, build: ImageBuild, variables: Mapping[str, str]
+        self, build: engine.ImageBuild, variables: Mapping[str, str]
     ) -> list[tuple[str, Path, int, str]]:
         """Return the steps of a build, with folder, bytes, and how to move each elsewhere."""
         folder, room = build.place.parent, build.room
@@ -149,17 +128,17 @@ class SifEngine(Engine, Builder):
 
         home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
         temporary = named("TMPDIR", Path(variables.get("TMPDIR") or "/tmp"))
-        places = (("unpacking", *temporary, int(room[0] * GIB)),
-                  ("cache", *named("CACHEDIR", home), GIB // 4),
-                  ("image", folder, "AAM_IMAGE_DIR", int(room[1] * GIB)))  # fmt: skip
+        places = (("unpacking", *temporary, int(room[0] * engine.GIB)),
+                  ("cache", *named("CACHEDIR", home), engine.GIB // 4),
+                  ("image", folder, "AAM_IMAGE_DIR", int(room[1] * engine.GIB)))  # fmt: skip
         return [(what, place, size, f"set {variable} to a folder with room")
                 for what, place, variable, size in places]  # fmt: skip
 
-    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
+    def build(self, build: engine.ImageBuild, log: engine.BuildLog) -> engine.ImageRecord:
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
         archive = build.archive
-        require_room(self.needs(build, os.environ))
+        engine.require_room(self.needs(build, os.environ))
         if archive and build.place.exists() and archive.samefile(build.place):
             return self._recorded(build, build.place)
         with atomic_write(build.place) as temporary:
@@ -170,18 +149,20 @@ class SifEngine(Engine, Builder):
                 log.run(self.build_argv(build, temporary), build.context, environment)
             if build.test:
                 log.step("test")
-                argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
+                argv = self.exec_argv(build.program, str(temporary), engine.TEST)
                 log.run(argv, build.scratch, self._building(os.environ))
             # This takes seconds; the file is not used without its record.
             record = self._recorded(build, temporary)
         return record
 
-    def _recorded(self, build: ImageBuild, place: Path) -> ImageRecord:
+    def _recorded(self, build: engine.ImageBuild, place: Path) -> engine.ImageRecord:
         place.chmod(0o755)
-        measured = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
-        return replace(record_of(place), labels=measured)
+        argv = self.exec_argv(build.program, str(place), engine.SHOW_LABELS)
+        return replace(record_of(place), labels=engine.labels(argv, build.name))
 
-    def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
+    def pull(
+        self, build: engine.ImageBuild, reference: engine.ImageReference, log: engine.BuildLog
+    ) -> engine.ImageRecord:
         source = f"{'oras' if reference.sif else 'docker'}://{reference}"
         with atomic_write(build.place) as temporary:
             argv = [build.program, "pull", "--force", str(temporary), source]
@@ -193,13 +174,13 @@ class SifEngine(Engine, Builder):
             record = self._recorded(build, temporary)
         return record
 
-    def build_argv(self, build: ImageBuild, target: Path) -> list[str]:
+    def build_argv(self, build: engine.ImageBuild, target: Path) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
         # The test of the definition is that of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
         for name, value in build.arguments.items():
             argv += ["--build-arg", f"{name}={value}"]
-        argv += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        argv += ["--bind", f"{build.wheels}:{engine.WHEELS}:ro"] if build.wheels else []
         archive, definition = build.archive, f"containers/{build.name}.def"
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
@@ -208,12 +189,12 @@ class SifEngine(Engine, Builder):
         namespace = ("--userns",) if os.geteuid() == 0 else ()
         return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", place, *argv]
 
-    def verify(self, build: ImageBuild, recorded: ImageRecord) -> None:
+    def verify(self, build: engine.ImageBuild, recorded: engine.ImageRecord) -> None:
         now = f"sha256:{sha256(build.place)}" if build.place.is_file() else "gone"
-        require_same(build.name, str(build.place), now, f"sha256:{recorded.sha256}")
+        engine.require_same(build.name, str(build.place), now, f"sha256:{recorded.sha256}")
         if build.test:
-            argv = self.exec_argv(build.program, str(build.place), [PYTHON, SMOKE])
-            run_test(argv, build.minutes, self._building(os.environ))
+            argv = self.exec_argv(build.program, str(build.place), engine.TEST)
+            engine.run_test(argv, build.minutes, self._building(os.environ))
 
     def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a build without variables that would change the image."""
@@ -238,13 +219,13 @@ def sif_id(path: str | Path) -> str | None:
     return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" and size >= end else None
 
 
-def record_of(place: Path) -> ImageRecord:
+def record_of(place: Path) -> engine.ImageRecord:
     """Return the record of a SIF: SHA-256, size and modification time."""
-    before = place.stat()
-    return ImageRecord(sha256=sha256(place), bytes=before.st_size, mtime_ns=before.st_mtime_ns)
+    facts, total = place.stat(), sha256(place)
+    return engine.ImageRecord(sha256=total, bytes=facts.st_size, mtime_ns=facts.st_mtime_ns)
 
 
-def difference(place: Path, recorded: ImageRecord) -> str | None:
+def difference(place: Path, recorded: engine.ImageRecord) -> str | None:
     """Return how a SIF differs from its record in size or time of change, or None."""
     facts = place.stat()
     if recorded.sha256 is None:

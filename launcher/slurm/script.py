@@ -113,13 +113,9 @@ def partition_name(given: SubmitOptions, site: Site, on_gpus: bool) -> str:
 
 
 def allocation_of(
-    request: Request,
-    given: SubmitOptions,
-    site: Site,
-    log: str,
-    partition: Partition | None = None,
-    on_gpus: bool = True,
-) -> Allocation:
+    request: Request, given: SubmitOptions, site: Site, log: str,
+    partition: Partition | None = None, on_gpus: bool = True,
+) -> Allocation:  # fmt: skip
     """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
@@ -143,9 +139,8 @@ def allocation_of(
     if given.nodes * ranks > 1 and not several:
         evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
         without = " without the transformer" if trains and not has_option(command, TRIALS) else ""
-        raise UsageError(
-            f"`{command}`{without} runs in one process", evidence, "leave --nodes and --gpus out"
-        )
+        cause = f"`{command}`{without} runs in one process"
+        raise UsageError(cause, evidence, "leave --nodes and --gpus out")
     if given.time and seconds(given.time) == 0:
         evidence = f"Slurm sets no limit for --time {given.time}"
         raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
