@@ -31,12 +31,11 @@ from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.catalog import CPU
 from launcher.plan.decision import decide
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request, request_of
-from launcher.plan.mounts import PathFact
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from launcher.slurm import checks, queue
 from launcher.slurm import script as scripts
 from launcher.slurm.queue import Queued
-from launcher.slurm.script import TRIALS, Allocation, SubmitOptions
+from launcher.slurm.script import TRIALS, Job, SubmitOptions
 from launcher.slurm.site import PLAIN_SITE, Site
 from launcher.system import user_folder
 
@@ -44,17 +43,6 @@ UNCONFIRMED = "unconfirmed"
 """In place of the number of a job, from before sbatch starts until it has printed the number."""
 ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 """Options of the launcher that are about the submission, not about the launch on a node."""
-
-
-class Job(msgspec.Struct, frozen=True):
-    """A job that is decided: its script, what it writes, and what keeps it from running."""
-
-    command: str
-    allocation: Allocation
-    script: str
-    output: PathFact
-    log: str
-    problems: tuple[AamError, ...]
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -151,11 +139,12 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     idle = [*unused_gpus(request, what, site, known, partition, name)]
     warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
-    return Job(request.command, what, text, output, log, tuple(problems))
+    return msgspec.structs.replace(what, script=text, output=Path(output.absolute),
+                                   is_folder=output.folder, problems=tuple(problems))  # fmt: skip
 
 
 def unused_gpus(
-    request: Request, what: Allocation, site: Site, known: Sequence[queue.Partition],
+    request: Request, what: Job, site: Site, known: Sequence[queue.Partition],
     partition: queue.Partition | None, name: str,
 ) -> Iterator[Problem]:  # fmt: skip
     """Yield a warning for a job for GPUs that requests none, or that uses none of its nodes."""
@@ -271,8 +260,7 @@ def queue_all(
         remedy = "the job is queued; it never starts if no node has so much"
         warn([warning("The nodes are not there now", waits, remedy)])
     numbers: list[str] = []
-    place, folder = Path(jobs[0].output.absolute), jobs[0].output.folder
-    with reserved(place, folder, queue.queued) as reserve:
+    with reserved(jobs[0].output, jobs[0].is_folder, queue.queued) as reserve:
         reserve(UNCONFIRMED)  # whatever becomes of this process, a job may be queued
         try:
             for job in jobs:
@@ -296,8 +284,8 @@ def queue_all(
             remedy = "`aam-launch jobs` does not list it; see squeue"
             raise CannotCreate("The script cannot be kept", evidence, remedy) from error
     for number, job in zip(numbers, jobs, strict=True):
-        what, time = job.allocation, job.allocation.time or "the time of the partition"
-        print(f"Job {number}: aam {job.command}, {what.nodes} x {what.ranks} ranks, {time}")
+        time = job.time or "the time of the partition"
+        print(f"Job {number}: aam {job.command}, {job.nodes} x {job.ranks} ranks, {time}")
     print(f"follow   tail -F {shlex.quote(scripts.log_file(jobs[0].log, numbers[0]))}")
     print("state    aam-launch jobs")
     print(f"stop     aam-launch jobs cancel {' '.join(numbers)}\nscript   {kept[0]}")

@@ -1,23 +1,16 @@
 """SIF engines (Apptainer, SingularityCE and Pro 4): isolation, builds, records and verification.
 
 --contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
-/etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under
---contain, hence --no-mount hostfs. For each vendor of `launcher.gpus` an option binds the host's
-libraries over the image's (--rocm), and another keeps them out (--no-rocm, in no help page, but an
-option of Apptainer and of Singularity 4.1) and overrules `always use rocm = yes` of a site.
+/etc/localtime; `mount hostfs = yes` of a site holds even then, hence --no-mount hostfs. --no-rocm
+(in no help page) overrules `always use rocm = yes` of a site.
 
-Jobs start a container for each rank, and the ranks of a node share /dev/shm, through which NCCL and
-RCCL exchange data; inputs and private folders may lie there too. --contain always gives a container
-a /dev/shm of its own (apptainer issue 3001) and skips every mount onto it ("already mounted";
-"source and destination must be identical when binding to /dev": tried with Apptainer 1.4.5), or
-fails for a mount below it ("doesn't exist in container"). Without --contain the container has the
-host's /dev, so the options name what --contain would leave out: home, current folder, /tmp, hostfs
-and the `bind path`s of the site, `bind-paths` of --no-mount (Apptainer 1.1, SingularityCE 3.10 and
-Pro 4).
+The ranks of a node share /dev/shm, and inputs may lie there too. --contain always gives a container
+a /dev/shm of its own (apptainer issue 3001) and refuses mounts onto it or below it (tried with
+Apptainer 1.4.5). Without --contain the container has the host's /dev, so the options name what
+--contain would leave out; `bind-paths` of --no-mount: Apptainer 1.1, SingularityCE 3.10 and Pro 4.
 
-Every option has a variable (APPTAINER_FAKEROOT, APPTAINER_SECURITY, ...), so that a shell could
-make the user root inside or mount a folder. Only those that move caches or change messages reach
-the engine.
+Every option has a variable (APPTAINER_FAKEROOT, ...), so that a shell could make the user root
+inside. Only those that move caches or change messages reach the engine.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """AMD: GPUs as the kernel's compute driver (KFD) lists them, ROCm, and visible devices.
 
-Nodes are numbers and sort as such. Old kernels lack gfx_target_version, domain, unique_id and
-num_xcc. A node that may not be read belongs to another job: the device cgroup makes the kernel
-refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints local_mem_size 0.
-
-Visible devices: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES
-(or, where that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two values
-that mean the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques"). It names
-GPU_DEVICE_ORDINAL for HIP too, and Slurm sets that beside ROCR_VISIBLE_DEVICES.
+Old kernels lack gfx_target_version, domain, unique_id and num_xcc. A node that may not be read
+belongs to another job: the device cgroup makes the kernel refuse (kfd_devcgroup_check_permission).
+Memory is not read: the kernel prints local_mem_size 0. HIP_VISIBLE_DEVICES indexes into what
+ROCR_VISIBLE_DEVICES leaves (rocm.docs.amd.com, "GPU isolation techniques").
 """
 
 from __future__ import annotations

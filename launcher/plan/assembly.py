@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError, Problem, UsageError
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.options import flag_of
 from aam.contract.options.command_line import arguments, parse_known, typed
 from aam.contract.records import Sourced
 from launcher.findings import REQUESTED, Decision, warning
@@ -213,9 +212,8 @@ def tuned_options(
     variables, why = dict[str, Variable](), f"measured as good on {arch}"
     for layer in settings.tuned:
         measured = layer.value.get(arch, Tuned())
-        options |= {flag_of(field): Sourced(value, layer.source)
-                    for field, value in msgspec.structs.asdict(measured.options).items()
-                    if value is not None}  # fmt: skip
+        options |= {f"--{name}": Sourced(value, layer.source)
+                    for name, value in measured.options.items() if value is not None}  # fmt: skip
         variables |= {name: Variable(name, str(value), why, layer.source)
                       for name, value in measured.env.items()}  # fmt: skip
     for flag, given in options.items():

@@ -103,20 +103,10 @@ LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
 
 
-class TunedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Options of `aam` that change time and memory alone; those that `aam tune` tries."""
-
-    batch_size: Any = None
-    asv_chunk: Any = None
-    mixed_precision: Any = None
-    gradient_checkpointing: Any = None
-    attn_implementation: Any = None
-    compile_model: Any = None
-    num_workers: Any = None
-    prefetch_factor: Any = None
-    cpu_threads: Any = None
-
-
+TUNABLE = ("batch-size", "asv-chunk", "mixed-precision", "gradient-checkpointing",
+           "attn-implementation", "compile-model", "num-workers", "prefetch-factor",
+           "cpu-threads")  # fmt: skip
+"""Options of `aam` that change time and memory alone; those that `aam tune` tries."""
 Scalar = str | int | float | bool
 
 
@@ -129,7 +119,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     They are defaults: the command line, --config or a fault of the stack has precedence.
     """
 
-    options: TunedOptions = TunedOptions()
+    options: dict[str, Any] = {}  # of TUNABLE
     env: dict[str, Scalar] = {}
 
 
@@ -184,6 +174,13 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
             if key.startswith("tuned.") and name in visible_devices_variables():
                 evidence, remedy = f"{name} of {key} in {source}", "give it by --env or env"
                 raise ConfigurationError("A variable that selects GPUs", evidence, remedy)
+    chosen = ((f"tuned.{arch}.options' in {layer.source}", name) for layer in typed["tuned"]
+              for arch, tuned in layer.value.items() for name in tuned.options)  # fmt: skip
+    for where, name in chosen:
+        if name not in TUNABLE:
+            remedy = nearest(name, TUNABLE, f"known are {', '.join(TUNABLE)}")
+            evidence = f"unknown key '{name}' in '{where}"
+            raise ConfigurationError("An unknown key", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
               for key, values in typed.items()}  # fmt: skip
     whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")

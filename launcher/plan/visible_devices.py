@@ -8,16 +8,13 @@ Who sets what, and what its numbers count:
     device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
     ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
     HIP_, CUDA_VISIBLE_DEVICES,      on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
-    GPU_DEVICE_ORDINAL               counts; beside GPUs of NVIDIA CUDA_VISIBLE_DEVICES is theirs
-                                     alone
+    GPU_DEVICE_ORDINAL               counts; beside GPUs of NVIDIA CUDA_ is theirs alone
     CUDA_VISIBLE_DEVICES             NVIDIA's GPUs that may be opened, in CUDA's own order; numbers,
                                      UUIDs or one MIG instance
-    APPTAINERENV_X, SINGULARITYENV_X, --env X
-                                     X, in place of the shell's
+    APPTAINERENV_X, --env X          X, in place of the shell's
 
-Exactly one variable goes on, the `visible_devices` of a vendor of `launcher.gpus`, and it counts
-what the program will enumerate: `masks_of` reads all of them, `select` reconciles them to a
-`DeviceSelection`, `value_for` makes the value of that variable.
+Exactly one variable goes on, and it counts what the program will enumerate: `masks_of` reads all,
+`select` reconciles them, `value_for` makes its value.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -87,9 +88,11 @@ class SubmitOptions:
     )
 
 
-class Allocation(msgspec.Struct, frozen=True):
-    """What a job requests of Slurm."""
+class Job(msgspec.Struct, frozen=True):
+    """What a job requests of Slurm, its script, and what keeps it from running."""
 
+    command: str  # of `aam`
+    log: str  # sbatch's --output
     nodes: int  # how many
     ranks: int  # processes on each node
     gpus: int  # GPUs of each node
@@ -99,6 +102,10 @@ class Allocation(msgspec.Struct, frozen=True):
     warn_seconds: int  # how long before its limit the job stops; 0: it does not
     requeue: bool  # Slurm may start it again
     options: tuple[str, ...]  # of sbatch, in their order
+    script: str = ""
+    output: Path = Path()  # that it writes
+    is_folder: bool = False  # the output
+    problems: tuple[AamError, ...] = ()
 
 
 def has_option(command: str, flag: str) -> bool:
@@ -115,7 +122,7 @@ def partition_name(given: SubmitOptions, site: Site, on_gpus: bool) -> str:
 def allocation_of(
     request: Request, given: SubmitOptions, site: Site, log: str,
     partition: Partition | None = None, on_gpus: bool = True,
-) -> Allocation:  # fmt: skip
+) -> Job:  # fmt: skip
     """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
@@ -194,12 +201,11 @@ def allocation_of(
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
     gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
     again = given.requeue and trains
-    return Allocation(given.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again, options)
+    return Job(command, log, given.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again,
+               options)  # fmt: skip
 
 
-def over_limits(
-    what: Allocation, site: Site, partition: Partition | None, force: bool
-) -> list[AamError]:
+def over_limits(what: Job, site: Site, partition: Partition | None, force: bool) -> list[AamError]:
     """Return an error for each limit of partition and site that a job exceeds; --force: advice."""
     errors: list[AamError] = []
     facts, title = site.values, site.title
@@ -227,7 +233,7 @@ def over_limits(
     return errors
 
 
-def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
+def script(what: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     lines = ["#!/bin/bash"]
     for directive in what.options:  # in double quotes where it has to be
