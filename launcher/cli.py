@@ -77,8 +77,7 @@ def help_of(argv: Sequence[str]) -> str:
         groups = {group: {name: find(name) for name in names} for group, names in COMMANDS.items()}
         overview = help_page.overview("aam-launch", groups, everything=everything)
         return "\n".join([overview, "", *help_page.section(TITLE, LAUNCHER_OPTIONS.values())])
-    command, rest = split_command(rest, NAMES, "aam-launch")
-    program = "aam-launch"
+    (command, rest), program = split_command(rest, NAMES, "aam-launch"), "aam-launch"
     if command in FORWARDING and rest:
         program = f"aam-launch {command}"
         command, _ = split_command(rest, program=program)

@@ -23,7 +23,6 @@ XDG = {
     "XDG_STATE_HOME": ".local/state",
 }  # fmt: skip
 """Variable of the XDG Base Directory Specification -> its default below the home folder."""
-
 LARGEST = 1 << 20
 """Bytes of a document; those of the launcher have a few kilobytes."""
 LONGEST = 600

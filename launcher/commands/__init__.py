@@ -17,54 +17,32 @@ from aam.contract.options.command_line import parse_options
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")
-
 PROGRAM = (sys.executable, str(Path(__file__).parents[1]))
 """Command line that starts this launcher again, whatever lies in the current folder."""
-
 COMMANDS: dict[str, dict[str, str]] = {
-    "Understand": {
-        "explain": "launcher.commands.explain.Explain",
-        "doctor": "launcher.commands.doctor.Doctor",
-    },
-    "Images": {
-        "images": "launcher.commands.images.Images",
-        "images build": "launcher.images.build.ImagesBuild",
-        "images pull": "launcher.commands.images.ImagesPull",
-        "images verify": "launcher.commands.images.ImagesVerify",
-    },
-    "Slurm": {
-        "submit": "launcher.slurm.script.SubmitOptions",
-        "jobs": "launcher.commands.jobs.Jobs",
-        "jobs cancel": "launcher.commands.jobs.JobsCancel",
-    },
-    "Set up": {
-        "completion": "aam.contract.completion.Completion",
-    },
-}
-"""Group of the help page -> command -> options class.
-
-The first word of a command is its module in `launcher.commands`; only that of the command that
-runs is imported.
-"""
-
+    "Understand": {"explain": "launcher.commands.explain.Explain",
+                   "doctor": "launcher.commands.doctor.Doctor"},
+    "Images": {"images": "launcher.commands.images.Images",
+               "images build": "launcher.images.build.ImagesBuild",
+               "images pull": "launcher.commands.images.ImagesPull",
+               "images verify": "launcher.commands.images.ImagesVerify"},
+    "Slurm": {"submit": "launcher.slurm.script.SubmitOptions",
+              "jobs": "launcher.commands.jobs.Jobs",
+              "jobs cancel": "launcher.commands.jobs.JobsCancel"},
+    "Set up": {"completion": "aam.contract.completion.Completion"},
+}  # fmt: skip
+"""Group of the help page -> command -> options class; the first word of a command is its module."""
 HIDDEN = ("job",)
 """Commands of job scripts, on no help page."""
-
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
-
 OWN_STARTS = ("acceptance",)
-"""Commands of `aam` that a module of this name in `launcher.commands` starts; `start`, all others.
-"""
-
+"""Commands of `aam` that a module of this name starts; `start` starts all others."""
 COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
-
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
-
 HOST = "--host"
 """Option that decides for a captured host; of the launcher's commands those of READ have it."""
-
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
     "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),

@@ -40,7 +40,6 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 """Names of variables for fetching a base and for root in a build."""
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 """Places of the set-uid program below an installation's prefix: its own, and Debian's."""
-
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
 

@@ -26,13 +26,10 @@ OVERRIDES = ("HSA_OVERRIDE_GFX_VERSION",
              *(f"HSA_OVERRIDE_GFX_VERSION_{number}" for number in range(64)))  # fmt: skip
 """For all GPUs, and for the one of a number; an empty one is an override too."""
 UNREADABLE = "a GPU of another job"
-
 CHIPS = Path(__file__).with_name("amd_chips.txt")
-
 Products = dict[int, tuple[str, str]]
 ACCELERATORS = (0x1200, 0x0380)
 """PCI classes of AMD's Instinct: processing accelerator (MI300), display controller (MI50)."""
-
 INTEGRATED = frozenset(
     ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037",
      "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]

@@ -40,8 +40,6 @@ _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 DAY = "%Y%m%dT%H%M%SZ"
 VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")
 """Output of `ENGINE --version`: name, and the first two numbers."""
-
-
 TEST = basic_option("Run the image's own test.", default=True)
 
 

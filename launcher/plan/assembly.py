@@ -38,15 +38,11 @@ from launcher.plan.visible_devices import value_for, visible_devices_variables
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 """Variables that have a meaning of their own for an engine."""
-
 PATH = "PYTHONPATH"
-
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
-
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
-
 PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 

@@ -37,8 +37,6 @@ STEPS = (*MISFITS, "libraries", "idle GPUs", "two vendors", "engine", "host libr
 WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
 IDLE = "A GPU is requested and none can be used"
 NOTHING = "No engine can start a container"
-
-
 Candidates = dict[str, list[Candidate]]
 """Every candidate with the reason against it: by name, the best first."""
 

@@ -19,25 +19,19 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "HSA_*", "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR",
           "COLUMNS", "AAM_*")  # fmt: skip
 """Patterns of variables that ranks, libraries and terminals need."""
-
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", "SLURM_JWT")
 """Variables that no pattern lets in: settings of the launcher, and the user's token for Slurm."""
-
 SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASS|PW|CRED|AUTH|JWT|KEY", re.IGNORECASE)
 """Names of variables whose values are secrets, whatever pattern they match."""
-
 CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@")
 """User and password in a URL."""
-
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
          *(name for vendor in VENDORS.values() for name in vendor.install_variables))  # fmt: skip
 """Variables that break programs in an image; `explain` lists those that are set."""
-
 PROXIES = tuple(name for kind in ("http", "https", "ftp", "all", "no")
                 for name in (f"{kind}_proxy", f"{kind.upper()}_PROXY"))  # fmt: skip
 """Variables that engines let in whatever their options; nothing in an image needs the network."""
-
 CACHES = {
     "XDG_CACHE_HOME": "cache", "MIOPEN_USER_DB_PATH": "cache/miopen",
     "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen", "TRITON_CACHE_DIR": "cache/triton",
@@ -45,14 +39,11 @@ CACHES = {
     "MPLCONFIGDIR": "cache/matplotlib",
 }  # fmt: skip
 """Variable -> folder below the private one; on a shared file system these caches get damaged."""
-
 FIXED = {
     "PYTHONNOUSERSITE": ("1", "packages of ~/.local must not replace the image's"),
     "LC_ALL": ("C.UTF-8", "the host's locale may not exist in the image"),
     "TMPDIR": ("/tmp", "a folder of this job's own is mounted there"),
 }
-
-
 HARMLESS = (*PASSED, *FIXED, *CACHES, "HOME", "PYTHON*", "LD_LIBRARY_PATH")
 """Patterns of variables whose values `explain` and the record of a run show; no other value is."""
 

@@ -24,10 +24,8 @@ NATIVE = "native"
 """Name of the engine that runs no container."""
 GpuUse = Literal["required", "allocated", "automatic", "never"]
 """Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
-
 USERS = "`pretrain`, and `train` with --pretrained-encoder or --members transformer, use GPUs"
 """Commands that use a GPU, for messages of one that does not."""
-
 JSON = "--json"
 SHARED = (JSON, "--force")
 """Options of both programs: of the command where it has them, but for `explain` and the like."""

@@ -17,7 +17,6 @@ IMAGE_FOLDERS = frozenset(
      "/sbin", "/sys", "/usr", "/var"]
 )  # fmt: skip
 """Folders without which an image does not work; nothing may be mounted over them."""
-
 MODES = frozenset(("ro", "rw", "z", "Z"))
 """Modes of --bind; z and Z of podman and docker have no effect: containers run without labels."""
 

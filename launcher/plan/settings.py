@@ -101,8 +101,6 @@ FOLDERS = ("image_dir", "scratch", "bind")
 LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_SPECS.items())
                     if key not in FILES_ONLY}  # fmt: skip
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
-
-
 TUNABLE = ("batch-size", "asv-chunk", "mixed-precision", "gradient-checkpointing",
            "attn-implementation", "compile-model", "num-workers", "prefetch-factor",
            "cpu-threads")  # fmt: skip
@@ -129,7 +127,6 @@ TYPES: dict[str, Any] = {
     "images": dict[str, dict[str, Any]], "tuned": dict[str, Tuned],
 }  # fmt: skip
 """Type of each setting in a file."""
-
 AUTO = Sourced("auto", "default")
 
 

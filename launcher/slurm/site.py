@@ -29,8 +29,6 @@ from launcher.slurm.queue import seconds
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@+-]*\Z")]
 GpuRequest = Annotated[str, Meta(pattern=r"^(--[a-z-]+(=[A-Za-z0-9_.:,*={}-]+)?)?\Z")]
 Module = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")]
-
-
 PLAIN_SITE = "slurm"
 """The site of a job that names none."""
 
