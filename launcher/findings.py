@@ -9,8 +9,7 @@ import msgspec
 
 from aam.contract.errors import Problem
 
-REQUESTED = "requested"
-"""Reason of what a user or a configuration has set."""
+REQUESTED = "requested"  # reason of what a user or a configuration has set
 
 
 def warning(cause: str, evidence: str, remedy: str = "") -> Problem:

@@ -149,9 +149,8 @@ def require_outputs(facts: Sequence[PathFact]) -> None:
         if not os.access(place, os.W_OK | os.X_OK):
             evidence = f"'{place}' may not be written to"
             raise CannotCreate(f"No access for {fact.flag}", evidence, "choose another folder")
-        require_space(
-            place, f"No room for {fact.flag}", "free some space, or choose another folder"
-        )
+        remedy = "free some space, or choose another folder"
+        require_space(place, f"No room for {fact.flag}", remedy)
 
 
 def require_space(place: str, cause: str, remedy: str) -> None:
@@ -203,9 +202,8 @@ def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFa
 def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
     real = os.path.realpath(absolute)
     is_folder = os.path.isdir(real)
-    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
-    if not is_folder and os.path.exists(real):
-        file_type = "file"
+    file_type: Literal["file", "folder", "nothing"]
+    file_type = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
     # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
     taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
     # Where symbolic links inside an input lead to, outside of it.

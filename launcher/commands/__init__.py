@@ -32,15 +32,13 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Set up": {"completion": "aam.contract.completion.Completion"},
 }  # fmt: skip
 """Group of the help page -> command -> options class; the first word of a command is its module."""
-HIDDEN = ("job",)
-"""Commands of job scripts, on no help page."""
+HIDDEN = ("job",)  # commands of job scripts, on no help page
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 OWN_STARTS = ("acceptance",)
 """Commands of `aam` that a module of this name starts; `start` starts all others."""
 COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
-FORWARDING = ("explain", "submit")
-"""Commands that a command line of `aam` follows."""
+FORWARDING = ("explain", "submit")  # commands that a command line of `aam` follows
 HOST = "--host"
 """Option that decides for a captured host; of the launcher's commands those of READ have it."""
 READ = {

@@ -131,8 +131,7 @@ def tried(
 ) -> Iterator[Problem]:
     """Yield what this host alone shows: room for images, their start, running containers."""
     place = nearest_folder(inputs.settings.image_dir.value)
-    disk = os.statvfs(place)
-    if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
+    if (free := shutil.disk_usage(place).free) < IMAGE_SPACE:
         evidence = f"{free >> 30} GiB free at '{place}'"
         yield warning("Little room for images", evidence, "set AAM_IMAGE_DIR")
     # The best image that is built is started once with every engine that can run it.

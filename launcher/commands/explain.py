@@ -31,8 +31,7 @@ SHOWN = 4  # members of a list; of a longer one the first and the last
 ORDER = ("left out", "GPUs not used", "image", "engine", "not used", "engine option",
          "GPU selection", "device", "aam check", "flag", "mount", "variable",
          "kept out")  # fmt: skip
-MAX_REPORTS = 200
-"""Check reports that are read; one of a stack has about 20 kB."""
+MAX_REPORTS = 200  # check reports that are read; one of a stack has about 20 kB
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ def stored_reports(folder: Path) -> list[StoredReport]:
 
 # --- rows of text, of `doctor` too
 
-HEADING = ("host", "Slurm", "driver")
-"""Facts of a host that every decision depends on."""
+HEADING = ("host", "Slurm", "driver")  # facts of a host that every decision depends on
 
 
 def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:

@@ -29,13 +29,10 @@ from launcher.plan.decision import against, assess, fitting
 from launcher.plan.inputs import NATIVE, Request
 from launcher.system import which
 
-ROW = "{:<15}  {:<4}  {}"
-"""Image, whether it fits this host, stack."""
-BELOW = " " * 4
-"""Before the lines about an image."""
+ROW = "{:<15}  {:<4}  {}"  # image, whether it fits this host, stack
+BELOW = " " * 4  # before the lines about an image
 DAY = 86400
-WRONG = 1
-"""Exit status of `aam check` if an attention backend computes wrong results."""
+WRONG = 1  # exit status of `aam check` if an attention backend computes wrong results
 
 
 @dataclass(frozen=True)
@@ -210,17 +207,14 @@ def _pull(options: ImagesPull, chosen: Sequence[Image], folder: Path) -> None:
         remedy = "name a repository with --registry, or build the image: `aam-launch images build"
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     registry = options.registry or (release.registry if release else "")
-    named: dict[str, ImageReference] = {}
-    if options.registry or options.digest:
-        for image in chosen:
-            tag = f":{image.name}-v{__version__}"
-            ending = f"@{options.digest}" if options.digest else tag
-            named[image.name] = ImageReference.parse(registry + ending)
+    endings = [f":{image.name}-v{__version__}" for image in chosen]
+    endings = [f"@{options.digest}"] if options.digest else endings
+    named = [ImageReference.parse(registry + ending) for ending in endings]
     engine, fact = build.find_builder(options.engine)
     is_sif = engine.traits.image_format == SIF
-    for image in chosen:
-        reference = named.get(image.name)
-        if reference is None:  # the image of this release, in the form that an engine runs
+    for image, reference in zip(chosen, named, strict=True):
+        if not (options.registry or options.digest):
+            # The image of this release, in the form that an engine runs.
             digests = release.images.get(image.name) if release else None
             if digests is None or (is_sif and not digests.get("sif")):
                 remedy = f"build it: `aam-launch images build {image.name}`"

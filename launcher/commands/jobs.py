@@ -25,6 +25,7 @@ from launcher.slurm.script import directives, log_file
 from launcher.system import regular
 
 SHOWN = 30
+COLUMNS = ("job", "name", "state", "left", "progress", "folder", "log", "message")
 LONGEST = 1e10  # seconds left that are shown
 TAIL = 1 << 16
 ENDED = re.compile(r"^aam-job: ended with status (\d+)(?:, (\w+))?", re.MULTILINE)
@@ -75,19 +76,6 @@ class JobsCancel:
     numbers: tuple[str, ...] = required_option("Numbers of the jobs.", first=True, metavar="JOB")
 
 
-class JobRow(msgspec.Struct, frozen=True):
-    """A job in the list; `message` is the cause of a failure, or why it waits."""
-
-    job: str
-    name: str
-    state: str
-    left: str
-    progress: str
-    folder: str
-    log: str
-    message: str
-
-
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the most recent first, or cancel some."""
     if argv[:1] == ["cancel"]:
@@ -98,10 +86,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
     rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
     if "--json" in launcher_options:
-        print_json(msgspec.to_builtins(rows))
+        print_json(rows)
         return 0
-    header = ("JOB", "NAME", "STATE", "LEFT", "PROGRESS", "FOLDER", "", "")
-    table = [header, *map(msgspec.structs.astuple, rows[:SHOWN])] if rows else []
+    header = (*map(str.upper, COLUMNS[:6]), "", "")
+    table = [header, *(tuple(row.values()) for row in rows[:SHOWN])] if rows else []
     widths = [max(len(cells[column]) for cells in table) for column in range(5)] if rows else []
     for *cells, folder, log, message in table:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
@@ -128,8 +116,11 @@ def _cancel(numbers: Sequence[str]) -> None:
         raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
 
 
-def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
-    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists."""
+def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
+    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists.
+
+    Its message is the cause of a failure, or why the job waits.
+    """
     number, options, end, job = file.stem, dict[str, str](), "", known.get(file.stem)
     with suppress(OSError, ValueError):
         options = directives(regular(file).decode(errors="replace"))
@@ -168,8 +159,8 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
         lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]
         message = (lines or end.strip().splitlines() or [""])[-1]
     shown = progress(Path(folder), bool(left)) if folder else ""
-    texts = (options.get("job-name", ""), state, left, shown, folder, log, message)
-    return JobRow(number, *(printable(text, 300) for text in texts))
+    texts = (number, options.get("job-name", ""), state, left, shown, folder, log, message)
+    return {key: printable(text, 300) for key, text in zip(COLUMNS, texts, strict=True)}
 
 
 def _without_waiting(path: str, flags: int) -> int:  # for the writer of a FIFO

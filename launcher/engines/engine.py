@@ -26,13 +26,10 @@ from launcher.plan.assembly import Plan
 from launcher.plan.catalog import StoredName
 
 GIB = 1 << 30
-WHEELS = "/mnt"
-"""Mount point of a folder of wheels in a build; containers/install.sh reads it."""
+WHEELS = "/mnt"  # mount point of a folder of wheels in a build; containers/install.sh reads it
 PYTHON = "/opt/aam/bin/python"
-LIBRARIES = "/opt/aam/torch-lib"
-"""LD_LIBRARY_PATH of an image (containers/environment.sh)."""
-SMOKE = "/opt/aam/containers/smoke.py"
-"""The test of an image, inside of it."""
+LIBRARIES = "/opt/aam/torch-lib"  # LD_LIBRARY_PATH of an image (containers/environment.sh)
+SMOKE = "/opt/aam/containers/smoke.py"  # the test of an image, inside of it
 LABELS = "/opt/aam/labels.json"
 """What was measured in the image when it was built (containers/measure.py)."""
 TEST, SHOW_LABELS = (PYTHON, SMOKE), ("cat", LABELS)

@@ -107,7 +107,9 @@ class Amd(Vendor):
         if known is None:
             name = f"driver {driver.version}" if driver.version else "the kernel's own driver"
             return f"{name}, for which the ROCm releases are unknown"
-        return f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
+        doubt = "" if known.confirmed else " (by the vendor's rules, unconfirmed)"
+        releases = f"{', '.join(known.serves)}{doubt}"
+        return f"driver {driver.version} ({known.release}) supports ROCm {releases}"
 
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
         if range_of(driver.version, ranges):

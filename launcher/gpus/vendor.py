@@ -20,12 +20,6 @@ class DriverRange(msgspec.Struct, frozen=True):
     serves: tuple[str, ...]  # releases of the user space
     confirmed: bool = True  # a published table has it; else it follows from the vendor's rules
 
-    @property
-    def tested(self) -> str:
-        """The releases for a message, marked if unconfirmed."""
-        doubt = "" if self.confirmed else " (by the vendor's rules, unconfirmed)"
-        return ", ".join(self.serves) + doubt
-
 
 def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
     """Return the driver range of a kernel module's version, or None.

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aam.contract.installation import install_command
-
-LONGEST_LIST = 4096
-"""Members of a list of GPUs; no node has as many."""
+LONGEST_LIST = 4096  # members of a list of GPUs; no node has as many
 
 
 class GpuInstance(msgspec.Struct, frozen=True):
@@ -129,11 +126,6 @@ class NativeStack(msgspec.Struct, frozen=True):
     torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
     vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
     import_path: str = ""  # folder of PYTHONPATH that has `aam`; "" where it is installed
-
-    @property
-    def install(self) -> str:
-        """The command that installs those libraries, for messages."""
-        return install_command(python=self.python)
 
 
 class Host(msgspec.Struct, frozen=True):

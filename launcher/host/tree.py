@@ -27,8 +27,7 @@ from launcher.host.facts import DeviceNode, EngineFact, NativeStack, User
 MAX_NAMES = 10_000
 LARGEST_TAR = 64 << 20  # packed, and unpacked
 LONGEST_PATH = 4096  # PATH_MAX of Linux
-MANIFEST = "aam-capture.json"
-"""File of a capture with what no file of sysfs or procfs holds."""
+MANIFEST = "aam-capture.json"  # file of a capture with what no file of sysfs or procfs holds
 TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
 """Folders of a capture; in a tar, what lies above them is dropped."""
 
@@ -46,21 +45,11 @@ class Manifest(msgspec.Struct, frozen=True):
     native: NativeStack | None = None  # Python environment of the launcher
 
 
-def parse_manifest(text: str) -> Manifest:
-    """Read a manifest."""
-    try:
-        manifest = decode_json(text, Manifest, "capture", MANIFEST)
-    except DataError as error:
-        remedy = "make it again with `aam-launch doctor --capture`"
-        raise MissingInput("A damaged capture", error.evidence, remedy) from error
-    return replace(manifest, complete=True)
-
-
 class HostTree(Protocol):
     """Files of a host by absolute path."""
 
     name: str
-    manifest: Manifest
+    manifest: Manifest = Manifest()
 
     def text(self, path: str) -> str:
         """Return the content; raises FileNotFoundError, or PermissionError if it is unreadable."""
@@ -85,8 +74,6 @@ class FolderTree(HostTree):
     def __init__(self, root: Path) -> None:
         self.name = str(root)
         self.root = "" if self.name == "/" else self.name
-        captured = self.root and self.has(f"/{MANIFEST}")
-        self.manifest = parse_manifest(self.text(f"/{MANIFEST}")) if captured else Manifest()
 
     def text(self, path: str) -> str:
         place = self.root + path
@@ -153,8 +140,6 @@ class TarTree(HostTree):
             raise unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
             raise unreadable(file, str(error)) from error
-        manifest_text = self.files.get(f"/{MANIFEST}")
-        self.manifest = parse_manifest(manifest_text) if manifest_text else Manifest()
 
     def text(self, path: str) -> str:
         if path not in self.files:
@@ -177,6 +162,14 @@ def open_tree(root: Path) -> HostTree:
     tree: HostTree = FolderTree(root) if root.is_dir() else TarTree(root)
     if not (tree.has("/sys") or tree.has("/proc")):
         raise unreadable(root, "it holds neither sys/ nor proc/")
+    if tree.name != "/" and tree.has(f"/{MANIFEST}"):
+        try:
+            manifest = decode_json(tree.text(f"/{MANIFEST}"), Manifest, "capture", MANIFEST)
+        except (DataError, PermissionError) as error:
+            evidence = error.evidence if isinstance(error, DataError) else "it may not be read"
+            remedy = "make it again with `aam-launch doctor --capture`"
+            raise MissingInput("A damaged capture", evidence, remedy) from error
+        tree.manifest = replace(manifest, complete=True)
     return tree
 
 

@@ -22,8 +22,7 @@ SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 COMPILED = SHIPPED.with_suffix(".json")
 """The same as JSON, which `make definitions` writes; PyYAML takes 18 ms of a start."""
 CPU = "cpu"
-LOCAL = re.compile(r"([a-z]+)([\d.]+)")
-"""The local part of a release of PyTorch: "rocm6.2"."""
+LOCAL = re.compile(r"([a-z]+)([\d.]+)")  # the local part of a release of PyTorch: "rocm6.2"
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from aam.contract.errors import AamError, NotPermitted, Problem, Unavailable, UsageError
+from aam.contract.installation import install_command
 from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import Gpu, Host
@@ -189,7 +190,7 @@ def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> 
     fact = host.engine(candidate.engine)
     if image is None and native.absent:
         evidence = f"{native.python} has no {', '.join(native.absent)}"
-        remedy = f"install them with `{native.install}`"
+        remedy = f"install them with `{install_command(python=native.python)}`"
         cause = "The libraries of the model are not installed"
         yield "libraries", Unavailable(cause, evidence, remedy)
     if group is None and (idle := _idle(image, hardware, inputs)):
@@ -343,7 +344,7 @@ def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candida
             without = [image for image in inputs.catalog.images if not for_gpus(image)]
             machines = sorted({machine for image in without for machine in image.machines})
             evidence = f"{host.machine}; those without a GPU are built for {', '.join(machines)}"
-            remedy = f"install PyTorch here: `{inputs.native.install}`"
+            remedy = f"install PyTorch here: `{install_command(python=inputs.native.python)}`"
             reason = Unavailable("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]
     natively = [c.reason[1] for c in refused if c.image is None and c.reason]

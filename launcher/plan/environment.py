@@ -23,8 +23,7 @@ NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", "SLURM_JWT")
 """Variables that no pattern lets in: settings of the launcher, and the user's token for Slurm."""
 SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASS|PW|CRED|AUTH|JWT|KEY", re.IGNORECASE)
 """Names of variables whose values are secrets, whatever pattern they match."""
-CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@")
-"""User and password in a URL."""
+CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@")  # user and password in a URL
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
          *(name for vendor in VENDORS.values() for name in vendor.install_variables))  # fmt: skip

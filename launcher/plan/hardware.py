@@ -73,15 +73,10 @@ class Hardware(msgspec.Struct, frozen=True):
     # variables that name no GPU of a vendor or contradict each other; such a vendor has no group
     errors: tuple[ConfigurationError, ...]
     offers: tuple[Candidate, ...]  # in order of preference; those that do not fit come last
-    unserved: tuple[Problem, ...]  # groups that no image of the catalog fits
     undriven: tuple[Problem, ...]  # GPUs without a driver
+    obstacles: tuple[Problem, ...]  # those, and groups that no image of the catalog fits
     findings: tuple[Problem, ...]  # remarks about GPUs, drivers and images, whatever is chosen
     absent: str  # the reason why no GPU is used where there is no group
-
-    @property
-    def obstacles(self) -> tuple[Problem, ...]:
-        """Why GPUs of this host cannot be used by any image."""
-        return (*self.unserved, *self.undriven)
 
     @property
     def served(self) -> tuple[Candidate, ...]:
@@ -136,9 +131,10 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
     if elsewhere := unused(host.bus):
         findings.append(warning("GPUs are not used", elsewhere))
     offers, unserved, remarks = _offers(groups, inputs)
+    undriven = tuple(_undriven(host))
     return Hardware(
         groups=tuple(groups), selections=tuple(selections), errors=tuple(errors),
-        offers=tuple(offers), unserved=tuple(unserved), undriven=tuple(_undriven(host)),
+        offers=tuple(offers), undriven=undriven, obstacles=(*unserved, *undriven),
         findings=(*findings, *remarks), absent=_absent(host, selections),
     )  # fmt: skip
 
@@ -175,7 +171,9 @@ def _offers(
     served, unserved, remarks = [], list[Problem](), list[Problem]()
     for group in groups:
         of_group = {i.name: offer(i, group) for i in images if i.vendor == group.vendor}
-        ranked = sorted(images, key=lambda image: preference(image, group.arch, catalog))
+        worth = {i.name: (fault_of(i, group.arch, catalog) is not None, group.arch not in i.prefer)
+                 for i in images}  # fmt: skip
+        ranked = sorted(images, key=lambda image: worth[image.name])
         fitting = [of_group[i.name] for i in ranked
                    if i.name in of_group and not of_group[i.name].misfits]  # fmt: skip
         if fitting:
@@ -292,11 +290,6 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
 def named(arch: str) -> str:
     """Return an architecture in words."""
     return "a GPU of unknown architecture" if arch == UNKNOWN else arch
-
-
-def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:
-    """Return a key that sorts images for an architecture: the preferred one first."""
-    return fault_of(image, arch, catalog) is not None, arch not in image.prefer
 
 
 def serves(image: Image, arch: str) -> bool:

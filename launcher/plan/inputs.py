@@ -14,14 +14,13 @@ import msgspec
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.records import Sourced
-from launcher.host.facts import Host, NativeStack, Slurm
+from launcher.host.facts import Host, NativeStack
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact
 from launcher.plan.settings import LAUNCHER_OPTIONS, LaunchSettings
 from launcher.plan.visible_devices import masks_of
 
-NATIVE = "native"
-"""Name of the engine that runs no container."""
+NATIVE = "native"  # name of the engine that runs no container
 GpuUse = Literal["required", "allocated", "automatic", "never"]
 """Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
 USERS = "`pretrain`, and `train` with --pretrained-encoder or --members transformer, use GPUs"
@@ -62,18 +61,6 @@ class Request(ParsedCommand):
         members = () if self.wrapped else getattr(self.build(), "chosen_members", ())
         runs = f"{' and '.join(members)} run{'s' * (len(members) == 1)}"
         return f"{runs if members else f'`{self.command}` runs'} on the CPU; {USERS}"
-
-    def gpu_use(self, slurm: Slurm | None) -> GpuUse:
-        """Return the GPU use of the command in its allocation.
-
-        An allocation with GPUs requires one, so that a job whose GPU is not visible fails in its
-        first second, unless an image for the processor is named: GPUs often come with a node.
-        """
-        if not self.computes_on_gpu:
-            return "never"
-        if self.value("--device") != "auto" or "--gpus" in self.launcher_options:
-            return "required"
-        return "allocated" if slurm and slurm.gpus else "automatic"
 
 
 def request_of(
@@ -132,8 +119,16 @@ class LaunchInputs(msgspec.Struct, frozen=True):
 
     @property
     def gpu_use(self) -> GpuUse:
-        """The use of GPUs by the command in its allocation."""
-        return self.request.gpu_use(self.host.slurm)
+        """The use of GPUs by the command in its allocation.
+
+        An allocation with GPUs requires one, so that a job whose GPU is not visible fails in its
+        first second, unless an image for the processor is named: GPUs often come with a node.
+        """
+        if not self.request.computes_on_gpu:
+            return "never"
+        if self.request.value("--device") != "auto" or "--gpus" in self.request.launcher_options:
+            return "required"
+        return "allocated" if self.host.slurm and self.host.slurm.gpus else "automatic"
 
     @property
     def masks(self) -> dict[str, Sourced[str]]:

@@ -29,8 +29,7 @@ from launcher.findings import warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Slurm, numbers, whole_number
 
-UNKNOWN = "unknown"
-"""An architecture that is in no table, or that a site does not state."""
+UNKNOWN = "unknown"  # an architecture that is in no table, or that a site does not state
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 

@@ -20,8 +20,7 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
 """States in which a job may still write (squeue(1), "JOB STATE CODES")."""
 LONGEST = 60
-REQUEUE = 60
-"""Seconds within which Slurm ends a job that is queued again."""
+REQUEUE = 60  # seconds within which Slurm ends a job that is queued again
 SEE_QUEUE = "see `squeue --me`: the job may be queued"
 
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -275,12 +276,10 @@ def directives(text: str) -> dict[str, str]:
     options = {}
     for line in text.splitlines():
         if line.startswith("#SBATCH "):
-            try:
+            with suppress(ValueError):
                 option = "".join(shlex.split(line.removeprefix("#SBATCH ")))
-            except ValueError:
-                continue
-            key, _, value = option.removeprefix("--").partition("=")
-            options[key] = value
+                key, _, value = option.removeprefix("--").partition("=")
+                options[key] = value
     return options
 
 

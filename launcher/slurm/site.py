@@ -29,8 +29,7 @@ from launcher.slurm.queue import seconds
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@+-]*\Z")]
 GpuRequest = Annotated[str, Meta(pattern=r"^(--[a-z-]+(=[A-Za-z0-9_.:,*={}-]+)?)?\Z")]
 Module = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")]
-PLAIN_SITE = "slurm"
-"""The site of a job that names none."""
+PLAIN_SITE = "slurm"  # the site of a job that names none
 
 
 class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,8 +67,7 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: dict[str, str] = {}  # variables for jobs of several nodes
 
 
-TYPES = typing.get_type_hints(SiteValues, include_extras=True)
-"""Key of a fact -> its type."""
+TYPES = typing.get_type_hints(SiteValues, include_extras=True)  # key of a fact -> its type
 _MAPPINGS = ("sources", "network")
 
 
