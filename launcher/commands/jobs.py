@@ -126,7 +126,8 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
         options = directives(regular(file).decode(errors="replace"))
     log = log_file(options.get("output", ""), number)
     folder = log.removesuffix(f"-{number}.log")
-    with suppress(OSError), open(log, "rb", opener=_without_waiting) as stream:
+    # A FIFO is not waited for.
+    with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         if os.path.isfile(log):
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
             end = stream.read(TAIL).decode(errors="replace")
@@ -161,10 +162,6 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
     shown = progress(Path(folder), bool(left)) if folder else ""
     texts = (number, options.get("job-name", ""), state, left, shown, folder, log, message)
     return {key: printable(text, 300) for key, text in zip(COLUMNS, texts, strict=True)}
-
-
-def _without_waiting(path: str, flags: int) -> int:  # for the writer of a FIFO
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def progress(folder: Path, running: bool) -> str:

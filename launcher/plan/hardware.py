@@ -171,9 +171,7 @@ def _offers(
     served, unserved, remarks = [], list[Problem](), list[Problem]()
     for group in groups:
         of_group = {i.name: offer(i, group) for i in images if i.vendor == group.vendor}
-        worth = {i.name: (fault_of(i, group.arch, catalog) is not None, group.arch not in i.prefer)
-                 for i in images}  # fmt: skip
-        ranked = sorted(images, key=lambda image: worth[image.name])
+        ranked = sorted(images, key=lambda image: preference(image, group.arch, catalog))
         fitting = [of_group[i.name] for i in ranked
                    if i.name in of_group and not of_group[i.name].misfits]  # fmt: skip
         if fitting:
@@ -290,6 +288,11 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
 def named(arch: str) -> str:
     """Return an architecture in words."""
     return "a GPU of unknown architecture" if arch == UNKNOWN else arch
+
+
+def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:
+    """Return a key that sorts images for an architecture: the preferred one first."""
+    return fault_of(image, arch, catalog) is not None, arch not in image.prefer
 
 
 def serves(image: Image, arch: str) -> bool:
