@@ -147,12 +147,16 @@ define CPU_TORCH
     || echo "The CPU build of PyTorch could not be installed; the default one is taken." >&2; fi
 endef
 
+SAYS = @echo "Installing PyTorch and the other packages of requirements.lock in $(VENV): 0.5 GB of downloads, minutes"
+
 $(VENV)/has-model: $(MADE) pyproject.toml requirements.lock
+	$(SAYS)
 	$(CPU_TORCH)
 	$(PIP) install --constraint requirements.lock --editable '.[model]'
 	touch $@
 
 $(VENV)/has-dev: $(MADE) pyproject.toml requirements.lock
+	$(SAYS)
 	$(CPU_TORCH)
 	$(PIP) install --constraint requirements.lock --editable '.[model,dev]'
 	touch $@ $(VENV)/has-model

@@ -19,7 +19,7 @@ from aam.network.numerics.device import has_bf16
 from aam.network.numerics.report import WRONG
 from aam.stack.acceptance_run import AcceptanceFile, ImageRun, read
 from launcher.gpus import VENDORS
-from launcher.gpus.amd import PRODUCTS
+from launcher.gpus.amd import products
 from launcher.plan.catalog import Catalog, shipped
 from launcher.plan.hardware import fused, preference, serves
 
@@ -93,10 +93,10 @@ def definitions(catalog: Catalog) -> str:
 def gpus(catalog: Catalog) -> str:
     """Return the table of the images that serve each GPU, the one that a launch prefers first."""
     cards: dict[str, list[str]] = {arch: [names] for arch, names in CARDS.items()}
-    for arch, product in PRODUCTS.values():
-        products = cards.setdefault(arch, [])
-        if product not in products:
-            products.append(product)
+    for arch, product in products().values():
+        known = cards.setdefault(arch, [])
+        if product not in known:
+            known.append(product)
     lines = ["| GPU | architecture | images, the preferred one first | attention, precision |",
              "|---|---|---|---|"]  # fmt: skip
     for vendor in ("amd", "nvidia"):

@@ -2,13 +2,16 @@
 
     make_definitions.py
 
-Writes containers/NAME.def and containers/NAME.Dockerfile for each image of launcher/catalog.yaml.
+Writes containers/NAME.def and containers/NAME.Dockerfile for each image of launcher/catalog.yaml,
+and launcher/catalog.json, its content with the CRC-32 of the YAML.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,18 @@ def main() -> int:
     """Write every definition."""
     for file, text in definitions().items():
         (CONTAINERS / file).write_text(text)
+    text = (ROOT / "launcher/catalog.yaml").read_bytes()
+    (ROOT / "launcher/catalog.json").write_text(compiled(text))
     return 0
+
+
+def compiled(text: bytes) -> str:
+    """Return the catalog as JSON, an image on a line."""
+    content, parts = yaml.safe_load(text), []
+    for key in ("images", "drivers", "faults"):
+        entries = (f"{json.dumps(name)}: {json.dumps(e)}" for name, e in content[key].items())
+        parts.append(f'"{key}": {{\n' + ",\n".join(entries) + "\n}")
+    return f'{{"crc32": {zlib.crc32(text)}, "content": {{\n' + ",\n".join(parts) + "\n}}\n"
 
 
 def definitions() -> dict[str, str]:

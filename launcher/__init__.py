@@ -1,4 +1,1 @@
-"""The launcher `aam-launch`: decides how to run a command of `aam` on this host, and starts it.
-
-It needs no torch, and of `aam` it imports `aam.contract` alone.
-"""
+"""The launcher `aam-launch`; of `aam` it imports `aam.contract` alone, and it needs no torch."""

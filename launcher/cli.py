@@ -30,10 +30,7 @@ TITLE = "Options of the launcher, anywhere on the command line"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `aam-launch` with `argv` (the process's by default) and return the exit status.
-
-    A launch replaces the process and does not return.
-    """
+    """Run `aam-launch` and return the exit status; a launch replaces the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return program.run("aam-launch", lambda: _dispatch(arguments))
 
@@ -80,8 +77,7 @@ def help_of(argv: Sequence[str]) -> str:
         groups = {group: {name: find(name) for name in names} for group, names in COMMANDS.items()}
         overview = help_page.overview("aam-launch", groups, everything=everything)
         return "\n".join([overview, "", *help_page.section(TITLE, LAUNCHER_OPTIONS.values())])
-    command, rest = split_command(rest, NAMES, "aam-launch")
-    program = "aam-launch"
+    (command, rest), program = split_command(rest, NAMES, "aam-launch"), "aam-launch"
     if command in FORWARDING and rest:
         program = f"aam-launch {command}"
         command, _ = split_command(rest, program=program)

@@ -13,15 +13,9 @@ from msgspec.structs import replace
 from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.records import Sourced, read_yaml_entries
 from launcher.engines import ENGINES
+from launcher.plan import settings as layers_of
 from launcher.plan.catalog import Catalog, extended, shipped
-from launcher.plan.settings import (
-    FOLDERS,
-    SETTING_SPECS,
-    LaunchSettings,
-    from_flags,
-    from_variables,
-    merge,
-)
+from launcher.plan.settings import FOLDERS, SETTING_SPECS, LaunchSettings
 from launcher.system import user_folder
 
 if TYPE_CHECKING:
@@ -34,35 +28,29 @@ SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 def read(
     flags: Mapping[str, Any], variables: Mapping[str, str], usual_site: str = ""
 ) -> LaunchSettings:
-    """Return the settings of all layers, with image_dir and scratch filled in.
-
-    `flags` are the launcher's options by flag, `usual_site` is the site where none is named.
-    """
+    """Return the settings of all layers; `flags` are the launcher's options, by flag."""
     home = who(variables).get("HOME", "/")
     cache = user_folder("XDG_CACHE_HOME", variables)
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {"image_dir": str(cache / "images"), "scratch": scratch}
-    layers = [
-        {key: Sourced(value, "default") for key, value in defaults.items()},
-        _layer(SYSTEM),
+    layers: list[Any] = [
+        {key: Sourced(value, "default") for key, value in defaults.items()}, _layer(SYSTEM),
         _layer(user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"),
-        from_variables(variables),
-        from_flags(flags),
-    ]
+        layers_of.from_variables(variables), layers_of.from_flags(flags),
+    ]  # fmt: skip
     named = (layer["site"].decoded(str, "site").value for layer in layers[::-1] if "site" in layer)
     if name := expanded(next(named, ""), home) or usual_site:
         layers.insert(2, _require_absolute(site(name, variables).settings()))
-    settings = merge(layers)
+    settings = layers_of.merge(layers)
     # `~` of a file, and of an option or a variable that a shell left alone (--image-dir='~/i').
     folders = {key: getattr(settings, key) for key in ("image_dir", "scratch")}
     paths = {key: os.path.abspath(expanded(given.value, home)) for key, given in folders.items()}
+    image, runtime = settings.image, settings.runtime
     settings = replace(
-        settings,
-        image=Sourced(expanded(settings.image.value, home), settings.image.source),
+        settings, image=Sourced(expanded(image.value, home), image.source),
         bind=tuple(Sourced(expanded(bind.value, home), bind.source) for bind in settings.bind),
         **{key: Sourced(path, folders[key].source) for key, path in paths.items()},
-    )
-    runtime = settings.runtime
+    )  # fmt: skip
     if runtime.value not in runtimes():
         evidence = f"'{runtime.value}' from {runtime.source}"
         remedy = nearest(runtime.value, runtimes(), f"known are {', '.join(runtimes())}")
@@ -109,17 +97,16 @@ def catalog(settings: LaunchSettings) -> Catalog:
 
 def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     """Return the facts of a site by the name of its file in SITES, or by a path."""
-    from launcher.slurm.site import HELP, site_of  # with msgspec's types: 4 ms of a start without
+    from launcher.slurm.site import TYPES, site_of  # with msgspec's types: 4 ms of a start without
 
     places = [folder / f"{name}.yaml" for folder in SITES]
     if "/" in name or name.endswith(".yaml"):
         places = [Path(name)]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        known_sites = sites()
-        known = f"known are {', '.join(known_sites)}" if known_sites else "name a file"
+        known = f"known are {', '.join(sites())}" if sites() else "name a file"
         raise ConfigurationError("No such site", f"'{name}'", known)
-    entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *HELP))
+    entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *TYPES))
     return site_of(file.stem, entries, who(variables))
 
 

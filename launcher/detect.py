@@ -1,8 +1,6 @@
 """Detection of a host: the facts of this host or of a capture, as one `Host`.
 
-`detect` starts no program. `with_versions` adds the versions of engines, which are cached in the
-user's cache folder by the program's time and size, so a launch starts an engine once; `explain`
-reads the cache only.
+`detect` starts no program; `with_versions` caches the versions of engines by time and size.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from launcher.host.facts import (
     User,
     numbers,
     whole_number,
-)
+)  # fmt: skip
 from launcher.host.tree import HostTree, open_tree
 
 PATIENCE = 10  # seconds
@@ -46,10 +44,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
 def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Host:
-    """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one.
-
-    The environment is that of this process, of a capture the recorded one, unless it is given.
-    """
+    """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one."""
     tree = open_tree(root)
     live = tree.name == "/"
     variables: Mapping[str, str] = os.environ if live else tree.manifest.environment
@@ -70,36 +65,25 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         paths = ((engine, system.which(engine.name, search)) for engine in containers())
         engines = tuple(e.detect(path, tree, variables, user_id) for e, path in paths if path)
     else:
-        engines = tuple(
-            replace(fact, traits=ENGINES[fact.name].traits)
-            for fact in tree.manifest.engines if fact.name in ENGINES
-        )  # fmt: skip
+        engines = tuple(replace(fact, traits=ENGINES[fact.name].traits)
+                        for fact in tree.manifest.engines if fact.name in ENGINES)  # fmt: skip
     names = {fact.name for fact in engines}
     # Files of the Container Device Interface name the vendors whose GPUs they describe.
     files = (f"{folder}/{name}" for folder in CDI_FOLDERS for name in tree.names(folder))
     described = [tree.read(file) or "" for file in files]
     return Host(
-        root=tree.name,
-        name=tree.read("/proc/sys/kernel/hostname") or "unknown",
+        root=tree.name, name=tree.read("/proc/sys/kernel/hostname") or "unknown",
         kernel=tree.read("/proc/sys/kernel/osrelease") or "unknown",
         machine=os.uname().machine if live else tree.manifest.machine,
-        gpus=tuple(_confined(gpus, nodes, user)),
-        nodes=nodes,
-        drivers=drivers,
-        engines=engines,
-        absent_engines=tuple(
-            EngineFact(engine.name, engine.name, traits=engine.traits)
-            for engine in containers() if engine.name not in names
-        ),
-        slurm=slurm(variables),
-        user=user,
+        gpus=tuple(_confined(gpus, nodes, user)), nodes=nodes, drivers=drivers, engines=engines,
+        absent_engines=tuple(EngineFact(engine.name, engine.name, traits=engine.traits)
+                             for engine in containers() if engine.name not in names),
+        slurm=slurm(variables), user=user,
         user_space={name: space for name, space in spaces.items() if space},
         cdi=tuple(name for name, vendor in VENDORS.items()
                   if vendor.cdi and any(vendor.cdi[0] in text for text in described)),
-        bus=tuple(str(function) for function in pci.functions(tree)),
-        environment=dict(variables),
-        complete=live or tree.manifest.complete,
-        native=tree.manifest.native,
+        bus=tuple(map(str, pci.functions(tree))), environment=dict(variables),
+        complete=live or tree.manifest.complete, native=tree.manifest.native,
     )  # fmt: skip
 
 
@@ -113,22 +97,20 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
     ranks, nodes = (whole_number(variables.get(f"SLURM_STEP_NUM_{counted}", "")) or 1
                     for counted in ("TASKS", "NODES"))  # fmt: skip
     return Slurm(
-        job=job,
-        gpus=numbers(listed) if listed else None,
-        tasks=whole_number(tasks) or 1,
+        job=job, gpus=numbers(listed) if listed else None, tasks=whole_number(tasks) or 1,
         shares_node=ranks > nodes,
-    )
+    )  # fmt: skip
 
 
 def _look(path: str) -> DeviceNode | None:
+    group = None
     try:
         facts = os.stat(path)
+        group = grp.getgrgid(facts.st_gid).gr_name
     except OSError:
         return None
-    try:
-        group = grp.getgrgid(facts.st_gid).gr_name
-    except KeyError:
-        group = None
+    except KeyError:  # the number has no name
+        pass
     access = os.access(path, os.R_OK | os.W_OK)
     return DeviceNode(path, facts.st_gid, group, facts.st_mode & 0o7777, access)
 
@@ -142,8 +124,7 @@ def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
 def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:
     """Mark GPUs that this process may not use, and drop MIG instances that it may not use.
 
-    A GPU may not be used if a cgroup refuses its device node, or if it has no device node while
-    another GPU of its vendor has one, as in a container with a part of the host's GPUs.
+    A cgroup refuses their node, or they have none while another GPU of the vendor has one.
     """
     by_path = {node.path: node for node in nodes}
     refused = {node.path for node in nodes if node.refused(user)}

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
-from aam.contract.errors import AamError, Problem
+from aam.contract.errors import Problem
 
-REQUESTED = "requested"
-"""Reason of what a user or a configuration has set."""
-
-
-class Finding(Problem):
-    """A problem that refuses nothing."""
-
-    def __init__(
-        self, severity: Literal["note", "warning"], cause: str, evidence: str, remedy: str = ""
-    ) -> None:
-        super().__init__(cause, evidence, remedy)
-        self.severity = severity
+REQUESTED = "requested"  # reason of what a user or a configuration has set
 
 
-def warning(error: AamError) -> Finding:
+def warning(cause: str, evidence: str, remedy: str = "") -> Problem:
+    """Return a problem that refuses nothing."""
+    return Problem(cause, evidence, remedy, "warning")
+
+
+def as_warning(problem: Problem) -> Problem:
     """Return a warning of what an error would refuse."""
-    return Finding("warning", error.cause, error.evidence, error.remedy)
+    return warning(problem.cause, problem.evidence, problem.remedy)
 
 
-def entries(findings: Iterable[Finding | AamError]) -> list[dict[str, str]]:
+def entries(findings: Iterable[Problem]) -> list[dict[str, str]]:
     """Return findings for programs."""
     return [{name: getattr(finding, name) for name in ("severity", "cause", "evidence", "remedy")}
             for finding in findings]  # fmt: skip
 
 
-def warn(findings: Iterable[Finding]) -> None:
+def warn(findings: Iterable[Problem]) -> None:
     """Print the warnings before a start."""
     for finding in findings:
         if finding.severity == "warning":

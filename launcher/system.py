@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,28 +19,18 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess, Popen
 
 XDG = {
-    "XDG_CACHE_HOME": ".cache",
-    "XDG_CONFIG_HOME": ".config",
-    "XDG_DATA_HOME": ".local/share",
+    "XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share",
     "XDG_STATE_HOME": ".local/state",
-}
+}  # fmt: skip
 """Variable of the XDG Base Directory Specification -> its default below the home folder."""
-
-LARGEST = 1 << 20
-"""Bytes of a document; those of the launcher have a few kilobytes."""
-LONGEST = 600
-"""Seconds that a program may take, the first start of an image included."""
-MOST = 16 << 20
-"""Bytes of the output of a program that are read."""
-PATIENCE = 15
-"""Seconds from SIGTERM to SIGKILL."""
+LARGEST = 1 << 20  # bytes of a document; those of the launcher have a few kilobytes
+LONGEST = 600  # seconds that a program may take, the first start of an image included
+MOST = 16 << 20  # bytes of the output of a program that are read
+PATIENCE = 15  # seconds from SIGTERM to SIGKILL
 
 
 def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
-    """Return the content of a regular file.
-
-    A device or a FIFO could be read for ever, so its type is checked before anything is read.
-    """
+    """Return the content of a regular file; a device or a FIFO could be read for ever."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -81,48 +71,40 @@ def which(name: str, search: str) -> str | None:
 
 
 def run(
-    argv: Sequence[str],
-    timeout: float = LONGEST,
-    environment: Mapping[str, str] | None = None,
+    argv: Sequence[str], timeout: float = LONGEST, environment: Mapping[str, str] | None = None,
     text: str = "",
-) -> CompletedProcess[str]:
-    """Run a program with `text` as its input; end it after `timeout` seconds.
-
-    Its output goes to files: a child that it leaves behind could hold a pipe open for ever.
-    """
+) -> CompletedProcess[str]:  # fmt: skip
+    """Run a program with `text` as its input, output to files; end it after `timeout` seconds."""
     # A start that runs no program saves the 5 ms of these imports.
     import subprocess
     import tempfile
 
-    with (
-        tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as errors,
-    ):
+    with ExitStack() as stack:
+        given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         given.write(text.encode(errors="surrogateescape"))
         given.seek(0)
         with started(argv, env=environment, stdin=given, stdout=output, stderr=errors) as process:
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                reason = f"no result in {timeout:g} s"
-                raise TimeoutError(errno.ETIMEDOUT, reason, argv[0]) from None
-        for stream in (output, errors):
-            stream.seek(0)
+            status = _ended(process, timeout, f"no result in {timeout:g} s", argv[0])
+        output.seek(0)
+        errors.seek(0)
         texts = [stream.read(MOST).decode(errors="replace") for stream in (output, errors)]
     return subprocess.CompletedProcess(argv, status, *texts)
 
 
 def show(argv: Sequence[str], timeout: float, environment: Mapping[str, str]) -> int:
     """Run a program on the terminal, end it after `timeout` seconds; return its exit status."""
-    from subprocess import TimeoutExpired
-
     sys.stdout.flush()
     with started(argv, env=environment) as process:
-        try:
-            return process.wait(timeout)
-        except TimeoutExpired:
-            raise TimeoutError(errno.ETIMEDOUT, f"no end in {timeout:g} s", argv[0]) from None
+        return _ended(process, timeout, f"no end in {timeout:g} s", argv[0])
+
+
+def _ended(process: Popen[bytes], timeout: float, reason: str, program: str) -> int:
+    from subprocess import TimeoutExpired
+
+    try:
+        return process.wait(timeout)
+    except TimeoutExpired:
+        raise TimeoutError(errno.ETIMEDOUT, reason, program) from None
 
 
 @contextmanager

@@ -29,10 +29,15 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 
 class Problem:
-    """Sentence about an error, a warning or a note."""
+    """Sentence about an error, a warning or a note; `severity` is that of the class by default."""
 
-    def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
+    severity = "note"
+
+    def __init__(
+        self, cause: str, evidence: str = "", remedy: str = "", severity: str = ""
+    ) -> None:
         self.cause, self.evidence, self.remedy = cause, evidence, remedy
+        self.severity = severity or type(self).severity
 
     @property
     def brief(self) -> str:
@@ -133,9 +138,9 @@ def first_few(ids: Iterable[object]) -> str:
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    Near are the names that begin with it as a whole word, else spellings that have seven of ten
-    letters in common, in this order, and else those that have the name as a whole word, or are one
-    of it. Leading dashes do not count, and - is _.
+    Near are the names that begin with it as a whole word, else spellings of the same letters, else
+    those that have seven of ten letters in common, in this order, and else those that have the name
+    as a whole word, or are one of it. Leading dashes do not count, and - is _.
 
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
@@ -149,7 +154,8 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
     matches = [text for text in spellings if re.match(rf"{re.escape(plain)}[\W_]", text)]
     if not 0 < len(matches) <= most:
-        matches = difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
+        swapped = [text for text in spellings if sorted(text) == sorted(plain)][:most]
+        matches = swapped or difflib.get_close_matches(plain, spellings, n=most, cutoff=_NEAR)
     containing = [
         text
         for text in spellings

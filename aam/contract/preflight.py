@@ -14,7 +14,7 @@ import re
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from aam.contract import run_files
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, nearest
@@ -26,6 +26,7 @@ _STUDY = ("--table", "--metadata")
 _STUDY_FILES = (*_STUDY, "--sequences", "--tree", "--taxonomy", "--unifrac-matrix")
 _COLUMNS = ("--metadata-column", "--group-column", "--categorical-columns", "--numeric-columns",
             "--color-by", "--categories", "--by")  # fmt: skip
+_PASSWORD = re.compile("pass(?!file)|pwd|secret|token", re.IGNORECASE)
 _ID_HEADERS = ("#sampleid", "#sample id", "#otuid", "#otu id")
 """First headers, in lower case, that begin as a comment does."""
 
@@ -120,8 +121,13 @@ def require_no_password(command: ParsedCommand) -> None:
         url = urlsplit(str(command.value("--storage") or ""))
     except ValueError:  # no URL: Optuna gives the reason
         return
-    if url.password is not None:
-        evidence = f"{url.scheme}://{url.username}:...@{url.hostname}"
+    # Drivers take it as a parameter too: password (libpq), passwd (MySQL), sslpassword.
+    names = [name for name, _ in parse_qsl(url.query, keep_blank_values=True)]
+    secret = next((name for name in names if _PASSWORD.search(name)), "")
+    if url.password is not None or secret:
+        user = f"{url.username}:..." if url.password is not None else url.username or ""
+        evidence = f"{url.scheme}://{user}{'@' * bool(user)}{url.hostname}"
+        evidence += f"?{secret}=..." if secret else ""
         remedy = "leave it out of the URL: PostgreSQL reads PGPASSWORD or ~/.pgpass, MySQL a file "
         raise UsageError("A password in --storage", evidence,
                          f"{remedy}that ?read_default_file=... names")  # fmt: skip

@@ -1,8 +1,4 @@
-"""Commands of the launcher itself: their registry, and one module each.
-
-A new command is a module here with its options and `run(launcher_options, argv)`, and a line in
-COMMANDS.
-"""
+"""Commands of the launcher: a module with `run(launcher_options, argv)` and a line in COMMANDS."""
 
 from __future__ import annotations
 
@@ -21,61 +17,35 @@ from aam.contract.options.command_line import parse_options
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 T = TypeVar("T")
-
 PROGRAM = (sys.executable, str(Path(__file__).parents[1]))
 """Command line that starts this launcher again, whatever lies in the current folder."""
-
 COMMANDS: dict[str, dict[str, str]] = {
-    "Understand": {
-        "explain": "launcher.commands.explain.Explain",
-        "doctor": "launcher.commands.doctor.Doctor",
-    },
-    "Images": {
-        "images": "launcher.commands.images.Images",
-        "images build": "launcher.images.build.ImagesBuild",
-        "images pull": "launcher.commands.images.ImagesPull",
-        "images verify": "launcher.commands.images.ImagesVerify",
-    },
-    "Slurm": {
-        "submit": "launcher.slurm.script.SubmitOptions",
-        "jobs": "launcher.commands.jobs.Jobs",
-        "jobs cancel": "launcher.commands.jobs.JobsCancel",
-    },
-    "Set up": {
-        "completion": "aam.contract.completion.Completion",
-    },
-}
-"""Group of the help page -> command -> options class.
-
-The first word of a command is its module in `launcher.commands`; only that of the command that
-runs is imported.
-"""
-
-HIDDEN = ("job",)
-"""Commands of job scripts, on no help page."""
-
+    "Understand": {"explain": "launcher.commands.explain.Explain",
+                   "doctor": "launcher.commands.doctor.Doctor"},
+    "Images": {"images": "launcher.commands.images.Images",
+               "images build": "launcher.images.build.ImagesBuild",
+               "images pull": "launcher.commands.images.ImagesPull",
+               "images verify": "launcher.commands.images.ImagesVerify"},
+    "Slurm": {"submit": "launcher.slurm.script.SubmitOptions",
+              "jobs": "launcher.commands.jobs.Jobs",
+              "jobs cancel": "launcher.commands.jobs.JobsCancel"},
+    "Set up": {"completion": "aam.contract.completion.Completion"},
+}  # fmt: skip
+"""Group of the help page -> command -> options class; the first word of a command is its module."""
+HIDDEN = ("job",)  # commands of job scripts, on no help page
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
-
 OWN_STARTS = ("acceptance",)
-"""Commands of `aam` that a module of this name in `launcher.commands` starts; `start`, all others.
-"""
-
+"""Commands of `aam` that a module of this name starts; `start` starts all others."""
 COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
-
-FORWARDING = ("explain", "submit")
-"""Commands that a command line of `aam` follows."""
-
+FORWARDING = ("explain", "submit")  # commands that a command line of `aam` follows
 HOST = "--host"
 """Option that decides for a captured host; of the launcher's commands those of READ have it."""
-
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
-    "doctor": ("--json", HOST, "--image-dir", "--site"),
-    "images": ("--json", HOST, "--image-dir"),
-    "jobs": ("--json",),
-    "submit": ("--dry-run", "--site", "--image", "--force"),
-}
+    "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),
+    "jobs": ("--json",), "submit": ("--dry-run", "--site", "--image", "--force"),
+}  # fmt: skip
 """Options of the launcher that the help page of a command names, besides --image-dir for images."""
 
 
@@ -95,10 +65,7 @@ def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
 
 
 def show(*lines: str) -> None:
-    """Print lines for people; control characters of captures, sites and records are escaped.
-
-    On a terminal a longer line goes on below its last column; a file has it whole, for grep.
-    """
+    """Print lines for people, escaped; on a terminal a long line goes on below its last column."""
     width = os.get_terminal_size().columns if sys.stdout.isatty() else 0
     for line in lines:
         text = printable(line, len(line) * 10)

@@ -1,7 +1,6 @@
 """`aam-launch acceptance`: measure this host in each image, or queue jobs that measure a cluster.
 
-`aam acceptance` measures; several images and jobs write to one folder, one after the other. On a
-cluster one process measures all GPUs of a node, then a job of two nodes what lies between nodes.
+Images and jobs write to one folder, one after the other: a job of a node, then a job of two.
 """
 
 from __future__ import annotations

@@ -15,31 +15,30 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, Unavailable
+from aam.contract.errors import AamError, Problem, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system
 from launcher.commands import parse_own, print_json, show
-from launcher.commands.explain import facts, shortened, stored_reports
+from launcher.commands.explain import facts, host_rows, lines_of, row, shortened, stored_reports
 from launcher.commands.submit import node_of
 from launcher.detect import detect, with_versions
 from launcher.engines import ENGINES, command, spython_client
-from launcher.findings import Finding, entries, warning
+from launcher.findings import Decision, as_warning, entries, warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import DeviceNode, EngineFact, Gpu, Host
-from launcher.plan.catalog import Catalog
-from launcher.plan.decision import Assessment, assess, denials
+from launcher.launch import gather, nearest_folder, plan_launch
+from launcher.plan.assembly import Plan
+from launcher.plan.decision import assess, denials, fitting
 from launcher.plan.environment import unset
-from launcher.plan.hardware import counted, has_code
+from launcher.plan.hardware import Hardware, has_code
 from launcher.plan.inputs import BuiltImage, LaunchInputs, Request
-from launcher.plan.plan import Plan
-from launcher.planning import gather, nearest_folder, plan_launch
+from launcher.plan.visible_devices import counted
 from launcher.slurm.node import GB, cpus_near, interfaces
 from launcher.slurm.node import gpus as usable_gpus
-from launcher.slurm.site import Site, differences
+from launcher.slurm.site import Site
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
-
 IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 
 
@@ -47,8 +46,8 @@ IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 class Doctor:
     """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
 
-    With --site also the facts of a cluster with their sources, what differs here, and, where this
-    host has none of its GPUs, what a job on a node would run in.
+    With --site also the facts of a cluster with their sources and the commands that confirm them,
+    and, where this host has none of its GPUs, what a job on a node would run in.
 
     Examples:
         aam-launch doctor --site cosmos
@@ -60,40 +59,6 @@ class Doctor:
     )
 
 
-def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding | AamError:
-    """Run `aam --version` in an image as a launch would, without GPUs, and report the outcome."""
-    plan = Plan(
-        engine=engine.name,
-        program=engine.path,
-        argv=("--version",),
-        image=image.image,
-        place=image.place,
-        user=(os.geteuid(), os.getegid()),
-        unset=unset(present, engine.traits),
-    )
-    began, messages = time.monotonic(), list[str]()
-    try:
-        done = system.run(command(plan), START_TIMEOUT, plan.environment(present))
-    except OSError as error:  # a TimeoutError among them
-        failure: str | None = error.strerror or str(error)
-    else:
-        lines = [COLOUR.sub("", line).strip() for line in done.stderr.splitlines()]
-        messages = [line for line in lines if line]
-        failure = None
-        if done.returncode != 0:
-            failure = messages[-1] if messages else f"exit status {done.returncode}"
-    if failure is not None:
-        remedy = f"try `{engine.path} --debug` on it, or another --runtime"
-        cause = f"{engine.name} cannot start {image.image}"
-        return Unavailable(cause, f"{image.place}: {failure.strip()}", remedy)
-    version = (done.stdout.splitlines() or ["no version"])[0][:40]
-    evidence = f"{version} with {engine.name}, in {time.monotonic() - began:.1f} s"
-    if slow := [line for line in messages if "sandbox" in line.lower()]:
-        remedy = "ask for squashfuse or the set-uid starter; each start unpacks the image"
-        return Finding("warning", f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
-    return Finding("note", f"{image.image} starts", evidence)
-
-
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Report, or write a capture; the exit status is that of a launch that would be refused."""
     options = parse_own(Doctor, argv, "doctor")
@@ -103,25 +68,20 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
     inputs = gather(Request("check", {}, launcher_options), root)
-    host, catalog = inputs.host, inputs.catalog
-    if host.live:
-        host = with_versions(host, ENGINES)
-    name = inputs.settings.site.value
+    host, name = inputs.host, inputs.settings.site.value
+    host = with_versions(host, ENGINES) if host.live else host
     site = config.site(name) if name else None
     # A login node does not compute: the checks are those of a job, on a node as the site states it.
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
     judged = inputs
     if site and vendor and not usable_gpus(host, vendor):
         judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node, vendor))
-    elsewhere = judged is not inputs
-    assessment = None
+    elsewhere, hardware, fits = judged is not inputs, None, list[str]()
     with suppress(AamError):  # the plan fails for the same reason
-        assessment = assess(judged)
-    fitting = assessment.fitting if assessment else ()
-    findings: list[Finding | AamError] = [*examine(inputs, assessment)]
-    if host.live:
-        findings += tried(inputs, host.engines, [image.name for image in fitting])
-        findings += differences(site, host) if site else ()
+        hardware, candidates = assess(judged)
+        fits = fitting(candidates)
+    findings = [*examine(inputs, hardware)]
+    findings += tried(inputs, host.engines, fits) if host.live else ()
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
@@ -136,34 +96,31 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
         findings.append(Unavailable(cause, error.evidence, error.remedy))
     archs = {gpu.arch for gpu in host.gpus}
-    stored = stored_reports(Path(inputs.context.reports or ""))
-    reports = [report for report in stored if report.arch in archs]
+    stored = stored_reports(Path(inputs.reports))
+    reports = [report for report in stored if report.key.get("arch") in archs]
     if "--json" in launcher_options:
-        content = {
+        print_json({
             "host": facts(host),
-            "site": {key: msgspec.structs.asdict(f) for key, f in site.facts.items()}
-            if site
-            else None,
-            "fitting": [image.name for image in fitting],
+            "site": msgspec.to_builtins(dict(site.facts)) if site else None,
+            "fitting": fits,
             "check_reports": msgspec.to_builtins(reports),
             "findings": entries(findings),
-        }
-        print_json(content)
+        })  # fmt: skip
     else:
-        names = ", ".join(image.name for image in fitting)
-        lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
+        rows = [*host_rows(host, inputs.catalog), *device_rows(host)]
+        rows.append(row("images", f"{', '.join(fits)} would fit"))
         if host.live:
             scratch = nearest_folder(inputs.settings.scratch.value)
             room = f"{shutil.disk_usage(scratch).free // GB} GB free at '{scratch}'"
-            lines += [_line("scratch", room), _line("network", ", ".join(interfaces("*")))]
-        selections = assessment.hardware.selections if assessment else ()
-        lines += [_line("selected", s.summary) for s in selections if s.source != "host"]
-        lines += [_line("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
-        if assessment and assessment.hardware.groups and not reports:
-            lines.append(_line("aam check", "not yet measured; the first run on a GPU does that"))
-        lines += [_line("job" if elsewhere else "launch", runs)] if runs else []
-        lines += site_lines(site) if site else []
-        show(*lines, *(f"{f.severity:<10} {f}" for f in findings))
+            rows += [row("scratch", room), row("network", ", ".join(interfaces("*")))]
+        selections = hardware.selections if hardware else ()
+        rows += [row("selected", s.summary) for s in selections if s.source != "host"]
+        rows += [row("aam check", f"{r.verdict}; {r.made}, {r.stack}") for r in reports]
+        if hardware and hardware.groups and not reports:
+            rows.append(row("aam check", "not yet measured; the first run on a GPU does that"))
+        rows += [row("job" if elsewhere else "launch", runs)] if runs else []
+        lines = [*lines_of(rows), *(site_lines(site) if site else ())]
+        show(*lines, *(f"{f.severity:<13} {f}" for f in findings))
     if error:
         return error.status
     return Unavailable.status if any(isinstance(f, AamError) for f in findings) else 0
@@ -171,17 +128,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 def tried(
     inputs: LaunchInputs, engines: Sequence[EngineFact], order: Sequence[str]
-) -> Iterator[Finding | AamError]:
-    """Yield what this host alone shows: room for images, their start, running containers.
-
-    Args:
-        order: the images that fit, best first.
-    """
+) -> Iterator[Problem]:
+    """Yield what this host alone shows: room for images, their start, running containers."""
     place = nearest_folder(inputs.settings.image_dir.value)
-    disk = os.statvfs(place)
-    if (free := disk.f_bavail * disk.f_frsize) < IMAGE_SPACE:
+    if (free := shutil.disk_usage(place).free) < IMAGE_SPACE:
         evidence = f"{free >> 30} GiB free at '{place}'"
-        yield Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")
+        yield warning("Little room for images", evidence, "set AAM_IMAGE_DIR")
     # The best image that is built is started once with every engine that can run it.
     programs = set()
     for engine in engines:
@@ -193,26 +145,51 @@ def tried(
             yield _trial(engine, best, os.environ)
     if instances := spython_client.instances() if spython_client.available() else []:
         remedy = "nothing to do; `instance stop NAME` of the engine ends one"
-        yield Finding("note", "Instances of containers run", "; ".join(instances), remedy)
+        yield Problem("Instances of containers run", "; ".join(instances), remedy)
 
 
-def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding]:
+def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Problem:
+    """Run `aam --version` in an image as a launch would, without GPUs, and report the outcome."""
+    plan = Plan(engine.name, engine.path, ("--version",), image=image.image, place=image.place,
+                user=(os.geteuid(), os.getegid()), unset=unset(present, engine.traits))  # fmt: skip
+    began, messages, failure, version = time.monotonic(), list[str](), "", ""
+    try:
+        done = system.run(command(plan), START_TIMEOUT, plan.environment(present))
+    except OSError as error:  # a TimeoutError among them
+        failure = error.strerror or str(error)
+    else:
+        lines = [COLOUR.sub("", line).strip() for line in done.stderr.splitlines()]
+        messages = [line for line in lines if line]
+        version = (done.stdout.splitlines() or ["no version"])[0][:40]
+        if done.returncode != 0:
+            failure = messages[-1] if messages else f"exit status {done.returncode}"
+    if failure:
+        remedy = f"try `{engine.path} --debug` on it, or another --runtime"
+        cause = f"{engine.name} cannot start {image.image}"
+        return Unavailable(cause, f"{image.place}: {failure.strip()}", remedy)
+    evidence = f"{version} with {engine.name}, in {time.monotonic() - began:.1f} s"
+    if slow := [line for line in messages if "sandbox" in line.lower()]:
+        remedy = "ask for squashfuse or the set-uid starter; each start unpacks the image"
+        return warning(f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
+    return Problem(f"{image.image} starts", evidence)
+
+
+def examine(inputs: LaunchInputs, hardware: Hardware | None) -> list[Problem]:
     """Return what is noteworthy about devices, engines, variables, libraries and images."""
     host, catalog = inputs.host, inputs.catalog
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    findings = [warning(denial) for denial in denials(host, ours)]
+    findings = [as_warning(denial) for denial in denials(host, ours)]
     if not host.replays and not host.engines:
         evidence = f"{host.absent_engines[0].name} is assumed"
-        findings.append(Finding("note", "The capture records no engine", evidence,
-                             "make it on the host itself"))  # fmt: skip
+        remedy = "make it on the host itself"
+        findings.append(Problem("The capture records no engine", evidence, remedy))
     elif all(engine.obstacle is not None for engine in host.engines):
         evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
         known = ", ".join(engine.name for engine in host.absent_engines)
         remedy = f"install one of {known}; without one aam runs natively"
-        findings.append(Finding("warning", "No engine can start a container", evidence, remedy))
-    if assessment is None:
+        findings.append(warning("No engine can start a container", evidence, remedy))
+    if hardware is None:
         return findings
-    hardware = assessment.hardware
     findings += (*hardware.findings, *hardware.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
@@ -220,26 +197,13 @@ def examine(inputs: LaunchInputs, assessment: Assessment | None) -> list[Finding
     return findings
 
 
-# --- the facts of a host; the partitions of a card share a line
-
-
-def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
-    """Yield the facts of a host, a subject and its value on each line."""
-    yield _line("host", f"{host.name}, Linux {host.kernel}, {host.machine}")
+def device_rows(host: Host) -> Iterator[Decision]:
+    """Yield user, libraries, GPUs, device nodes and engines of a host."""
     if host.user:
         groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
-        yield _line("user", f"number {host.user.uid}, in groups {groups}")
-    if host.slurm:
-        gpus = host.slurm.gpus
-        listed = f", GPUs {','.join(map(str, gpus))} of the node" if gpus else ""
-        yield _line("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
-    for driver in host.drivers:
-        ranges = catalog.drivers.get(driver.vendor, ())
-        known = VENDORS[driver.vendor].driver_text(driver, ranges)
-        source = "" if driver.version else f" ({driver.source})"
-        yield _line("driver", f"{driver.vendor}, {known}{source}")
+        yield row("user", f"number {host.user.uid}, in groups {groups}")
     for place in host.user_space.values():
-        yield _line("libraries", f"{place}, which images do not see")
+        yield row("libraries", f"{place}, which images do not see")
     # GPUs: the partitions of a card on its line.
     cards: dict[str, list[Gpu]] = {}
     for number, gpu in enumerate(host.gpus):
@@ -247,21 +211,20 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
     for card, parts in cards.items():
         gpu = parts[0]
         place = (gpu.pci if len(parts) == 1 else card) or "an unknown place"
-        fields = [f"{gpu.product} ({gpu.arch or 'arch unknown'}) at {place}"]
-        fields += [f"{len(parts)} partitions"] if len(parts) > 1 else []
-        if gpu.mode and not gpu.instances:
-            fields.append(f"{gpu.mode} {gpu.memory_mode or ''}".rstrip())
-        paths = [path for part in parts for path in part.nodes]
-        fields += [shortened(paths)] if paths else []
-        fields += ["integrated"] if gpu.integrated else []
-        fields += [] if all(part.readable for part in parts) else ["of another job"]
-        fields += [] if gpu.driven else ["no driver"]
         near = sorted(cpus_near(gpu.pci)) if host.live else []
-        fields += [f"near CPUs {shortened([str(cpu) for cpu in near])}"] if near else []
-        if gpu.instances:
-            names = [part.place for part in gpu.instances]
-            fields.append(f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(names)}")
-        yield _line("GPU", ", ".join(fields))
+        cut = [part.place for part in gpu.instances]
+        fields = (
+            f"{gpu.product} ({gpu.arch or 'arch unknown'}) at {place}",
+            f"{len(parts)} partitions" if len(parts) > 1 else "",
+            f"{gpu.mode} {gpu.memory_mode or ''}".rstrip() if gpu.mode and not cut else "",
+            shortened([path for part in parts for path in part.nodes]),
+            "integrated" if gpu.integrated else "",
+            "" if all(part.readable for part in parts) else "of another job",
+            "" if gpu.driven else "no driver",
+            f"near CPUs {shortened([str(cpu) for cpu in near])}" if near else "",
+            f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(cut)}" if cut else "",
+        )
+        yield row("GPU", ", ".join(filter(None, fields)))
     # Device nodes: those of one owner and mode together.
     alike: dict[object, list[DeviceNode]] = {}
     for node in host.nodes:
@@ -271,32 +234,27 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         if first.mode is not None:
             access = {True: ", yours to use", False: ", not yours to use", None: ""}[first.access]
             owner = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}{access}"
-        yield _line("device", f"{shortened([node.path for node in nodes])}: {owner}")
+        yield row("device", f"{shortened([node.path for node in nodes])}: {owner}")
     for engine in host.engines:
         version = f" {engine.version}" if engine.version else ""
         obstacle = f": {engine.obstacle}" if engine.obstacle else ""
-        yield _line("engine", f"{engine.path}{version}{obstacle}")
+        yield row("engine", f"{engine.path}{version}{obstacle}")
 
 
 def site_lines(site: Site) -> Iterator[str]:
     """Yield the facts of a site: each with its source and the command that confirms it."""
-    yield _line("site", f"{site.title} ({site.name})")
+    yield from lines_of([row("site", f"{site.title} ({site.name})")])
     for key, fact in site.facts.items():
-        if key != "title" and not key.startswith("sources."):
-            value = fact.value
-            if isinstance(value, Mapping):  # as a site file has it
-                shown = json.dumps(value).replace('"', "")
-            elif isinstance(value, tuple):
-                shown = ", ".join(map(str, value))
-            else:
-                shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-            yield f"    {key}: {shown}"
-            status = {True: "confirmed", False: "not confirmed", None: ""}[fact.confirmed]
-            status += f"; to confirm: {fact.confirm}" if fact.confirm else ""
-            if about := "; ".join(filter(None, [fact.source and f"from {fact.source}", status])):
-                yield f"        {about}"
+        if key == "title" or key.startswith("sources."):
+            continue
+        shown = {True: "yes", False: "no"}.get(fact.value) if isinstance(fact.value, bool) else ""
+        if isinstance(fact.value, Mapping):  # as a site file has it
+            shown = json.dumps(fact.value).replace('"', "")
+        elif isinstance(fact.value, tuple):
+            shown = ", ".join(map(str, fact.value))
+        yield f"    {key}: {shown or fact.value}"
+        status = {True: "confirmed", False: "not confirmed", None: ""}[fact.confirmed]
+        status += f"; to confirm: {fact.confirm}" if fact.confirm else ""
+        if about := "; ".join(filter(None, [fact.source and f"from {fact.source}", status])):
+            yield f"        {about}"
     yield from (f"    [{key}] {title}" for key, title in site.values.sources.items())
-
-
-def _line(subject: str, value: str) -> str:
-    return f"{subject:<10} {value}"

@@ -1,6 +1,6 @@
 """`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,21 +16,22 @@ from aam.contract.records import read_json
 from launcher.commands import print_json, show
 from launcher.engines import command, shell_line
 from launcher.findings import Decision, entries
+from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.plan.decision import assess, selected
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import RECORD, Plan
+from launcher.plan.catalog import Catalog
+from launcher.plan.decision import assess, not_used, selected
 from launcher.plan.environment import shown
 from launcher.plan.inputs import NATIVE, request_of
-from launcher.plan.plan import RECORD, Plan
-from launcher.planning import gather, plan_launch, require_inputs
 from launcher.system import quoted
 
 WHOLE = "--dry-run instead of explain prints the whole line"
-
 SHOWN = 4  # members of a list; of a longer one the first and the last
-ORDER = ("left out", "image", "engine", "not used", "engine option", "GPU selection", "device",
-         "aam check", "flag", "mount", "variable", "kept out")  # fmt: skip
-MAX_REPORTS = 200
-"""Check reports that are read; one of a stack has about 20 kB."""
+ORDER = ("left out", "GPUs not used", "image", "engine", "not used", "engine option",
+         "GPU selection", "device", "aam check", "flag", "mount", "variable",
+         "kept out")  # fmt: skip
+MAX_REPORTS = 200  # check reports that are read; one of a stack has about 20 kB
 
 
 @dataclass(frozen=True)
@@ -48,55 +49,70 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if not argv:
         raise UsageError("Nothing to explain", "no command is named", "write `explain train ...`")
     request = request_of(launcher_options, argv, incomplete=True)
-    capture, printed = launcher_options.get("--host"), "--json" in launcher_options
+    capture = launcher_options.get("--host")
     if capture is None:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
-    assessment = assess(inputs)
+    (hardware, candidates), refusal, plan = assess(inputs), None, None
+    # What was found on the way to a refusal, which the program prints.
+    host, decisions = inputs.host, [*selected(hardware), *not_used(inputs, candidates)]
     try:
         host, plan = plan_launch(inputs)
-    except AamError as refusal:
-        # What was found on the way to the refusal, which the program prints.
-        host, decisions = inputs.host, [*selected(assessment.hardware), *assessment.decisions()]
-        if printed:
-            print_json({"host": facts(host), "decisions": msgspec.to_builtins(decisions)})
-        else:
-            show(*heading(host), *decision_lines(decisions))
-        raise refusal
-    decisions = assessment.decisions(plan.image or NATIVE)
-    plan = replace(plan, choices=(*plan.choices, *decisions))
-    if CHECK_REPORTS in plan.variables and host.live:
-        # What `aam check` found last for the stack of the plan; `aam` alone decides by it.
-        folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
-        why = f"nothing is kept for this stack on {arch}; aam measures before the first run"
-        if plan.image and plan.digest is None:
-            why = "the image has no digest, so aam measures before each run"
-        check = Decision("aam check", "not yet measured", why, str(folder))
-        for report in stored_reports(folder):
-            native = report.image.startswith("native:")
-            if report.arch == arch and (report.image == plan.digest if plan.image else native):
-                why = f"measured {report.made} for {report.stack}"
-                check = Decision("aam check", report.verdict, why, report.file)
-                break
-        plan = replace(plan, choices=(*plan.choices, check))
-    assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
-    plan = replace(plan, assigned=tuple(assigned))
-    if printed:
-        print_json(content(host, plan))
+    except AamError as error:
+        refusal = error
+    content: dict[str, object] = {"host": facts(host)}
+    if plan:
+        assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
+        others = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
+        plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *others))
+        decisions = [*plan.decisions]
+    if "--json" not in launcher_options:
+        rows = (row for row in host_rows(host, inputs.catalog) if row.subject in HEADING)
+        show(*lines_of(rows), *lines_of(sorted(decisions, key=_rank)))
+        show(*(f"{f.severity:<13} {f}" for f in plan.findings) if plan else ())
+        show(*_command_lines(plan) if plan else ())
     else:
-        show(*text(host, plan))
+        content["decisions"] = msgspec.to_builtins(decisions)
+        if plan:
+            elsewhere = ("choices", "findings", "assigned")
+            fields = {name: msgspec.to_builtins(getattr(plan, name))
+                      for name in plan.__struct_fields__ if name not in elsewhere}  # fmt: skip
+            content["findings"] = entries(plan.findings)
+            content["plan"] = {**fields, "variables": plan.variables}
+            content["command_line"] = shell_line(plan)
+        print_json(content)
+    if refusal:
+        raise refusal
     return 0
 
 
-class StoredReport(msgspec.Struct, frozen=True):
+def measured(plan: Plan, host: Host) -> Iterator[Decision]:
+    """Yield what `aam check` found last for the stack of a plan; `aam` alone decides by it."""
+    if CHECK_REPORTS not in plan.variables or not host.live:
+        return
+    folder, arch = Path(plan.variables[CHECK_REPORTS]), plan.gpus[0].arch
+    verdict, source = "not yet measured", str(folder)
+    why = f"nothing is kept for this stack on {arch}; aam measures before the first run"
+    if plan.image and plan.digest is None:
+        why = "the image has no digest, so aam measures before each run"
+    for report in stored_reports(folder):
+        image = report.key.get("image", "")
+        same = image == plan.digest if plan.image else image.startswith("native:")
+        if same and report.key.get("arch") == arch:
+            verdict, source = report.verdict, report.file
+            why = f"measured {report.made} for {report.stack}"
+            break
+    yield Decision("aam check", verdict, why, source)
+
+
+class StoredReport(msgspec.Struct):
     """What a report of `aam check` states, as `aam` wrote it."""
 
-    file: str  # its place
-    image: str  # digest of the image; "native:..." without an image
-    arch: str  # architecture of the GPU
+    key: dict[str, Any]  # image (its digest; "native:..." without one), arch of the GPU, and more
     stack: str  # image, architecture, driver and version of `aam` in words
     made: str  # time in UTC
     verdict: str  # the result for each attention backend, on one line
+    file: str = ""  # its place
 
 
 def stored_reports(folder: Path) -> list[StoredReport]:
@@ -105,30 +121,59 @@ def stored_reports(folder: Path) -> list[StoredReport]:
     latest = sorted(folder.glob("*.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
     for file in latest[:MAX_REPORTS]:
         with suppress(AamError):
-            report = read_json(file, _Report, "check report")
-            texts = (report.key.image, report.key.arch, report.stack, report.made, report.verdict)
-            reports.append(StoredReport(str(file), *(printable(text, 300) for text in texts)))
+            report = read_json(file, StoredReport, "check report")
+            for name in ("stack", "made", "verdict"):
+                setattr(report, name, printable(getattr(report, name), 300))
+            report.file = str(file)
+            reports.append(report)
     return sorted(reports, key=lambda report: report.made, reverse=True)
 
 
-class _Key(msgspec.Struct):
-    image: str
-    arch: str
+# --- rows of text, of `doctor` too
+
+HEADING = ("host", "Slurm", "driver")  # facts of a host that every decision depends on
 
 
-class _Report(msgspec.Struct):
-    key: _Key
-    stack: str
-    made: str
-    verdict: str
+def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:
+    """Yield name, Slurm job and drivers of a host."""
+    captured = "" if host.live else f" ({host.root})"
+    yield row("host", f"{host.name}, Linux {host.kernel}, {host.machine}{captured}")
+    if host.slurm:
+        gpus = ",".join(map(str, host.slurm.gpus or ()))
+        listed = f", GPUs {gpus} of the node" if gpus else ""
+        yield row("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
+    for driver in host.drivers:
+        ranges = catalog.drivers.get(driver.vendor, ())
+        text = VENDORS[driver.vendor].driver_text(driver, ranges)
+        yield row("driver", f"{driver.vendor}, {text} ({driver.source})")
 
 
-def text(host: Host, plan: Plan) -> list[str]:
-    """Return the lines of the explanation for a terminal."""
-    lines = [*heading(host), *decision_lines(plan.decisions)]
-    lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
-    lines += ["", f"would run ({WHOLE})", "  "]
-    # The command line broken at its options, the record left out.
+def row(subject: str, value: str) -> Decision:
+    """Return a fact, which has no reason."""
+    return Decision(subject, value, "", "")
+
+
+def lines_of(rows: Iterable[Decision]) -> list[str]:
+    """Return decisions and facts as lines; those with one reason share its line."""
+    lines, subject = [], ""
+    for (about, why, source), same in groupby(rows, key=lambda d: (d.subject, d.why, d.source)):
+        values = [decision.value for decision in same]
+        for value in [shortened(values)] if about == "device" and why else values:
+            lines.append(f"{about if about != subject or not why else '':<13} {value}")
+            subject = about
+        lines += [f"{'':<15}{why} [{source}]"] if why else []
+    return lines
+
+
+def _rank(decision: Decision) -> int:
+    if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
+        return -1
+    return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)
+
+
+def _command_lines(plan: Plan) -> list[str]:
+    """Return the command line broken at its options, the record left out."""
+    lines = ["", f"would run ({WHOLE})", "  "]
     for argument in command(plan):
         name = argument.partition("=")[0]
         assigns = "=" in argument.partition("/")[0]
@@ -137,51 +182,6 @@ def text(host: Host, plan: Plan) -> list[str]:
             lines.append("     ")
         lines[-1] += " " + (f"{name}=..." if name == RECORD else quoted(argument))
     return lines
-
-
-def heading(host: Host) -> list[str]:
-    """Return the facts of a host that every decision depends on."""
-    captured = "" if host.live else f" ({host.root})"
-    lines = [f"{'host':<13} {host.name}, Linux {host.kernel}{captured}"]
-    if host.slurm:
-        lines.append(f"{'':<13} Slurm job {host.slurm.job}")
-    for driver in host.drivers:
-        version = driver.version or "of unknown version"
-        lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
-    return lines
-
-
-def decision_lines(decisions: Sequence[Decision]) -> list[str]:
-    """Return decisions by subject; those with one reason share its line."""
-
-    def rank(decision: Decision) -> int:
-        if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
-            return -1
-        return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)
-
-    lines, subject = [], ""
-    ordered = sorted(decisions, key=rank)
-    for (about, why, source), same in groupby(ordered, key=lambda d: (d.subject, d.why, d.source)):
-        values = [decision.value for decision in same]
-        for value in [shortened(values)] if about == "device" else values:
-            lines.append(f"{about if about != subject else '':<13} {value}")
-            subject = about
-        lines.append(f"{'':<15}{why} [{source}]")
-    return lines
-
-
-def content(host: Host, plan: Plan) -> dict[str, object]:
-    """Return the explanation for programs."""
-    shown_elsewhere = ("choices", "findings", "assigned")
-    parts = {name: msgspec.to_builtins(getattr(plan, name))
-             for name in plan.__struct_fields__ if name not in shown_elsewhere}  # fmt: skip
-    return {
-        "host": facts(host),
-        "decisions": msgspec.to_builtins(plan.decisions),
-        "findings": entries(plan.findings),
-        "plan": {**parts, "variables": plan.variables},
-        "command_line": shell_line(plan),
-    }
 
 
 def facts(host: Host) -> dict[str, object]:

@@ -2,43 +2,37 @@
 
 import contextlib
 import datetime
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from aam.contract.errors import (
-    CannotCreate,
-    MissingInput,
-    Unavailable,
-    UsageError,
-    nearest,
-)
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError, nearest
 from aam.contract.options import basic_option
 from aam.contract.version import __version__
-from launcher import config
+from launcher import config, system
 from launcher.commands import HOST, parse_own, print_json, show
 from launcher.engines import BUILDERS, run_plan, spython_client
 from launcher.engines.engine import ImageBuild, ImageRecord, ImageReference
 from launcher.engines.sif import SIF
-from launcher.images import build, definitions, index
-from launcher.images.build import TEST, ImagesBuild, InstalledBuilder, SeveralImages
-from launcher.plan.catalog import Catalog, Image
-from launcher.plan.decision import assess
+from launcher.images import build, index
+from launcher.images.build import TEST, ImagesBuild, SeveralImages
+from launcher.launch import gather, plan_launch
+from launcher.plan.catalog import Image
+from launcher.plan.decision import against, assess, fitting
 from launcher.plan.inputs import NATIVE, Request
-from launcher.planning import gather, plan_launch
+from launcher.system import which
 
-ROW = "{:<15}  {:<4}  {}"
-"""Image, whether it fits this host, stack."""
-BELOW = " " * 4
-"""Before the lines about an image."""
+ROW = "{:<15}  {:<4}  {}"  # image, whether it fits this host, stack
+BELOW = " " * 4  # before the lines about an image
 DAY = 86400
-WRONG = 1
-"""Exit status of `aam check` if an attention backend computes wrong results."""
+WRONG = 1  # exit status of `aam check` if an attention backend computes wrong results
 
 
 @dataclass(frozen=True)
@@ -84,63 +78,64 @@ class ImagesVerify(SeveralImages):
     test: bool = TEST
 
 
+ACTIONS: dict[str, type] = {"list": Images, "build": ImagesBuild, "pull": ImagesPull,
+                            "verify": ImagesVerify}  # fmt: skip
+
+
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
     settings, catalog = config.configured(launcher_options)
     folder = Path(settings.image_dir.value)
     action = argv[0] if argv else "list"
-    if action == "list":
-        parse_own(Images, argv[1:], "images")
-        _list(launcher_options, folder)
-    elif action == "build":
-        _build(_checked(parse_own(ImagesBuild, argv[1:], "images build")), catalog, folder)
-    elif action == "pull":
-        _pull(_checked(parse_own(ImagesPull, argv[1:], "images pull")), catalog, folder)
-    elif action == "verify":
-        options = _checked(parse_own(ImagesVerify, argv[1:], "images verify"))
-        for image in [catalog.require(name) for name in options.names]:
-            _verify(image, options, folder)
-    else:
-        known = ("list", "build", "pull", "verify")
-        remedy = nearest(action, known, f"known are {', '.join(known)}")
+    if action not in ACTIONS:
+        remedy = nearest(action, ACTIONS, f"known are {', '.join(ACTIONS)}")
         raise UsageError("Unknown subcommand of `images`", f"'{action}'", remedy)
-    return 0
-
-
-def _checked(options: Any) -> Any:
-    """Return the options of a command with --engine, which has to be one that builds."""
+    name = "images" if action == "list" else f"images {action}"
+    options: object = parse_own(ACTIONS[action], argv[1:], name)
+    if not isinstance(options, SeveralImages):
+        _list(launcher_options, folder)
+        return 0
     if options.engine is not None and options.engine not in BUILDERS:
         remedy = nearest(options.engine, BUILDERS, f"known are {', '.join(BUILDERS)}")
         raise UsageError("No such engine", f"--engine {options.engine}", remedy)
-    return options
+    chosen = [catalog.require(name) for name in options.names]
+    if isinstance(options, ImagesBuild):
+        _build(options, chosen, folder)
+    elif isinstance(options, ImagesPull):
+        _pull(options, chosen, folder)
+    elif isinstance(options, ImagesVerify):
+        for image in chosen:
+            _verify(image, options, folder)
+    return 0
 
 
 def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
     root = launcher_options.get(HOST) or Path("/")
     inputs = gather(Request("check", {}, launcher_options), root)
-    assessment, catalog = assess(inputs), inputs.catalog
-    built = index.built(inputs.settings, catalog)
+    (_, candidates), catalog = assess(inputs), inputs.catalog
     # The first is what a launch takes, if it is built.
-    fitting = [image.name for image in assessment.fitting]
-    images = [catalog.require(name) for name in fitting]
-    images += [image for image in catalog.images if image.name not in fitting]
-    recorded = index.read(folder)
+    fits = fitting(candidates)
+    images = [catalog.require(name) for name in fits]
+    images += [image for image in catalog.images if image.name not in fits]
+    reasons = {name: against(candidates, name) for name in candidates}
+    forms = index.built(inputs.settings, catalog)
+    places = {image.name: [f for f in forms if f.image == image.name] for image in images}
     # Of a SIF that was removed by hand the record is left.
     stored = {
         name: {kind: record for kind, record in formats.items()
                if kind != SIF or (folder / f"{name}.sif").is_file()}
-        for name, formats in recorded.items()
+        for name, formats in index.read(folder).items()
     }  # fmt: skip
     if "--json" in launcher_options:
         print_json([
             {
                 "name": image.name,
                 "title": image.title,
-                "fits": image.name in fitting,
-                "reason": assessment.against(image.name),
+                "fits": image.name in fits,
+                "reason": reasons.get(image.name, ""),
                 "pins": dict(image.pins),
-                "places": [place.place for place in built if place.image == image.name],
-                "digests": [place.digest for place in built if place.image == image.name],
+                "places": [form.place for form in places[image.name]],
+                "digests": [form.digest for form in places[image.name]],
                 "stored": [{"image_format": kind, **msgspec.to_builtins(record)}
                            for kind, record in stored.get(image.name, {}).items()],
             }
@@ -149,17 +144,17 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
         return
     lines = [ROW.format("image", "fits", "stack")]
     for image in images:
-        fits = "yes" if image.name in fitting else "no"
-        lines.append(ROW.format(image.name, fits, image.title))
+        verdict = "yes" if image.name in fits else "no"
+        lines.append(ROW.format(image.name, verdict, image.title))
         lines += [_shown(kind, record) for kind, record in stored.get(image.name, {}).items()]
-        lines += [BELOW + place.place for place in built if place.image == image.name]
-        lines += [BELOW + reason] if (reason := assessment.against(image.name)) else []
-    native, reason = inputs.native, assessment.against(NATIVE)
-    if NATIVE in assessment.candidates:
+        lines += [BELOW + form.place for form in places[image.name]]
+        lines += [BELOW + reason] if (reason := reasons.get(image.name)) else []
+    if NATIVE in candidates:
+        native, reason = inputs.native, reasons[NATIVE]
         stack = "no image: the environment of aam-launch"
         lines.append(ROW.format(NATIVE, "no" if reason else "yes", stack))
         lines.append(BELOW + (reason or f"PyTorch {native.torch}, {native.python}"))
-    for name in recorded.keys() - {image.name for image in catalog.images}:
+    for name in stored.keys() - places.keys():
         lines.append(ROW.format(name, "no", "not in the catalog"))
         lines += [_shown(kind, record) for kind, record in stored[name].items()]
     show(*lines)
@@ -176,8 +171,7 @@ def _shown(image_format: str, record: ImageRecord) -> str:
     return ", ".join([*parts, *([f"verified {record.verified}"] if record.verified else [])])
 
 
-def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
-    chosen = [catalog.require(name) for name in options.names]
+def _build(options: ImagesBuild, chosen: Sequence[Image], folder: Path) -> None:
     if options.wheels and not any(options.wheels.glob("*.whl")):
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
         raise MissingInput("No wheels to install from", f"'{options.wheels}'", remedy)
@@ -194,17 +188,16 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     # Every image is checked before the first is built.
     arguments: list[dict[str, str]] = [{} for _ in chosen]
     if not options.from_:
-        arguments = [definitions.arguments(image, options.build_arg) for image in chosen]
+        arguments = [build.arguments(image, options.build_arg) for image in chosen]
         for image, given in zip(chosen, arguments, strict=True):
-            definitions.require_locked(image.name, given)
+            build.require_locked(image.name, given)
     for image, given in zip(chosen, arguments, strict=True):
-        record, new = build.build(image, builder, folder, options, given)
+        record, new = build.make(image, builder, folder, options, given)
         remark = "" if new else " (built of the same inputs before; --rebuild repeats it)"
         _print_made(image.name, record, folder, remark)
 
 
-def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
-    chosen = [catalog.require(name) for name in options.names]
+def _pull(options: ImagesPull, chosen: Sequence[Image], folder: Path) -> None:
     if options.digest and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"
         raise UsageError("--digest is of one image", evidence, "pull them one by one")
@@ -214,30 +207,24 @@ def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
         remedy = "name a repository with --registry, or build the image: `aam-launch images build"
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     registry = options.registry or (release.registry if release else "")
-    named: dict[str, ImageReference] = {}
-    if options.registry or options.digest:
-        for image in chosen:
-            tag = f":{image.name}-v{__version__}"
-            ending = f"@{options.digest}" if options.digest else tag
-            named[image.name] = ImageReference.parse(registry + ending)
-    builder = build.find_builder(options.engine)
-    for image in chosen:
-        reference = named.get(image.name) or _published(image.name, builder, release)
-        record = build.pull(image.name, builder, folder, reference, options.minutes)
+    endings = [f":{image.name}-v{__version__}" for image in chosen]
+    endings = [f"@{options.digest}"] if options.digest else endings
+    named = [ImageReference.parse(registry + ending) for ending in endings]
+    engine, fact = build.find_builder(options.engine)
+    is_sif = engine.traits.image_format == SIF
+    for image, reference in zip(chosen, named, strict=True):
+        if not (options.registry or options.digest):
+            # The image of this release, in the form that an engine runs.
+            digests = release.images.get(image.name) if release else None
+            if digests is None or (is_sif and not digests.get("sif")):
+                remedy = f"build it: `aam-launch images build {image.name}`"
+                raise MissingInput("This release has no such image", image.name, remedy)
+            tag = f"{image.name}-v{__version__}-sif"
+            reference = ImageReference(registry, digest=digests["oci"])
+            if is_sif:
+                reference = ImageReference(registry, tag, digests["sif"], True)
+        record, _ = build.make(image, (engine, fact), folder, options, {}, reference)
         _print_made(image.name, record, folder)
-
-
-def _published(
-    name: str, builder: InstalledBuilder, release: index.Published | None
-) -> ImageReference:
-    """Return the image of this release, in the form that an engine runs."""
-    if release is None or name not in release.images:
-        remedy = f"build it: `aam-launch images build {name}`"
-        raise MissingInput("This release has no such image", name, remedy)
-    digests = release.images[name]
-    if builder.engine.traits.image_format == SIF:
-        return ImageReference(release.registry, f"{name}-v{__version__}-sif", digests.sif, True)
-    return ImageReference(release.registry, digest=digests.oci)
 
 
 def _print_made(name: str, record: ImageRecord, folder: Path, remark: str = "") -> None:
@@ -257,10 +244,12 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
     for kind, record in formats.items():
         engine, program = build.suitable(kind)[0], ""
         if kind != SIF or options.test:  # a file is compared without a program
-            builder = build.find_builder(options.engine, kind)
-            engine, program = builder.engine, builder.program
+            engine, fact = build.find_builder(options.engine, kind)
+            program = fact.path
         engine.verify(ImageBuild(program, name, place, options.test, options.minutes), record)
         show(f"ok      {name} ({kind}) is what was recorded")
+        if stated := _provenance(record, kind, place):
+            show(stated)
         # The versions that were measured in the image, compared with the catalog's pins.
         for key, pin in image.pins.items():
             measured = record.labels.get(f"org.aam.{key}")
@@ -279,6 +268,26 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
                 index.write(folder, name, kind, msgspec.structs.replace(record, verified=day))
 
 
+def _provenance(record: ImageRecord, kind: str, place: Path) -> str:
+    """Return whether the workflow of the release attests an image; "" for one of no release."""
+    release = index.published()
+    forms = release.images.values() if release else ()
+    known = {digest for digests in forms for digest in digests.values()}
+    if release is None or not release.source or record.known_digest not in known:
+        return ""
+    repository = urlsplit(release.source).path.strip("/")
+    subject = str(place) if kind == SIF else f"oci://{release.registry}@{record.known_digest}"
+    program = which("gh", os.environ.get("PATH", ""))
+    if program is None:
+        return f"note    the provenance is not checked, gh is not on PATH: {release.source}"
+    done = system.run([program, "attestation", "verify", subject, "--repo", repository])
+    if done.returncode:
+        evidence = f"'{subject}': {done.stderr.strip()[-200:]}"
+        remedy = "pull it again; if it is refused again, tell the publisher"
+        raise Unavailable("No provenance of the image", evidence, remedy)
+    return f"ok      {repository} attests that its workflow built it"
+
+
 def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
     """Run `aam check` in an image on the available device, as a job does."""
     flags = {"--image-dir": str(folder), "--image": name, "--runtime": engine}
@@ -292,9 +301,7 @@ def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
 
 
 def agree(measured: str, pin: str) -> bool:
-    """Return whether a version is that of a pin, as far as both go.
-
-    What follows the numbers (+rocm6.2, -fa1d09cbd, b) does not matter.
+    """Return whether a version is that of a pin, as far as both go, without what follows numbers.
 
     >>> agree("6.3.42131-fa1d09cbd", "6.3.42131"), agree("6.3.0", "6.3"), agree("6.4.1", "6.3")
     (True, True, False)

@@ -29,7 +29,7 @@ from aam.contract.errors import (
     Interrupted,
     Unavailable,
     UsageError,
-)
+)  # fmt: skip
 from aam.contract.files import system_error
 from aam.contract.gpus import GPU
 from aam.contract.options import build, option, specs
@@ -41,11 +41,11 @@ from launcher.engines import exec_plan, make_private
 from launcher.engines.engine import LIBRARIES
 from launcher.findings import REQUESTED, warn
 from launcher.host.facts import whole_number
-from launcher.plan.inputs import Request, request_of
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import STRATEGIES
+from launcher.plan.inputs import NATIVE, Request, request_of
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import STRATEGIES
 from launcher.plan.settings import LAUNCHER_OPTIONS, PREFIX
-from launcher.planning import gather, plan_launch, require_inputs
 from launcher.slurm import checks, log, node, queue
 from launcher.slurm.site import PLAIN_SITE, Site
 
@@ -125,9 +125,8 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     make_private([str(private.parent)])
     shutil.rmtree(private, ignore_errors=True)
     make_private([str(private.parent), str(private)])
-    stop, reasons = private / "stop", {signal.SIGUSR1: stop_file.REQUEUE,
-                                       signal.SIGUSR2: stop_file.END}  # fmt: skip
-    cancelled = False
+    reasons = {signal.SIGUSR1: stop_file.REQUEUE, signal.SIGUSR2: stop_file.END}
+    stop, cancelled = private / "stop", False
 
     def handle(received: int, frame: FrameType | None) -> None:
         nonlocal cancelled
@@ -144,21 +143,19 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     nodes = of_slurm("SLURM_JOB_NUM_NODES", variables)
     ranks = of_slurm("SLURM_NTASKS_PER_NODE", variables)
     start = of_slurm("SLURM_RESTART_COUNT", variables, 0) + 1
-    log(f"start {start}, `aam {request.command}` on "
-        f"{variables.get('SLURM_JOB_NODELIST', os.uname().nodename)}")  # fmt: skip
+    where = variables.get("SLURM_JOB_NODELIST", os.uname().nodename)
+    log(f"start {start}, `aam {request.command}` on {where}")
     try:
         if start == 1 and job.memory_check:
             checks.require_memory(request, nodes * ranks, site, PROGRAM)
         before = os.fstat(2).st_size
         status = _srun(nodes, ranks, ranks_argv)
-        status = first_failure(before) or status
         reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
-        again, status, message = outcome(status, reason, steps, cancelled)
+        again, status, message = outcome(first_failure(before) or status, reason, steps, cancelled)
         log(message)
         if nodes > 1 and not cancelled:
-            parent, mine = str(private.parent), f"{number}-*"
-            _srun(nodes, 1, ["find", parent, "-maxdepth", "1", "-name", mine, "-exec", "rm", "-rf",
-                             "{}", "+"])  # fmt: skip
+            mine = ["find", str(private.parent), "-maxdepth", "1", "-name", f"{number}-*"]
+            _srun(nodes, 1, [*mine, "-exec", "rm", "-rf", "{}", "+"])
     finally:
         shutil.rmtree(private, ignore_errors=True)
     if again:
@@ -187,10 +184,7 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
 
 
 def first_failure(before: int) -> int:
-    """Return the exit status of the rank that failed first, by srun's lines in the log; 0: unknown.
-
-    srun itself returns the highest, which is that of the ranks that Slurm ended because of it.
-    """
+    """Return the status of the rank that failed first, by srun's lines in the log; 0: unknown."""
     if not stat.S_ISREG(os.fstat(2).st_mode):
         return 0
     with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
@@ -216,9 +210,8 @@ def outcome(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool
         remedy = "continue with --resume-from auto, a search with its command"
         return False, status, f"{ended} on request; {remedy}"
     if steps < stop_file.MIN_STEPS:
-        made = f"after {steps} optimizer step{'s' * (steps != 1)}"
-        remedy = "it would not get further: give the job more time (--time)"
-        return False, status, f"{ended} {made}; not queued again, because {remedy}"
+        ended += f" after {steps} optimizer step{'s' * (steps != 1)}; not queued again, because"
+        return False, status, f"{ended} it would not get further: give the job more time (--time)"
     return True, status, f"stopped after {steps} optimizer steps; queued again"
 
 
@@ -241,36 +234,31 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
     try:
         require_inputs(request)
     except AamError as error:
-        evidence = f"{error.evidence} on {os.uname().nodename}"
+        evidence = f"{error.evidence} on {node_name}"
         raise type(error)(error.cause, evidence, "put it where all nodes see it") from error
     make_private([str(private.parent), str(private)])
-    copies: dict[Path, Path] = {}
-    native = settings.runtime.value == "native"  # where nothing can be mounted
+    mounts, run = list[Mount](), request.given.get("--output-dir")
     most = site.values.stage_most_gb if job.stage is None else job.stage
-    if most and not native:
-        run = request.given.get("--output-dir")
-        inputs = [path for _, path in request.paths("input")
-                  if run is None or run not in path.parents]  # fmt: skip
+    if most and settings.runtime.value != NATIVE:  # where nothing can be mounted
+        inputs = [p for _, p in request.paths("input") if run is None or run not in p.parents]
+        # A copy is mounted at the path of its original, so that records and messages name that.
         copies = node.stage(inputs, private / "staged", most)
-    # A copy is mounted at the path of its original, so that records and messages name that.
-    mounts = [Mount(str(copy), str(path), False, REQUESTED, "job")
-              for path, copy in copies.items()]  # fmt: skip
+        mounts = [Mount(str(copies[p]), str(p), False, REQUESTED, "job") for p in copies]
     _, plan = plan_launch(gather(request, mounts=mounts), starting=True)
     if job.digest and plan.digest != job.digest:
+        cause = "The image has changed since the job was submitted"
         evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
-        raise DataError(
-            "The image has changed since the job was submitted", evidence, "submit the job again"
-        )
+        raise DataError(cause, evidence, "submit the job again")
     if local_rank == 0:  # what the node runs, and how its GPUs differ from those of the site
         warn(plan.findings)
         names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
         gpus = ", ".join(f"{names.count(product)} x {product}" for product in dict.fromkeys(names))
         image = f"image '{plan.place}'" if plan.place else f"Python '{plan.program}'"
-        name, here = os.uname().nodename, ranks // nodes
-        log(f"{name}: {plan.engine}, {image}, {here} rank{'s' * (here > 1)}, {gpus or 'no GPU'}")
-        stated = site.values.arch
+        stated, counts = site.values.arch, f"{ranks // nodes} rank{'s' * (ranks > nodes)}"
+        log(f"{node_name}: {plan.engine}, {image}, {counts}, {gpus or 'no GPU'}")
         if stated and plan.gpus and {gpu.arch for gpu in plan.gpus} != {stated}:
-            log(f"{name}: site {site.name} states GPUs of arch {stated}; the job uses those above")
+            used = "the job uses those above"
+            log(f"{node_name}: site {site.name} states GPUs of arch {stated}; {used}")
     # A rank computes on the CPUs of the NUMA node of its GPU.
     binds = site.values.whole_nodes and nodes < ranks <= nodes * len(plan.gpus)
     if binds and (near := node.cpus_near(plan.gpus[local_rank].pci)):
@@ -296,7 +284,7 @@ def rank_request(
     flags: dict[str, Any] = dict(request.launcher_options)
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
     if plugins:
-        native = flags.get("--runtime") == "native"
+        native = flags.get("--runtime") == NATIVE
         before = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
         paths = ":".join(filter(None, [before, *plugins]))
         flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
@@ -307,10 +295,8 @@ def rank_request(
 
 def continues(request: Request, variables: Mapping[str, str]) -> bool:
     """Return whether this start goes on with the run that an earlier start of the job began."""
-    folder = request.given.get("--output-dir")
-    if not of_slurm("SLURM_RESTART_COUNT", variables, 0) or folder is None:
-        return False
-    if request.option("--resume-from") is None:
+    folder, resumes = request.given.get("--output-dir"), request.option("--resume-from")
+    if not of_slurm("SLURM_RESTART_COUNT", variables, 0) or folder is None or resumes is None:
         return False
     with suppress(AamError, KeyError, TypeError):
         record = read_json(folder / "run.json", dict[str, Any], "run record")
@@ -321,11 +307,7 @@ def continues(request: Request, variables: Mapping[str, str]) -> bool:
 def rank_variables(
     request: Request, site: Site, nodes: int, ranks: int, present: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a rank gets beside those of Slurm; those that are set stay.
-
-    Ranks meet at the address of the node that started them, which has rank 0: the address that
-    Slurm itself uses, so no name has to be resolved.
-    """
+    """Return the variables that a rank gets beside those of Slurm; those that are set stay."""
     added: dict[str, str] = {}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)

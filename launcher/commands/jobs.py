@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from aam.contract.errors import UsageError, printable
 from aam.contract.options import required_option
@@ -26,6 +25,8 @@ from launcher.slurm.script import directives, log_file
 from launcher.system import regular
 
 SHOWN = 30
+COLUMNS = ("job", "name", "state", "left", "progress", "folder", "log", "message")
+LONGEST = 1e10  # seconds left that are shown
 TAIL = 1 << 16
 ENDED = re.compile(r"^aam-job: ended with status (\d+)(?:, (\w+))?", re.MULTILINE)
 QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
@@ -46,15 +47,11 @@ REASONS = {
     "PartitionConfig": "wants more than a node of the partition has and never starts; cancel it",
     "BadConstraints": "no node has what --sbatch constraint wants",
     "JobHeldAdmin": "held by an administrator",
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions":
-        "the nodes are down or reserved",
-}  # fmt: skip
-"""Reason of squeue(1), "JOB REASON CODES", in words."""
-LIMITS = {
-    "Assoc": "waits for a limit of the account",
-    "QOS": "waits for a limit of the quality of service",
+    "Nodes required for job are DOWN": "the nodes are down or reserved",
+    "Assoc": "waits for a limit of the account: {}",
+    "QOS": "waits for a limit of the quality of service: {}",
 }
-"""Beginning of the reasons that name a limit, as QOSMaxJobsPerUserLimit."""
+"""Reason of squeue(1), "JOB REASON CODES", or its beginning, in words."""
 
 
 @dataclass(frozen=True)
@@ -79,137 +76,109 @@ class JobsCancel:
     numbers: tuple[str, ...] = required_option("Numbers of the jobs.", first=True, metavar="JOB")
 
 
-class RunProgress(msgspec.Struct):
-    """Content of progress.json of a training or a search, as far as it is shown."""
-
-    step: int | None = None
-    steps: int | None = None
-    trial: int | None = None
-    trials: int | None = None
-    fold: int = 1
-    folds: int = 1
-    samples_per_second: float | None = None
-    seconds_left: Annotated[float, Meta(ge=0, le=1e10)] | None = None
-
-
-class JobRow(msgspec.Struct, frozen=True):
-    """A job in the list; `message` is the cause of a failure, or why it waits."""
-
-    job: str
-    name: str
-    state: str
-    left: str
-    progress: str
-    folder: str
-    log: str
-    message: str
-
-
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the most recent first, or cancel some."""
     if argv[:1] == ["cancel"]:
-        numbers = parse_own(JobsCancel, argv[1:], "jobs cancel").numbers
-        if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
-            raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
-        known = queue.queued()
-        active = [number for number in numbers if number in known and known[number].active]
-        if active:
-            queue.cancel(active)
-            print(f"Cancelled: {', '.join(active)}")
-        if absent := [number for number in numbers if number not in active]:
-            evidence = f"{', '.join(absent)}, ended or never there"
-            raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
+        _cancel(parse_own(JobsCancel, argv[1:], "jobs cancel").numbers)
         return 0
     parse_own(Jobs, argv, "jobs")
     known = queue.queued() if queue.available() else {}
     files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
     rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
     if "--json" in launcher_options:
-        print_json(msgspec.to_builtins(rows))
+        print_json(rows)
         return 0
+    header = (*map(str.upper, COLUMNS[:6]), "", "")
+    table = [header, *(tuple(row.values()) for row in rows[:SHOWN])] if rows else []
+    widths = [max(len(cells[column]) for cells in table) for column in range(5)] if rows else []
+    for *cells, folder, log, message in table:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        print("  ".join([*padded, folder]))
+        if message:
+            print(f"    {message}")
+        if cells[2].startswith(("failed", "unknown", "stopped", "timeout")):
+            print(f"    log {log}")
     if not rows:
         print("No job was submitted from here.")
-        return 0
-    cells = [("JOB", "NAME", "STATE", "LEFT", "PROGRESS", "FOLDER")]
-    cells += [(r.job, r.name, r.state, r.left, r.progress, r.folder) for r in rows[:SHOWN]]
-    widths = [max(len(row[k]) for row in cells) for k in range(5)]
-    for number, row in enumerate(cells):
-        print("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[5]]))
-        shown = rows[number - 1] if number else None
-        if shown and shown.message:
-            print(f"    {shown.message}")
-        if shown and shown.state.startswith(("failed", "unknown", "stopped", "timeout")):
-            print(f"    log {shown.log}")
     return 0
 
 
-def row_of(file: Path, known: Mapping[str, Queued]) -> JobRow:
-    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists."""
-    number = file.stem
-    options = {}
+def _cancel(numbers: Sequence[str]) -> None:
+    if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
+        raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
+    known = queue.queued()
+    active = [number for number in numbers if number in known and known[number].active]
+    if active:
+        queue.cancel(active)
+        print(f"Cancelled: {', '.join(active)}")
+    if absent := [number for number in numbers if number not in active]:
+        evidence = f"{', '.join(absent)}, ended or never there"
+        raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
+
+
+def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
+    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists.
+
+    Its message is the cause of a failure, or why the job waits.
+    """
+    number, options, end, job = file.stem, dict[str, str](), "", known.get(file.stem)
     with suppress(OSError, ValueError):
         options = directives(regular(file).decode(errors="replace"))
     log = log_file(options.get("output", ""), number)
     folder = log.removesuffix(f"-{number}.log")
-    end, job = "", known.get(number)
-    with suppress(OSError, ValueError):  # the end of the log; a FIFO would be waited for
-        handle = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as stream:
-            if os.path.isfile(log):
-                stream.seek(max(0, os.fstat(handle).st_size - TAIL))
-                end = stream.read(TAIL).decode(errors="replace")
+    # A FIFO is not waited for.
+    with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        if os.path.isfile(log):
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
+            end = stream.read(TAIL).decode(errors="replace")
     ends = list(ENDED.finditer(end))
     code, reason = ends[-1].groups() if ends else ("", None)  # "stopped", "cancelled"
-    failed, message, left = "", "", ""
+    state, message, left, failed = "", "", "", False
     if job is not None and job.active:
         again = job.state == "PENDING" and QUEUED_AGAIN.search(end)
-        state = job.state.lower() + " again" * bool(again)
-        left = job.left
+        state, left = job.state.lower() + " again" * bool(again), job.left
         if job.state == "PENDING" and job.reason != "None":
-            waits = job.reason.partition(",")[0]
-            limits = (text for start, text in LIMITS.items() if waits.startswith(start))
-            limited = next((f"{text}: {waits}" for text in limits), job.reason)
-            message = REASONS.get(job.reason) or REASONS.get(waits) or limited
+            # The longest beginning: "Dependency" is one of "DependencyNeverSatisfied".
+            begins = [start for start in REASONS if job.reason.startswith(start)]
+            text = REASONS[max(begins, key=len)] if begins else "{}"
+            message = text.format(job.reason.partition(",")[0] if begins else job.reason)
     elif reason == "cancelled":
         state = reason
     elif reason == "stopped":
         state, message = "stopped, can be resumed", "continue it with --resume-from auto"
     elif job is not None and job.state not in ("COMPLETED", "FAILED"):
-        state = failed = job.state.lower().replace("_", " ")
-    elif ends and code == "0":
-        state = "finished"
+        state, failed = job.state.lower().replace("_", " "), True
     elif ends:
-        state = failed = f"failed (status {code})"
+        failed = code != "0"
+        state = f"failed (status {code})" if failed else "finished"
     else:
-        state = failed = "failed" if job is not None and job.state == "FAILED" else "unknown"
+        state, failed = "failed" if job is not None and job.state == "FAILED" else "unknown", True
         if not os.path.exists(log):
             # Slurm ends a job whose node cannot make the log, which is beside the output.
             message = "no log: cancelled before it started, or its node does not see the folder"
     if failed and not message:
         lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]
         message = (lines or end.strip().splitlines() or [""])[-1]
-    place = Path(folder)
-    shown = progress(place, bool(left)) if folder else ""
-    texts = (options.get("job-name", ""), state, left, shown, folder, log, message)
-    return JobRow(number, *(printable(text, 300) for text in texts))
+    shown = progress(Path(folder), bool(left)) if folder else ""
+    texts = (number, options.get("job-name", ""), state, left, shown, folder, log, message)
+    return {key: printable(text, 300) for key, text in zip(COLUMNS, texts, strict=True)}
 
 
 def progress(folder: Path, running: bool) -> str:
     """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
     try:
-        progress = msgspec.json.decode(regular(folder / "progress.json"), type=RunProgress)
+        content = msgspec.json.decode(regular(folder / "progress.json"), type=dict[str, Any])
     except (OSError, ValueError, RecursionError):
         return ""
-    unit, done, total = "step", progress.step, progress.steps
-    if progress.trial is not None:
-        unit, done, total = "trial", progress.trial, progress.trials
-    if done is None or total is None:
+    run = {key: value for key, value in content.items() if type(value) in (int, float)}
+    unit = "trial" if "trial" in run else "step"
+    if unit not in run or f"{unit}s" not in run:
         return ""
-    text = f"{unit} {done}/{total}"
-    if progress.folds > 1:
-        text = f"fold {progress.fold}/{progress.folds} {text}"
-    if running and progress.samples_per_second is not None and progress.seconds_left is not None:
-        minutes, seconds = divmod(round(progress.seconds_left), 60)
-        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-        text += f", {progress.samples_per_second:.3g} samples/s, {left} left"
+    fold, left = run.get("fold", 1), run.get("seconds_left", -1)
+    text = f"{unit} {run[unit]}/{run[f'{unit}s']}"
+    text = f"fold {fold}/{run['folds']} {text}" if run.get("folds", 1) > 1 else text
+    if running and "samples_per_second" in run and 0 <= left <= LONGEST:
+        minutes, seconds = divmod(round(left), 60)
+        rate, time = run["samples_per_second"], f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        text += f", {rate:.3g} samples/s, {time} left"
     return text

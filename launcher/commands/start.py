@@ -1,44 +1,24 @@
-"""Run a command of `aam`: plan it, then replace this process, or print the command line.
-
-Of a run that is repeated (--config run.json), what differs from its record is a warning.
-"""
+"""Run a command of `aam`: plan it, then replace this process, or print the command line."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
+from aam.contract.errors import DataError, Problem
 from aam.contract.files import sha256
 from aam.contract.options.command_line import CONFIG, parse_known
-from aam.contract.records import RecordEntries, read_json
+from aam.contract.records import Mismatch, RecordEntries, convert, read_json_object
 from aam.contract.version import __version__
 from launcher.commands import HOST
 from launcher.engines import exec_plan, shell_line
-from launcher.findings import Finding, warn
+from launcher.findings import warn, warning
 from launcher.host.facts import Host
+from launcher.launch import gather, plan_launch, require_inputs
+from launcher.plan.assembly import Plan, stack_facts
 from launcher.plan.inputs import Request, request_of
-from launcher.plan.plan import Plan, stack_facts
-from launcher.planning import gather, plan_launch, require_inputs
-
-
-class _RecordedLaunch(TypedDict, total=False):
-    gpus: list[str]
-    engine: str | None
-    engine_version: str | None
-    image: str | None
-    digest: str | None
-    stack: str | None
-    driver: str | None
-    kernel: str | None
-
-
-class _LaunchRecord(RecordEntries):
-    """Run record with the launch that made it."""
-
-    launch: _RecordedLaunch | None = None
-
 
 PARTS = {"engine_version": "engine", "digest": "image"}
 """Fact -> the fact that it belongs to; where that differs, this one says nothing more."""
@@ -69,25 +49,28 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     exec_plan(plan)
 
 
-def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Finding]:
-    """Yield a warning for each fact of a run record that differs in this launch.
-
-    Inputs that the command line replaces are others on purpose, and are not compared.
-    """
-    record = read_json(file, _LaunchRecord, "run record", "give the run.json of a run")
-    if record.aam != __version__:
-        yield _other("version of aam", record.aam, __version__)
-    recorded = {entry.path: entry.sha256 for entry in record.inputs.values()}
+def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterator[Problem]:
+    """Yield a warning for each fact or input of a run record that differs in this launch."""
+    remedy = "give the run.json of a run"
+    record = read_json_object(file, RecordEntries, "run record", remedy)
+    now, launch = stack_facts(plan, host), record.get("launch") or {}
+    stated = {name: launch[name] for name in now if name in launch}
+    try:
+        then: dict[str, Any] = convert(stated, dict[str, str | list[str] | None], "launch")
+    except Mismatch as error:
+        raise DataError("The run record is damaged", f"'{file}', {error}", remedy) from error
+    if record["aam"] != __version__:
+        yield _other("version of aam", record["aam"], __version__)
+    recorded = {entry["path"]: entry["sha256"] for entry in record.get("inputs", {}).values()}
     for spec, path in request.paths("input"):
         digest = recorded.get(str(path))
         # Of a store of `aam prepare` the header is compared; it holds the checksums of its files.
         content = path / "store.json" if path.is_dir() else path
         if digest is not None and content.is_file() and sha256(content) != digest:
             evidence = f"'{path}' has another SHA-256 than then"
-            yield Finding("warning", f"The input of {spec.flag} has changed", evidence)
-    now, then = stack_facts(plan, host), cast(dict[str, Any], record.launch or {})
+            yield warning(f"The input of {spec.flag} has changed", evidence)
     for facts in (now, then):
-        if "gpus" in facts:  # the same GPUs may be at other places
+        if facts.get("gpus"):  # the same GPUs may be at other places
             facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]
     for name, value in now.items():
         whole = PARTS.get(name, name)
@@ -96,7 +79,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
             yield _other(name.replace("_", " "), then[name], value)
 
 
-def _other(name: str, then: object, now: object) -> Finding:
-    shown = [", ".join(value) if isinstance(value, list) else value for value in (then, now)]
+def _other(name: str, then: object, now: object) -> Problem:
+    shown = [", ".join(v) if isinstance(v, list) else v for v in (then, now)]
     evidence = f"{shown[0] or 'none'} then, {shown[1] or 'none'} now"
-    return Finding("warning", f"Another {name}", evidence, "the results may differ too")
+    return warning(f"Another {name}", evidence, "the results may differ too")

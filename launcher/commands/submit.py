@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aam.contract.errors import AamError, CannotCreate, Unavailable, UsageError
+from aam.contract.errors import AamError, CannotCreate, Problem, Unavailable, UsageError
 from aam.contract.files import try_lock
 from aam.contract.gpus import GPU
 from aam.contract.options import build, specs
@@ -22,21 +22,20 @@ from aam.contract.preflight import require_no_password
 from launcher import config
 from launcher.commands import PROGRAM
 from launcher.commands.job import ENV
-from launcher.findings import Finding, warn
+from launcher.findings import warn, warning
 from launcher.gpus import VENDORS, title
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.images import index
+from launcher.launch import gather
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.catalog import CPU
 from launcher.plan.decision import decide
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request, request_of
-from launcher.plan.mounts import PathFact
-from launcher.plan.plan import Plan, assemble_plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from launcher.planning import gather
 from launcher.slurm import checks, queue
 from launcher.slurm import script as scripts
 from launcher.slurm.queue import Queued
-from launcher.slurm.script import TRIALS, Allocation, SubmitOptions
+from launcher.slurm.script import TRIALS, Job, SubmitOptions
 from launcher.slurm.site import PLAIN_SITE, Site
 from launcher.system import user_folder
 
@@ -44,17 +43,6 @@ UNCONFIRMED = "unconfirmed"
 """In place of the number of a job, from before sbatch starts until it has printed the number."""
 ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 """Options of the launcher that are about the submission, not about the launch on a node."""
-
-
-class Job(msgspec.Struct, frozen=True):
-    """A job that is decided: its script, what it writes, and what keeps it from running."""
-
-    command: str
-    allocation: Allocation
-    script: str
-    output: PathFact
-    log: str
-    problems: tuple[AamError, ...]
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -95,10 +83,10 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     if not output.absolute.isprintable():
         raise UsageError("A path that no job script can hold", repr(output.absolute), "rename it")
     log = output.absolute.replace("%", "%%") + "-%j.log"
-    known, name = queue.partitions(), options.partition or site.values.partition
-    partition = queue.partition(known, name)
     requested = inputs.catalog.image(inputs.settings.image.value)
     on_gpus = request.computes_on_gpu and (requested is None or requested.vendor != CPU)
+    known, name = queue.partitions(), scripts.partition_name(options, site, on_gpus)
+    partition = queue.partition(known, name, (options.gpus or 1) if on_gpus else 0)
     what = scripts.allocation_of(request, options, site, log, partition, on_gpus)
     problems = scripts.over_limits(what, site, partition, force)
     vendor = site.values.vendor
@@ -107,7 +95,8 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
             vendor = vendor_of(inputs)
         except Unavailable as error:
             problems.append(error)
-    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, what.gpus, vendor))
+    gpus_used = what.gpus if what.gets_gpus else 0
+    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, gpus_used, vendor))
     # Of several by commas, and of another cluster, Slurm alone decides.
     elsewhere = "," in name or any(text.startswith("clusters=") for text in options.sbatch)
     if known and name and partition is None and not elsewhere:
@@ -130,16 +119,51 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     named = inputs.settings.image.value != "auto"
     stated = bool(site.values.vendor and site.values.arch) or named or not plan.image
     words, variables = job_words(request, options, inputs, plan, stated)
-    about = about_job(request.command, what, plan, site, stated or not on_gpus)
+    time = what.time or "the limit of the partition"
+    if what.warn_seconds:
+        again = ", and is queued again" if what.requeue else ""
+        time += f"; it stops {what.warn_seconds} s before its limit{again}"
+    reason = request.cpu_reason.partition(";")[0]
+    device = f"the CPU{f'; GPUs not used: {reason}' if reason else ''}"
+    image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
+    depends = "" if stated or not on_gpus else ", or as each node has GPUs"
+    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
+    about = (
+        f"aam {request.command}: {counts}, {what.ranks} rank{'s' * (what.ranks > 1)} each, "
+        f"{site.title}",
+        f"time: {time}",
+        f"image: {image}{depends}",
+        f"device: {'a GPU for each rank' if plan.gpus else device}{depends}",
+    )
     text = scripts.script(what, site, about, [*PROGRAM, "job", *words])
-    idle = []
-    if on_gpus and not what.gets_gpus:
-        evidence = f"site {site.name} states none, and Slurm counts none in the partition"
-        remedy = "give another --partition or --gpus N, or --device cpu"
-        idle = [Finding("warning", "The job requests no GPU", evidence, remedy)]
+    idle = [*unused_gpus(request, what, site, known, partition, name)]
     warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
     os.environ.update(variables)  # sbatch hands them on
-    return Job(request.command, what, text, output, log, tuple(problems))
+    return msgspec.structs.replace(what, script=text, output=Path(output.absolute),
+                                   is_folder=output.folder, problems=tuple(problems))  # fmt: skip
+
+
+def unused_gpus(
+    request: Request, what: Job, site: Site, known: Sequence[queue.Partition],
+    partition: queue.Partition | None, name: str,
+) -> Iterator[Problem]:  # fmt: skip
+    """Yield a warning for a job for GPUs that requests none, or that uses none of its nodes."""
+    facts = site.values
+    if what.on_gpus and not what.gets_gpus:
+        evidence = f"site {site.name} states none, and Slurm counts none in the partition"
+        remedy = "give another --partition or --gpus N, or --device cpu"
+        yield warning("The job requests no GPU", evidence, remedy)
+    elif not what.on_gpus and (
+        partition.gpus if partition else facts.vendor and name != facts.cpu_partition
+    ):
+        reason, _, users = (request.cpu_reason or "image cpu computes on the CPU").partition("; ")
+        number = f"{facts.gpus_per_node} x {facts.gpu}" if facts.vendor else "GPUs"
+        nodes = f"the nodes of the partition have {number}"
+        nodes = f"a job gets nodes with {number} whole" if facts.whole_nodes else nodes
+        others = sorted({p.name for p in known if not p.gpus} - {p.name for p in known if p.gpus})
+        remedy = f"--partition {' or '.join(others)} has none; " if others else ""
+        remedy += users or "leave --gpus out, and the GPUs to other jobs"
+        yield warning("GPUs not used", f"{reason}, and {nodes}", remedy)
 
 
 def job_words(
@@ -149,63 +173,32 @@ def job_words(
     absolute = inputs.absolute_request
     if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
         absolute = absolute.with_values({"--device": GPU})
-    flags = {flag: value for flag, value in request.launcher_options.items()
-             if flag not in ONLY_HERE}  # fmt: skip
     place = inputs.settings.site.value or PLAIN_SITE  # in the job, a path is absolute
     place = os.path.abspath(place) if "/" in place or place.endswith(".yaml") else place
-    flags |= {"--site": place, "--runtime": plan.engine}
-    flags |= {"--image": plan.image} if stated and plan.image else {}
+    named = {"--image": plan.image} if stated and plan.image else {}
+    flags = {f: value for f, value in request.launcher_options.items() if f not in ONLY_HERE}
+    flags |= {"--site": place, "--runtime": plan.engine, **named}
     if inputs.settings.image_dir.source != "default":
         flags["--image-dir"] = inputs.settings.image_dir.value
     # Variables of sbatch hold the values of --env, and the options their names alone.
-    names, variables = [], dict[str, str]()
-    for item in flags.get("--env", ()):
-        name, equals, value = item.partition("=")
-        names.append(name)
-        variables |= {f"{ENV}{name}": value} if equals else {}
-    flags |= {"--env": tuple(names)} if names else {}
+    pairs = [item.partition("=") for item in flags.get("--env", ())]
+    variables = {f"{ENV}{name}": value for name, equals, value in pairs if equals}
+    flags |= {"--env": tuple(name for name, *_ in pairs)} if pairs else {}
     beside = [] if options.stage is None else ["--stage", str(options.stage)]
-    beside += ["--digest", plan.digest] if stated and plan.image and plan.digest else []
+    beside += ["--digest", plan.digest] if named and plan.digest else []
     beside += [] if options.memory_check else ["--no-memory-check"]
-    launch = arguments(LAUNCHER_OPTIONS.values(), flags)
-    return [*beside, *launch, *absolute.argv], variables
-
-
-def about_job(
-    command: str, what: Allocation, plan: Plan, site: Site, stated: bool
-) -> tuple[str, ...]:
-    """Return the comment of a script; what is not `stated` each node decides by its GPUs."""
-    time = what.time or "the limit of the partition"
-    if what.warn_seconds:
-        again = ", and is queued again" if what.requeue else ""
-        time += f"; it stops {what.warn_seconds} s before its limit{again}"
-    image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
-    device = "a GPU for each rank" if plan.gpus else "the processor"
-    depends = "" if stated else ", or as each node has GPUs"
-    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
-    counts += f", {what.ranks} rank{'s' * (what.ranks > 1)} each"
-    return (
-        f"aam {command}: {counts}, {site.title}",
-        f"time: {time}",
-        f"image: {image}{depends}",
-        f"device: {device}{depends}",
-    )
+    return [*beside, *arguments(LAUNCHER_OPTIONS.values(), flags), *absolute.argv], variables
 
 
 def vendor_of(inputs: LaunchInputs) -> str:
-    """Return the vendor of GPUs that a site does not state: that of what is there to use them.
-
-    This is the image that is named ("" for one that is not in the catalog), the native environment
-    or the images that are built.
-    """
-    settings, catalog = inputs.settings, inputs.catalog
+    """Return the vendor of GPUs that a site does not state: that of the image to use."""
+    settings, catalog, native = inputs.settings, inputs.catalog, inputs.native
     names = [settings.image.value]
     if names == ["auto"]:
         names = [form.image for form in inputs.built]
     elif catalog.image(names[0]) is None:
-        return ""
+        return ""  # the node decides
     vendors = {catalog.require(name).vendor for name in names}
-    native = inputs.native
     if settings.runtime.value == NATIVE:
         vendors = {native.vendor}
         if native.vendor == CPU:
@@ -223,34 +216,20 @@ def vendor_of(inputs: LaunchInputs) -> str:
 
 
 def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
-    """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
-
-    Its engines are those of this host: a site that has others names one (`runtime`).
-    """
+    """Return a node of `site` with the GPUs used; its engines are those of this host."""
     facts = site.values
     if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none"
         raise UsageError("No such vendor", f"'{vendor}' in {site.where('vendor')}", remedy)
+    gpus = tuple(Gpu(vendor, number, facts.arch or None, facts.gpu, f"{number:04x}:00:00.0")
+                 for number in range(gpus_used if vendor else 0))  # fmt: skip
+    engines = tuple(EngineFact(engine.name, engine.name, traits=engine.traits)
+                    for engine in here.engines if engine.traits.several_ranks)  # fmt: skip
     return Host(
-        root=f"site {site.name}",
-        name=f"a node of {site.title}",
-        kernel="unknown",
-        machine=facts.machine or here.machine,
-        gpus=tuple(
-            Gpu(vendor, number, facts.arch or None, facts.gpu, f"{number:04x}:00:00.0")
-            for number in range(gpus_used if vendor else 0)
-        ),
-        nodes=(),
-        drivers=(Driver(vendor, None, f"site {site.name}"),) if vendor else (),
-        engines=tuple(
-            EngineFact(engine.name, engine.name, traits=engine.traits)
-            for engine in here.engines if engine.traits.several_ranks
-        ),
-        complete=False,
-        stated=True,
-        absent_engines=here.absent_engines,
-        slurm=None,
-        user=here.user,
+        root=f"site {site.name}", name=f"a node of {site.title}", kernel="unknown",
+        machine=facts.machine or here.machine, gpus=gpus, nodes=(),
+        drivers=(Driver(vendor, None, f"site {site.name}"),) if vendor else (), engines=engines,
+        complete=False, stated=True, absent_engines=here.absent_engines, slurm=None, user=here.user,
     )  # fmt: skip
 
 
@@ -279,10 +258,9 @@ def queue_all(
     refuse(problem for job in different for problem in job.problems)
     if waits := next(filter(None, [queue.test(job.script) for job in different]), ""):
         remedy = "the job is queued; it never starts if no node has so much"
-        warn([Finding("warning", "The nodes are not there now", waits, remedy)])
+        warn([warning("The nodes are not there now", waits, remedy)])
     numbers: list[str] = []
-    place, folder = Path(jobs[0].output.absolute), jobs[0].output.folder
-    with reserved(place, folder, queue.queued) as reserve:
+    with reserved(jobs[0].output, jobs[0].is_folder, queue.queued) as reserve:
         reserve(UNCONFIRMED)  # whatever becomes of this process, a job may be queued
         try:
             for job in jobs:
@@ -296,9 +274,8 @@ def queue_all(
                 reserve("")
             raise
         reserve(numbers[-1])
-    kept = []
-    for number, job in zip(numbers, jobs, strict=True):
-        kept.append(file := kept_scripts() / f"{number}.sh")
+    kept = [kept_scripts() / f"{number}.sh" for number in numbers]
+    for file, number, job in zip(kept, numbers, jobs, strict=True):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(job.script)
@@ -307,9 +284,8 @@ def queue_all(
             remedy = "`aam-launch jobs` does not list it; see squeue"
             raise CannotCreate("The script cannot be kept", evidence, remedy) from error
     for number, job in zip(numbers, jobs, strict=True):
-        what = job.allocation
-        time = what.time or "the time of the partition"
-        print(f"Job {number}: aam {job.command}, {what.nodes} x {what.ranks} ranks, {time}")
+        time = job.time or "the time of the partition"
+        print(f"Job {number}: aam {job.command}, {job.nodes} x {job.ranks} ranks, {time}")
     print(f"follow   tail -F {shlex.quote(scripts.log_file(jobs[0].log, numbers[0]))}")
     print("state    aam-launch jobs")
     print(f"stop     aam-launch jobs cancel {' '.join(numbers)}\nscript   {kept[0]}")
@@ -325,10 +301,7 @@ def kept_scripts() -> Path:
 def reserved(
     place: Path, folder: bool, queued: Callable[[], Mapping[str, Queued]]
 ) -> Iterator[Callable[[str], None]]:
-    """Reserve an output while a job is submitted; call the value with the job's number.
-
-    A hidden file of the output holds the number of the job that writes to it, or UNCONFIRMED.
-    """
+    """Reserve an output by a hidden file during a submission; call the value with its number."""
     file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -343,9 +316,8 @@ def reserved(
         if holder == UNCONFIRMED:
             taken = "a job whose number Slurm did not state"
             remedy = f"see `squeue --me`; if no such job is there, remove '{file}'"
-        for number, job in {} if taken else queued().items():
-            if holder and number == holder and job.active:
-                taken = f"job {number} ({job.state})"
+        job = None if taken else queued().get(holder)
+        taken = f"job {holder} ({job.state})" if job and job.active else taken
         if taken:
             evidence = f"'{place}' belongs to {taken}"
             raise CannotCreate("Two jobs cannot write one output", evidence, remedy)

@@ -1,8 +1,4 @@
-"""Registry of container engines; command line and start of the program of a plan.
-
-`ENGINES` is the registry, in order of preference, and `BUILDERS` that of the engines that build;
-`launcher.engines.engine` has their Protocols.
-"""
+"""Registry of container engines, in order of preference; start of the program of a plan."""
 
 from __future__ import annotations
 
@@ -15,22 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
+from aam.contract.errors import CannotCreate, NotPermitted, Problem, Unavailable
 from launcher import system
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.engine import Builder, Engine
-from launcher.findings import Finding
-from launcher.plan.plan import Plan
+from launcher.findings import warning
+from launcher.plan.assembly import Plan
 from launcher.system import quoted
 
-BUILDERS: dict[str, Builder] = {
-    engine.name: engine for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
-}
+_WITH_IMAGES = (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE)
+BUILDERS: dict[str, Builder] = {engine.name: engine for engine in _WITH_IMAGES}
 """The engines that build images."""
-ENGINES: dict[str, Engine] = {
-    engine.name: engine
-    for engine in (sif.APPTAINER, sif.SINGULARITY, podman.ENGINE, docker.ENGINE, native.ENGINE)
-}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (*_WITH_IMAGES, native.ENGINE)}
 
 
 def containers() -> tuple[Engine, ...]:
@@ -45,25 +37,20 @@ def command(plan: Plan) -> tuple[str, ...]:
 
 def shell_line(plan: Plan) -> str:
     """Return the shell command line that is equivalent to `exec_plan`, without values of --env."""
-    parts = []
+    parts: list[Sequence[str]] = []
     if plan.folders:
-        outer = plan.folders[0]
-        parts.append(_joined(["mkdir", "-m", "700", "-p", *plan.folders]))
+        parts.append(["mkdir", "-m", "700", "-p", *plan.folders])
         # A folder or a link that another user made first is no private folder.
-        parts.append(f"[ -O {quoted(outer)} ] && [ ! -L {quoted(outer)} ]")
+        parts += [["[", "-O", plan.folders[0], "]"], ["[", "!", "-L", plan.folders[0], "]"]]
     if plan.outputs:
-        parts.append(_joined(["mkdir", "-p", *plan.outputs]))
+        parts.append(["mkdir", "-p", *plan.outputs])
     settings = [argument for name in plan.unset for argument in ("-u", name)]
     secret = {f"{plan.inside}{name}" for name in plan.unseen}
     settings += [f"{name}={'...' if name in secret else value}"
                  for name, value in plan.own_environment.items()]  # fmt: skip
-    argv = command(plan)
-    parts.append(_joined(["env", *settings, *argv] if settings else argv))
-    return " && ".join(parts)
-
-
-def _joined(argv: Sequence[str]) -> str:
-    return " ".join(map(quoted, argv))
+    parts.append([*(["env", *settings] if settings else []), *command(plan)])
+    return " && ".join(" ".join(word if word in ("[", "!", "]") else quoted(word) for word in part)
+                       for part in parts)  # fmt: skip
 
 
 def run_plan(plan: Plan, timeout: float) -> int:
@@ -93,11 +80,7 @@ def _make_folders(plan: Plan) -> None:
 
 
 def make_private(folders: Sequence[str]) -> None:
-    """Make folders that only this user may enter, the outermost first.
-
-    They lie in a scratch folder where others may write, so each folder has to be this user's and
-    closed to other writers before anything inside it is made or used.
-    """
+    """Make folders that only this user may enter, the outermost first, where others may write."""
     me = os.geteuid()
     for number, folder in enumerate(folders):
         try:
@@ -108,23 +91,18 @@ def make_private(folders: Sequence[str]) -> None:
             pass
         except OSError as error:
             raise _cannot(folder, error) from error
-        facts = os.lstat(folder)
-        evidence = ""
+        facts, evidence = os.lstat(folder), ""
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != me:
             evidence = f"'{folder}' is not a folder of yours"
         elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            mode = stat.S_IMODE(facts.st_mode)
-            evidence = f"others may write to '{folder}' (mode {mode:o})"
+            evidence = f"others may write to '{folder}' (mode {stat.S_IMODE(facts.st_mode):o})"
         if evidence:
             cause = "The private folder of the job is not safe to use"
             raise NotPermitted(cause, evidence, "remove it or choose another --scratch")
 
 
-def exposure(folder: str) -> Finding | None:
-    """Return a warning if another user may rename what lies around a private folder.
-
-    On a cluster that is usual: the project's folder is its leader's, or its group's (mode 2775).
-    """
+def exposure(folder: str) -> Problem | None:
+    """Return a warning if another user may rename what lies around a private folder."""
     me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
     for place in (scratch, *scratch.parents):
         try:
@@ -137,14 +115,12 @@ def exposure(folder: str) -> Finding | None:
             with suppress(KeyError):
                 if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
                     continue
-        evidence = ""
-        if facts.st_uid not in (0, me):
-            evidence = f"another user owns '{place}'"
-        elif writable and not facts.st_mode & stat.S_ISVTX:
+        evidence = "" if facts.st_uid in (0, me) else f"another user owns '{place}'"
+        if not evidence and writable and not facts.st_mode & stat.S_ISVTX:
             evidence = f"'{place}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
         if evidence:
             cause = f"Others may rename folders around '{folder}'"
-            return Finding("warning", cause, evidence, "choose another --scratch if they might")
+            return warning(cause, evidence, "choose another --scratch if they might")
     return None
 
 

@@ -1,10 +1,7 @@
 """Docker: where its daemon is root, the user and the user's groups are named by number.
 
-A rootless daemon (its socket is the user's own, named by DOCKER_HOST) maps the user
-to root inside, and no other number or group of the host to itself.
-
-GPUs that need the driver's libraries of the host all go in by --gpus all, and visible devices
-select among them.
+A rootless daemon (its socket is the user's own, named by DOCKER_HOST) maps the user to root inside,
+and no group of the host. GPUs that need the host's libraries all go in by --gpus all.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from launcher.engines.engine import BuildLog, ImageBuild, ImageRecord
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 
 SOCKET = "/var/run/docker.sock"
 

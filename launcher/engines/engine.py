@@ -1,12 +1,8 @@
 """Protocols of an engine, and of one that builds images, with its log; a module for each engine.
 
 To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
-`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`. No other module names an
-engine: the choices of --runtime and --engine, detection, `explain`, `doctor`, plans and command
-lines come from these registries.
-
-An engine that runs images has an `image_format`, under which images.json records its images ("sif"
-for a file in the image folder, else the engine's own storage).
+`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`: no other module names an
+engine. Its `image_format` is the key of its images in images.json.
 """
 
 from __future__ import annotations
@@ -26,19 +22,18 @@ from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageEr
 from launcher import system
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.assembly import Plan
 from launcher.plan.catalog import StoredName
-from launcher.plan.plan import Plan
 
 GIB = 1 << 30
-WHEELS = "/mnt"
-"""Mount point of a folder of wheels in a build; containers/install.sh reads it."""
+WHEELS = "/mnt"  # mount point of a folder of wheels in a build; containers/install.sh reads it
 PYTHON = "/opt/aam/bin/python"
-LIBRARIES = "/opt/aam/torch-lib"
-"""LD_LIBRARY_PATH of an image (containers/environment.sh)."""
-SMOKE = "/opt/aam/containers/smoke.py"
-"""The test of an image, inside of it."""
+LIBRARIES = "/opt/aam/torch-lib"  # LD_LIBRARY_PATH of an image (containers/environment.sh)
+SMOKE = "/opt/aam/containers/smoke.py"  # the test of an image, inside of it
 LABELS = "/opt/aam/labels.json"
 """What was measured in the image when it was built (containers/measure.py)."""
+TEST, SHOW_LABELS = (PYTHON, SMOKE), ("cat", LABELS)
+"""Command lines inside of an image."""
 ENV = "/usr/bin/env"
 NAMESPACE_SETTINGS = {
     "/proc/sys/user/max_user_namespaces": "0",
@@ -50,16 +45,10 @@ BLOCK, LAST = 16 << 20, 1 << 16  # bytes of a log that are read at once, and at 
 SHOWN = re.compile(rb"(?m)^(?:== |ok |FAILED ).*$")  # lines of a log that are printed
 TAIL = 12  # lines of the log that a failure shows
 NETWORK = (
-    "temporary failure in name resolution",
-    "no such host",
-    "could not resolve",
-    "network is unreachable",
-    "connection refused",
-    "newconnectionerror",
-    "i/o timeout",
-    "failed to establish a new connection",
-    "connection timed out",
-)
+    "temporary failure in name resolution", "no such host", "could not resolve",
+    "network is unreachable", "connection refused", "newconnectionerror", "i/o timeout",
+    "failed to establish a new connection", "connection timed out",
+)  # fmt: skip
 FULL = "the disk is full; set TMPDIR, AAM_IMAGE_DIR and what the log names to folders with room"
 OFFLINE = (
     "a build needs a network for its base, Debian's packages and the wheels; without one, build "
@@ -76,8 +65,7 @@ def user_namespaces(tree: HostTree) -> str | None:
 def program(plan: Plan) -> tuple[str, ...]:
     """Return the argv inside the container: `env` sets the variables, so no engine interprets them.
 
-    Apptainer splits the values of its own --env at commas and has a shell evaluate them. Those that
-    a user sets may be secrets, which `ps` would show: the engine takes them from its environment.
+    Those that a user sets may be secrets: the engine takes them from its environment.
     """
     named = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
     return (ENV, *named, "aam", *plan.argv)
@@ -90,26 +78,26 @@ def labels(argv: Sequence[str], name: str) -> dict[str, str]:
         measured: dict[str, str] = msgspec.json.decode(done.stdout, type=dict[str, str])
     except msgspec.DecodeError as error:
         evidence = f"{LABELS} of {name}: {(done.stderr or str(error)).strip()[-300:]}"
-        raise CannotCreate("Not an image of this project", evidence,
-                           "start it by its path: --image FILE.sif") from error  # fmt: skip
+        remedy = "start it by its path: --image FILE.sif"
+        raise CannotCreate("Not an image of this project", evidence, remedy) from error
     if (label := measured.get("org.aam.name")) != name:
         evidence, remedy = f"it is labelled {label}, not {name}", f"name it {label}"
         raise CannotCreate("Another image", evidence, remedy)
     return measured
 
 
-def require_room(needs: Sequence[SpaceRequirement]) -> None:
-    """Check the disk space, summed over the requirements of each file system."""
+def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
+    """Check the disk space of steps (name, folder, bytes, remedy), summed over file systems."""
     taken: dict[int, int] = {}
-    for need in needs:
-        place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
+    for step, wanted, size, remedy in needs:
+        place = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
         facts, device = os.statvfs(place), os.stat(place).st_dev
-        taken[device] = taken.get(device, 0) + need.size
+        taken[device] = taken.get(device, 0) + size
         free = facts.f_bavail * facts.f_frsize
         if free < taken[device]:
             needed = f"{taken[device] / GIB:.1f} needed"
-            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
-            raise CannotCreate("No room to build", evidence, need.remedy)
+            evidence = f"{free / GIB:.1f} GiB free at '{wanted}' ({step}), {needed}"
+            raise CannotCreate("No room to build", evidence, remedy)
 
 
 def require_same(name: str, place: str, now: str, recorded: str | None) -> None:
@@ -125,15 +113,6 @@ def run_test(argv: Sequence[str], minutes: int, environment: Mapping[str, str]) 
     if status := system.show(argv, minutes * 60, environment):
         evidence = f"its own test ended with status {status}"
         raise Unavailable("The image does not work here", evidence, "see its output above")
-
-
-class SpaceRequirement(msgspec.Struct, frozen=True):
-    """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
-
-    what: str
-    folder: Path
-    size: int
-    remedy: str
 
 
 class Engine(Protocol):
@@ -242,8 +221,7 @@ class ImageBuild(msgspec.Struct, frozen=True):
     room: tuple[float, float] = (0, 0)  # GiB that building takes, and GiB of the image
     epoch: int = 0  # date of every file that the build adds, in seconds since 1970
     wheels: Path | None = None  # folder of wheels to install instead of those of an index
-    # an image to convert instead of building a definition: a SIF or a Docker archive
-    archive: Path | None = None
+    archive: Path | None = None  # a SIF or a Docker archive to convert instead of building
 
 
 class BuildLog:
@@ -271,23 +249,19 @@ class BuildLog:
 
     def show(self, text: str) -> None:
         """Print a line with the time since the start."""
-        passed = int(time.monotonic() - self.started)
-        line = f"{passed // 60:3d}:{passed % 60:02d}  {printable(text, 300)}"
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        line = f"{minutes:3d}:{seconds:02d}  {printable(text, 300)}"
         print(line, file=sys.stderr, flush=True)
 
     def run(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Run a command; lines that begin with "== " or "ok " are shown.
-
-        Its output goes to the log and is read there: a child that it leaves behind could hold a
-        pipe open for ever.
-        """
+        """Run a command, its output to the log; lines that begin with "== " or "ok " are shown."""
         from subprocess import DEVNULL, STDOUT, TimeoutExpired  # a start without builds saves 2 ms
 
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
-        status, block, rest = None, b"", b""
+        status, block, rest, named = None, b"", b"", f"`{' '.join(argv[:2])}`"
         with self.path.open("ab") as output, self.path.open("rb") as log:
             begin = log.seek(0, os.SEEK_END)
             with system.started(
@@ -298,9 +272,7 @@ class BuildLog:
                     with suppress(TimeoutExpired):
                         status = process.wait(0.5)
                     if status is None and time.monotonic() > self.started + self.limit:
-                        evidence = (
-                            f"no end of `{' '.join(argv[:2])}` in {self.limit / 60:g} minutes"
-                        )
+                        evidence = f"no end of {named} in {self.limit / 60:g} minutes"
                         remedy = f"see '{self.path}'; repeat it, or give more --minutes"
                         raise CannotCreate(self.cause, evidence, remedy)
                     block = log.read(BLOCK)
@@ -319,5 +291,5 @@ class BuildLog:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
-        evidence = f"`{' '.join(argv[:2])}` ended with status {status}"
-        raise CannotCreate(self.cause, f"{evidence}; its output is in '{self.path}'", remedy)
+        evidence = f"{named} ended with status {status}; its output is in '{self.path}'"
+        raise CannotCreate(self.cause, evidence, remedy)

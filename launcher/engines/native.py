@@ -15,7 +15,7 @@ from launcher.engines.engine import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits, NativeStack
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 
 LIBRARIES = ("torch", "safetensors", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
@@ -53,4 +53,7 @@ def detect_stack() -> NativeStack:
             stated = dict(fields)
     vendors = (vendor.name for vendor in VENDORS.values() if vendor.torch_field in stated)
     torch, vendor = stated.get("__version__"), next(vendors, "cpu")
-    return NativeStack(sys.executable, absent, in_user_site, torch, vendor)
+    package = str(Path(__file__).parents[2])
+    listed = (os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+    here = package if package in listed else ""
+    return NativeStack(sys.executable, absent, in_user_site, torch, vendor, here)

@@ -1,11 +1,7 @@
 """Podman, rootless or as root.
 
-The user keeps the same numbers and groups inside (--userns keep-id). The shared memory is a mount
-of the host's; --ipc=host fails where a host has no /dev/mqueue. --pull=never: no image of Docker
-Hub is ever used.
-
-containers.conf of the site or the user may add variables, mounts and devices to every container,
-which no option takes away again. GPUs of NVIDIA go in by their CDI name.
+The user keeps the same numbers and groups inside (--userns keep-id). --ipc=host fails where a host
+has no /dev/mqueue, so the shared memory is a mount. No option takes away what containers.conf adds.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from launcher.engines.engine import ImageBuild, user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 from launcher.system import which
 
 

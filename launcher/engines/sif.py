@@ -1,23 +1,16 @@
 """SIF engines (Apptainer, SingularityCE and Pro 4): isolation, builds, records and verification.
 
 --contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
-/etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under
---contain, hence --no-mount hostfs. For each vendor of `launcher.gpus` an option binds the host's
-libraries over the image's (--rocm), and another keeps them out (--no-rocm, in no help page, but an
-option of Apptainer and of Singularity 4.1) and overrules `always use rocm = yes` of a site.
+/etc/localtime; `mount hostfs = yes` of a site holds even then, hence --no-mount hostfs. --no-rocm
+(in no help page) overrules `always use rocm = yes` of a site.
 
-Jobs start a container for each rank, and the ranks of a node share /dev/shm, through which NCCL and
-RCCL exchange data; inputs and private folders may lie there too. --contain always gives a container
-a /dev/shm of its own (apptainer issue 3001) and skips every mount onto it ("already mounted";
-"source and destination must be identical when binding to /dev": tried with Apptainer 1.4.5), or
-fails for a mount below it ("doesn't exist in container"). Without --contain the container has the
-host's /dev, so the options name what --contain would leave out: home, current folder, /tmp, hostfs
-and the `bind path`s of the site, `bind-paths` of --no-mount (Apptainer 1.1, SingularityCE 3.10 and
-Pro 4).
+The ranks of a node share /dev/shm, and inputs may lie there too. --contain always gives a container
+a /dev/shm of its own (apptainer issue 3001) and refuses mounts onto it or below it (tried with
+Apptainer 1.4.5). Without --contain the container has the host's /dev, so the options name what
+--contain would leave out; `bind-paths` of --no-mount: Apptainer 1.1, SingularityCE 3.10 and Pro 4.
 
-Every option has a variable (APPTAINER_FAKEROOT, APPTAINER_SECURITY, ...), so that a shell could
-make the user root inside or mount a folder. Only those that move caches or change messages reach
-the engine.
+Every option has a variable (APPTAINER_FAKEROOT, ...), so that a shell could make the user root
+inside. Only those that move caches or change messages reach the engine.
 """
 
 from __future__ import annotations
@@ -30,31 +23,12 @@ from msgspec.structs import replace
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write, sha256
-from launcher.engines.engine import (
-    GIB,
-    LABELS,
-    PYTHON,
-    SMOKE,
-    WHEELS,
-    Builder,
-    BuildLog,
-    Engine,
-    ImageBuild,
-    ImageRecord,
-    ImageReference,
-    SpaceRequirement,
-    labels,
-    program,
-    require_room,
-    require_same,
-    run_test,
-    user_namespaces,
-)  # fmt: skip
+from launcher.engines import engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
+from launcher.plan.assembly import Plan
 from launcher.plan.mounts import mount_option
-from launcher.plan.plan import Plan
 
 SIF = "sif"
 PREFIXES = ("APPTAINER", "SINGULARITY")
@@ -66,27 +40,22 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 """Names of variables for fetching a base and for root in a build."""
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 """Places of the set-uid program below an installation's prefix: its own, and Debian's."""
-
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
 
 
-class SifEngine(Engine, Builder):
+class SifEngine(engine.Engine, engine.Builder):
     """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
 
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
+        # The shell in which these engines set variables (mvdan.cc/sh) ends its input at U+0080.
         self.traits = EngineTraits(
-            image_format=SIF,
-            own_shm=True,
-            host_libraries=True,
+            image_format=SIF, own_shm=True, host_libraries=True, several_ranks=True,
             hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
             passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
-            several_ranks=True,
-            inside=f"{name.upper()}ENV_",
-            # The shell in which these engines set variables (mvdan.cc/sh) ends its input there.
-            ends_value="\x80",
-        )
+            inside=f"{name.upper()}ENV_", ends_value="\x80",
+        )  # fmt: skip
 
     def detect(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
@@ -102,16 +71,17 @@ class SifEngine(Engine, Builder):
         conf = {key.strip(): value.strip().lower() for key, equals, value in pairs if equals}
         starters = (s for pattern in STARTERS for s in installed.glob(pattern.format(program)))
         set_uid = any(starter.stat().st_mode & 0o4000 for starter in starters)
-        obstacle = None
-        if user_id and not (set_uid and conf.get("allow setuid") != "no"):
-            obstacle = user_namespaces(tree)
-        if obstacle is None and conf.get("user bind control") == "no":
-            obstacle = f"`user bind control = no` in {place}: no file of the host can be mounted"
-        if obstacle is None and conf.get("allow container sif") == "no":
-            obstacle = f"`allow container sif = no` in {place}"
-        if obstacle is None and conf.get("enable overlay") == conf.get("enable underlay") == "no":
+        obstacle, set_uid = None, set_uid and conf.get("allow setuid") != "no"
+        if user_id and not set_uid:
+            obstacle = engine.user_namespaces(tree)
+        if conf.get("user bind control") == "no":
+            why = f"`user bind control = no` in {place}: no file of the host can be mounted"
+            obstacle = obstacle or why
+        if conf.get("allow container sif") == "no":
+            obstacle = obstacle or f"`allow container sif = no` in {place}"
+        if conf.get("enable overlay") == conf.get("enable underlay") == "no":
             layers = "neither overlay nor underlay is enabled"
-            obstacle = f"{layers} in {place}: nothing can be mounted"
+            obstacle = obstacle or f"{layers} in {place}: nothing can be mounted"
         return EngineFact(self.name, path, obstacle, traits=self.traits)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
@@ -131,14 +101,16 @@ class SifEngine(Engine, Builder):
             argv += mount_option(mount.source, mount.target, mount.writable)
         for device in () if plan.host_devices else plan.devices:
             argv += mount_option(device, device, True)
-        return (*argv, plan.place, *program(plan))
+        return (*argv, plan.place, *engine.program(plan))
 
-    def needs(self, build: ImageBuild, variables: Mapping[str, str]) -> list[SpaceRequirement]:
-        """Return the disk space that a build takes."""
+    def needs(
+        self, build: engine.ImageBuild, variables: Mapping[str, str]
+    ) -> list[tuple[str, Path, int, str]]:
+        """Return the steps of a build, with folder, bytes, and how to move each elsewhere."""
         folder, room = build.place.parent, build.room
         if build.archive:  # an image takes at most as much; unpacking one is the engine's
             size, remedy = build.archive.stat().st_size, "set AAM_IMAGE_DIR to a folder with room"
-            return [SpaceRequirement("image", folder, size, remedy)]
+            return [("image", folder, size, remedy)]
 
         def named(ending: str, usual: Path) -> tuple[Path, str]:
             # Apptainer reads Singularity's variables too.
@@ -148,17 +120,17 @@ class SifEngine(Engine, Builder):
 
         home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
         temporary = named("TMPDIR", Path(variables.get("TMPDIR") or "/tmp"))
-        places = (("unpacking", *temporary, int(room[0] * GIB)),
-                  ("cache", *named("CACHEDIR", home), GIB // 4),
-                  ("image", folder, "AAM_IMAGE_DIR", int(room[1] * GIB)))  # fmt: skip
-        return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
+        places = (("unpacking", *temporary, int(room[0] * engine.GIB)),
+                  ("cache", *named("CACHEDIR", home), engine.GIB // 4),
+                  ("image", folder, "AAM_IMAGE_DIR", int(room[1] * engine.GIB)))  # fmt: skip
+        return [(what, place, size, f"set {variable} to a folder with room")
                 for what, place, variable, size in places]  # fmt: skip
 
-    def build(self, build: ImageBuild, log: BuildLog) -> ImageRecord:
+    def build(self, build: engine.ImageBuild, log: engine.BuildLog) -> engine.ImageRecord:
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
 
         archive = build.archive
-        require_room(self.needs(build, os.environ))
+        engine.require_room(self.needs(build, os.environ))
         if archive and build.place.exists() and archive.samefile(build.place):
             return self._recorded(build, build.place)
         with atomic_write(build.place) as temporary:
@@ -169,18 +141,20 @@ class SifEngine(Engine, Builder):
                 log.run(self.build_argv(build, temporary), build.context, environment)
             if build.test:
                 log.step("test")
-                argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
+                argv = self.exec_argv(build.program, str(temporary), engine.TEST)
                 log.run(argv, build.scratch, self._building(os.environ))
             # This takes seconds; the file is not used without its record.
             record = self._recorded(build, temporary)
         return record
 
-    def _recorded(self, build: ImageBuild, place: Path) -> ImageRecord:
+    def _recorded(self, build: engine.ImageBuild, place: Path) -> engine.ImageRecord:
         place.chmod(0o755)
-        measured = labels(self.exec_argv(build.program, str(place), ["cat", LABELS]), build.name)
-        return replace(record_of(place), labels=measured)
+        argv = self.exec_argv(build.program, str(place), engine.SHOW_LABELS)
+        return replace(record_of(place), labels=engine.labels(argv, build.name))
 
-    def pull(self, build: ImageBuild, reference: ImageReference, log: BuildLog) -> ImageRecord:
+    def pull(
+        self, build: engine.ImageBuild, reference: engine.ImageReference, log: engine.BuildLog
+    ) -> engine.ImageRecord:
         source = f"{'oras' if reference.sif else 'docker'}://{reference}"
         with atomic_write(build.place) as temporary:
             argv = [build.program, "pull", "--force", str(temporary), source]
@@ -192,13 +166,13 @@ class SifEngine(Engine, Builder):
             record = self._recorded(build, temporary)
         return record
 
-    def build_argv(self, build: ImageBuild, target: Path) -> list[str]:
+    def build_argv(self, build: engine.ImageBuild, target: Path) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
         # The test of the definition is that of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
         for name, value in build.arguments.items():
             argv += ["--build-arg", f"{name}={value}"]
-        argv += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        argv += ["--bind", f"{build.wheels}:{engine.WHEELS}:ro"] if build.wheels else []
         archive, definition = build.archive, f"containers/{build.name}.def"
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
@@ -207,12 +181,12 @@ class SifEngine(Engine, Builder):
         namespace = ("--userns",) if os.geteuid() == 0 else ()
         return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", place, *argv]
 
-    def verify(self, build: ImageBuild, recorded: ImageRecord) -> None:
+    def verify(self, build: engine.ImageBuild, recorded: engine.ImageRecord) -> None:
         now = f"sha256:{sha256(build.place)}" if build.place.is_file() else "gone"
-        require_same(build.name, str(build.place), now, f"sha256:{recorded.sha256}")
+        engine.require_same(build.name, str(build.place), now, f"sha256:{recorded.sha256}")
         if build.test:
-            argv = self.exec_argv(build.program, str(build.place), [PYTHON, SMOKE])
-            run_test(argv, build.minutes, self._building(os.environ))
+            argv = self.exec_argv(build.program, str(build.place), engine.TEST)
+            engine.run_test(argv, build.minutes, self._building(os.environ))
 
     def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a build without variables that would change the image."""
@@ -226,10 +200,7 @@ SINGULARITY = SifEngine("singularity", least=(4, 0))
 
 
 def sif_id(path: str | Path) -> str | None:
-    """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF.
-
-    The header (sylabs/sif, sif.go) ends with offset and size of the data, the last part of a file.
-    """
+    """Return "sif:UUID", the id that a build gives to a SIF; None for what is no complete SIF."""
     try:
         with open(path, "rb") as stream:
             head = stream.read(128)
@@ -240,13 +211,13 @@ def sif_id(path: str | Path) -> str | None:
     return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" and size >= end else None
 
 
-def record_of(place: Path) -> ImageRecord:
+def record_of(place: Path) -> engine.ImageRecord:
     """Return the record of a SIF: SHA-256, size and modification time."""
-    before = place.stat()
-    return ImageRecord(sha256=sha256(place), bytes=before.st_size, mtime_ns=before.st_mtime_ns)
+    facts, total = place.stat(), sha256(place)
+    return engine.ImageRecord(sha256=total, bytes=facts.st_size, mtime_ns=facts.st_mtime_ns)
 
 
-def difference(place: Path, recorded: ImageRecord) -> str | None:
+def difference(place: Path, recorded: engine.ImageRecord) -> str | None:
     """Return how a SIF differs from its record in size or time of change, or None."""
     facts = place.stat()
     if recorded.sha256 is None:

@@ -1,7 +1,4 @@
-"""Registry of GPU vendors, and functions over all of them.
-
-A new vendor is a module with a class that inherits `launcher.gpus.vendor.Vendor`, and a line here.
-"""
+"""Registry of GPU vendors, each a module with a `Vendor`, and functions over all of them."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia()
 
 
 def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[str, str]:
-    """Return the device nodes that GPUs are used through, each with its vendor.
-
-    Those that all GPUs of a vendor share come first, with those of loaded `drivers`, then those of
-    the GPUs, then those of their hardware partitions.
-    """
+    """Return the device nodes that GPUs are used through, with their vendor; shared ones first."""
     chosen = tuple(gpus)
     present = {gpu.vendor for gpu in chosen} | {driver.vendor for driver in drivers}
     nodes = {
@@ -32,10 +25,7 @@ def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[st
 
 
 def unused(bus: Iterable[str]) -> str:
-    """Return the sentence about GPUs on the PCI bus that no image is for; "" where there is none.
-
-    Graphics inside a processor of Intel is at 0000:00:02.0.
-    """
+    """Return the sentence about GPUs of Intel on the PCI bus; "" for none but graphics."""
     places = [f.split()[0] for f in bus if f.split()[1].startswith("8086:")]
     there = [place for place in places if place != "0000:00:02.0"]
     return f"no image is for GPUs of Intel (at {', '.join(there)})" if there else ""

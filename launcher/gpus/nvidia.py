@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from aam.contract.errors import Problem
 from aam.contract.gpus import nvidia_driver_version
 from launcher import system
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus.vendor import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance, Host, whole_number
@@ -50,13 +51,9 @@ class Nvidia(Vendor):
     arch_prefix = "sm_"
     install_variables = ("CUDA_HOME", "CUDA_PATH")
     files = (
-        f"{ROOT}/version",
-        f"{ROOT}/gpus/*/information",
-        f"{ROOT}/capabilities/gpu*/mig/gi*/access",
-        f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access",
-        BOARD,
-        WSL_DRIVER,
-    )
+        f"{ROOT}/version", f"{ROOT}/gpus/*/information", f"{ROOT}/capabilities/gpu*/mig/gi*/access",
+        f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access", BOARD, WSL_DRIVER,
+    )  # fmt: skip
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}
@@ -65,10 +62,8 @@ class Nvidia(Vendor):
             # Programs of the host itself can use the GPU of a Jetson or of WSL2.
             product = obstacle = ""
             if "nvidia,tegra" in (tree.read(BOARD) or ""):
-                product = "GPU of a Jetson"
-                obstacle = (
-                    "a Jetson needs NVIDIA's builds of PyTorch for JetPack, which no image has"
-                )
+                product, why = "GPU of a Jetson", "a Jetson needs NVIDIA's builds of PyTorch"
+                obstacle = f"{why} for JetPack, which no image has"
             elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
                 product = "NVIDIA GPU of Windows"
                 obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
@@ -90,19 +85,11 @@ class Nvidia(Vendor):
                     capability = re.fullmatch(r"(\d+)\.(\d)", printed.strip())
                     arch = f"sm_{capability[1]}{capability[2]}" if capability else None
             instances = _instances(tree, minor)
-            gpus.append(
-                Gpu(
-                    vendor="nvidia",
-                    index=minor,
-                    arch=arch,
-                    product=keys.get("model", "NVIDIA GPU"),
-                    pci=address,
-                    nodes=(f"/dev/nvidia{minor}",),
-                    uuid=keys.get("gpu uuid"),
-                    mode="MIG" if instances else None,
-                    instances=instances,
-                )
-            )
+            gpus.append(Gpu(
+                "nvidia", minor, arch, keys.get("model", "NVIDIA GPU"), address,
+                nodes=(f"/dev/nvidia{minor}",), uuid=keys.get("gpu uuid"),
+                mode="MIG" if instances else None, instances=instances,
+            ))  # fmt: skip
         for place, function in functions.items():
             if place not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
@@ -125,14 +112,14 @@ class Nvidia(Vendor):
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
-    ) -> list[Finding]:
+    ) -> list[Problem]:
         # Without the node of the module for memory cuInit fails. The driver's set-uid helper makes
         # it for a program of the host; no image has that helper.
         if not gpus or not host.complete or host.node(UVM):
             return []
         remedy = "`sudo nvidia-modprobe -u -c=0` (or `sudo modprobe nvidia-uvm`) makes it"
         evidence = f"{UVM} is absent, and a program in a container cannot make it"
-        return [Finding("warning", "CUDA may not start", evidence, remedy)]
+        return [warning("CUDA may not start", evidence, remedy)]
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:
@@ -150,19 +137,15 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
 
 
 def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
-    """List the MIG compute instances of a GPU, each with the two nodes that open it.
-
-    Source: MIG user guide, "Device Nodes and Capabilities".
-    """
+    """List the MIG compute instances of a GPU, with the nodes that open them (MIG user guide)."""
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
     parts = []
     for group in tree.names(base):
         for name in tree.names(f"{base}/{group}"):
             numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
             if group.startswith("gi") and name.startswith("ci") and None not in numbers:
-                texts = (
-                    tree.read(f"{base}/{place}/access") for place in (group, f"{group}/{name}")
-                )
+                places = (group, f"{group}/{name}")
+                texts = (tree.read(f"{base}/{place}/access") for place in places)
                 minors = (re.search(r"DeviceFileMinor:\s*(\d+)", text or "") for text in texts)
                 nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{m[1]}" for m in minors if m)
                 parts.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from launcher.findings import Finding
+from aam.contract.errors import Problem
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import HostTree
 
@@ -19,12 +19,6 @@ class DriverRange(msgspec.Struct, frozen=True):
     module: tuple[str, ...]  # first numbers of the kernel module's version
     serves: tuple[str, ...]  # releases of the user space
     confirmed: bool = True  # a published table has it; else it follows from the vendor's rules
-
-    @property
-    def tested(self) -> str:
-        """The releases for a message, marked if unconfirmed."""
-        doubt = "" if self.confirmed else " (by the vendor's rules, unconfirmed)"
-        return ", ".join(self.serves) + doubt
 
 
 def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
@@ -58,22 +52,18 @@ class Vendor(Protocol):
     # fastest device first, so devices are selected by UUID. None: it counts as the driver lists.
     order: tuple[str, str] | None = None
     shared_nodes: tuple[str, ...] = ()  # device nodes that all devices share
-    # whether the driver's libraries have to come from the host, so that the engine's own support
-    # binds them and every device, which the driver may make when a program first needs them; else
-    # the device nodes of the chosen GPUs are bound one by one
+    # whether the driver's libraries have to come from the host: the engine's own support binds
+    # them and every device; else the device nodes of the chosen GPUs are bound one by one
     host_libraries: bool = False
-    # options of Apptainer and Singularity that bring in the host's libraries, and that keep them
-    # out; None if there are none
+    # options of Apptainer and Singularity that bring in the host's libraries, and keep them out
     library_flags: tuple[str, str] | None = None
-    # vendor and class of its devices in the Container Device Interface, and the command that
-    # describes them; None if they have none
+    # class of its devices in the Container Device Interface, and the command that describes them
     cdi: tuple[str, str] | None = None
     # prefix of the names of a card's hardware partitions ("MIG-"); empty if none
     instance: str = ""
     one_instance: str = ""  # why one of them is used
     arch_prefix: str = ""  # how the names of its architectures begin ("gfx")
-    # field of PyTorch's version.py that is set in a build for this vendor; empty if `aam` cannot
-    # compute on this vendor's GPUs yet
+    # field of PyTorch's version.py that is set in a build for this vendor; empty: none computes
     torch_field: str = ""
     files: tuple[str, ...] = ()  # patterns of the files that a capture holds
     variables: tuple[str, ...] = ()  # variables that a capture holds
@@ -87,11 +77,7 @@ class Vendor(Protocol):
         return f"host_{flags[0].strip('-')}" if flags else ""
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs in the order in which the runtime counts them.
-
-        Args:
-            live: it is this host, so that the driver's programs may be run.
-        """
+        """List the GPUs in the order of the runtime; `live`: the driver's programs may be run."""
         ...
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -115,18 +101,10 @@ class Vendor(Protocol):
         return self.serves(archs, arch)
 
     def driver_misfit(
-        self,
-        driver: Driver,
-        pins: Mapping[str, str],
-        least: str | None,
+        self, driver: Driver, pins: Mapping[str, str], least: str | None,
         ranges: Sequence[DriverRange],
-    ) -> str | None:
-        """Return the reason why a kernel driver cannot serve an image, or None.
-
-        Args:
-            least: the oldest driver that the image needs.
-            ranges: this vendor's drivers in the catalog.
-        """
+    ) -> str | None:  # fmt: skip
+        """Return why a kernel driver cannot serve an image that needs `least`, or None."""
         if driver.version and least and _numbers(driver.version) < _numbers(least):
             return f"it needs driver {least} or later and the host has {driver.version}"
         return None
@@ -135,19 +113,14 @@ class Vendor(Protocol):
         """Return the version of a driver and what it supports, for `explain` and `doctor`."""
         return f"driver {driver.version}" if driver.version else "a driver of unknown version"
 
-    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
         """Return a finding if the user spaces that a driver supports are unknown."""
         return None
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
-    ) -> list[Finding]:
-        """Return the findings of the checks that concern this vendor alone.
-
-        Args:
-            gpus: those of this vendor that are looked at.
-            served: whether some image has code for an arch.
-        """
+    ) -> list[Problem]:
+        """Return findings about GPUs of this vendor; `served`: an image has code for an arch."""
         return []
 
 

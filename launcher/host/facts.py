@@ -6,10 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aam.contract.installation import install_command
-
-LONGEST_LIST = 4096
-"""Members of a list of GPUs; no node has as many."""
+LONGEST_LIST = 4096  # members of a list of GPUs; no node has as many
 
 
 class GpuInstance(msgspec.Struct, frozen=True):
@@ -33,21 +30,15 @@ class Gpu(msgspec.Struct, frozen=True):
     arch: str | None  # "gfx942", "sm_90", or None if it is unknown
     product: str  # name for messages
     pci: str  # address, "0000:02:00.0"; empty for a device whose facts may not be read
-    # its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`
-    nodes: tuple[str, ...] = ()
-    # name of the device, or of the whole card for its partitions; None if it has none
-    uuid: str | None = None
+    nodes: tuple[str, ...] = ()  # its own ("/dev/dri/renderD136"), without shared ones
+    uuid: str | None = None  # name of the device, or of the whole card for its partitions
     mode: str | None = None  # compute partition ("SPX", "CPX", "MIG"), or None
     memory_mode: str | None = None  # memory partition ("NPS1", "NPS4"), or None
-    # part of a desktop processor, used only alone and if an image has code for it
-    integrated: bool = False
-    # False where the kernel refuses, or a device cgroup: it belongs to another job
-    readable: bool = True
+    integrated: bool = False  # part of a desktop processor, used only alone, if an image can
+    readable: bool = True  # False where the kernel or a cgroup refuses: it is another job's
     driven: bool = True  # False where only the PCI bus lists it, because no driver is loaded
-    # the hardware partitions that it is cut into and that may be opened
-    instances: tuple[GpuInstance, ...] = ()
-    # why no image can use it, whatever its arch; "" if nothing is known against it
-    obstacle: str = ""
+    instances: tuple[GpuInstance, ...] = ()  # the hardware partitions that may be opened
+    obstacle: str = ""  # why no image can use it, whatever its arch
 
     @property
     def card(self) -> str:
@@ -67,8 +58,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
     def refused(self, user: User | None) -> bool:
         """Return whether a device cgroup refuses a node that its permissions would open.
 
-        The kernel consults the device cgroup in access(2) as in open(2) (fs/namei.c,
-        inode_permission), so such a node belongs to another job or needs an allocation.
+        The kernel consults it in access(2) as in open(2) (fs/namei.c, inode_permission).
         """
         if self.access is not False or user is None or self.mode is None:
             return False
@@ -87,20 +77,14 @@ class Driver(msgspec.Struct, frozen=True):
 class EngineTraits(msgspec.Struct, frozen=True):
     """Properties of an engine that decisions depend on."""
 
-    # "sif" for files, else the engine's own storage; empty: it runs no image
-    image_format: str = ""
+    image_format: str = ""  # "sif" for files, else the own storage; empty: it runs no image
     own_shm: bool = False  # a container keeps a /dev/shm of its own; the host's cannot be mounted
-    # it can put the host's GPU libraries before the image's on request
-    host_libraries: bool = False
-    # it brings the driver's libraries of the host into a container by CDI alone
-    needs_cdi: bool = False
-    # patterns of variables that would change what it does; they do not reach it
-    hidden: tuple[str, ...] = ()
+    host_libraries: bool = False  # it can put the host's GPU libraries before the image's
+    needs_cdi: bool = False  # it brings in the driver's libraries of the host by CDI alone
+    hidden: tuple[str, ...] = ()  # patterns of variables that would change what it does
     passed: tuple[str, ...] = ()  # variables that reach it although a pattern hides them
-    # a job of several ranks can be started with it, without set-up of the nodes
-    several_ranks: bool = False
-    # what the name of a variable of the engine begins with that it sets in a container
-    inside: str = ""
+    several_ranks: bool = False  # it starts jobs of several ranks without set-up of the nodes
+    inside: str = ""  # prefix of its variables that it sets in a container ("APPTAINERENV_")
     ends_value: str = ""  # a character after which it loses the value of such a variable
 
 
@@ -122,8 +106,7 @@ class Slurm(msgspec.Struct, frozen=True):
     job: str
     gpus: tuple[int, ...] | None
     tasks: int
-    # other tasks of its step run on this node, and exchange data with this one through /dev/shm
-    shares_node: bool = False
+    shares_node: bool = False  # other tasks of its step run here, and share /dev/shm
 
 
 class User(msgspec.Struct, frozen=True):
@@ -142,11 +125,7 @@ class NativeStack(msgspec.Struct, frozen=True):
     in_user_site: bool  # `aam` itself is installed in the user's site folder
     torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
     vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
-
-    @property
-    def install(self) -> str:
-        """The command that installs those libraries, for messages."""
-        return install_command(python=self.python)
+    import_path: str = ""  # folder of PYTHONPATH that has `aam`; "" where it is installed
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -162,14 +141,11 @@ class Host(msgspec.Struct, frozen=True):
     engines: tuple[EngineFact, ...]  # container engines on PATH
     slurm: Slurm | None  # the allocation, or None
     user: User | None  # None if a capture does not record one
-    # by vendor, its user space on the host itself, which no image should see
-    user_space: Mapping[str, str] = msgspec.field(default_factory=dict)
+    user_space: Mapping[str, str] = {}  # by vendor, on the host itself; no image should see it
     cdi: tuple[str, ...] = ()  # vendors whose GPUs are described for the Container Device Interface
-    # display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300"
-    bus: tuple[str, ...] = ()
-    environment: Mapping[str, str] = msgspec.field(default_factory=dict)  # variables of the process
-    # device nodes and engines are known: this host, or a capture with a manifest
-    complete: bool = True
+    bus: tuple[str, ...] = ()  # display and accelerator functions, "0000:65:00.0 1a03:2000 0300"
+    environment: Mapping[str, str] = {}  # variables of the process
+    complete: bool = True  # nodes and engines are known: this host, or a capture with a manifest
     stated: bool = False  # by a site: what is not stated is unknown, not absent
     absent_engines: tuple[EngineFact, ...] = ()  # registered engines that this host does not have
     native: NativeStack | None = None  # the launcher's environment that a capture records

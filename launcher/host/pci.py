@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
 from launcher.host.tree import HostTree
 
@@ -10,7 +10,7 @@ DEVICES = "/sys/bus/pci/devices"
 DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
 
 
-class PciFunction(msgspec.Struct, frozen=True):
+class PciFunction(NamedTuple):
     """A PCI function of class display (0x03) or processing accelerator (0x12)."""
 
     address: str

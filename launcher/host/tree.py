@@ -27,10 +27,7 @@ from launcher.host.facts import DeviceNode, EngineFact, NativeStack, User
 MAX_NAMES = 10_000
 LARGEST_TAR = 64 << 20  # packed, and unpacked
 LONGEST_PATH = 4096  # PATH_MAX of Linux
-
-
-MANIFEST = "aam-capture.json"
-"""File of a capture with what no file of sysfs or procfs holds."""
+MANIFEST = "aam-capture.json"  # file of a capture with what no file of sysfs or procfs holds
 TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
 """Folders of a capture; in a tar, what lies above them is dropped."""
 
@@ -41,42 +38,27 @@ class Manifest(msgspec.Struct, frozen=True):
     complete: bool = False  # the capture has a manifest
     machine: str = "x86_64"  # of the processor, as `uname -m` prints it
     user: User | None = None  # the user who made the capture, or None
-    # the variables that decisions read
-    environment: dict[str, str] = msgspec.field(default_factory=dict)
-    nodes: dict[str, DeviceNode] = msgspec.field(default_factory=dict)  # by path
+    environment: dict[str, str] = {}  # the variables that decisions read
+    nodes: dict[str, DeviceNode] = {}  # by path
     engines: tuple[EngineFact, ...] = ()  # container engines on PATH
-    # architectures of GPUs by PCI address, which may not follow from files
-    archs: dict[str, str] = msgspec.field(default_factory=dict)
+    archs: dict[str, str] = {}  # of GPUs by PCI address; they may not follow from files
     native: NativeStack | None = None  # Python environment of the launcher
-
-
-def parse_manifest(text: str) -> Manifest:
-    """Read a manifest."""
-    try:
-        manifest = decode_json(text, Manifest, "capture", MANIFEST)
-    except DataError as error:
-        remedy = "make it again with `aam-launch doctor --capture`"
-        raise MissingInput("A damaged capture", error.evidence, remedy) from error
-    return replace(manifest, complete=True)
 
 
 class HostTree(Protocol):
     """Files of a host by absolute path."""
 
     name: str
-    manifest: Manifest
+    manifest: Manifest = Manifest()
 
     def text(self, path: str) -> str:
         """Return the content; raises FileNotFoundError, or PermissionError if it is unreadable."""
-        ...
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder, numbers in numeric order; nothing if there is no folder."""
-        ...
 
     def has(self, path: str) -> bool:
         """Return whether `path` exists."""
-        ...
 
     def read(self, path: str) -> str | None:
         """Return the content without white space around it; None if absent or unreadable."""
@@ -92,8 +74,6 @@ class FolderTree(HostTree):
     def __init__(self, root: Path) -> None:
         self.name = str(root)
         self.root = "" if self.name == "/" else self.name
-        captured = self.root and self.has(f"/{MANIFEST}")
-        self.manifest = parse_manifest(self.text(f"/{MANIFEST}")) if captured else Manifest()
 
     def text(self, path: str) -> str:
         place = self.root + path
@@ -129,21 +109,16 @@ class TarTree(HostTree):
         import tarfile
         import zlib
 
-        openers: dict[bytes, Any] = {
-            b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open
-        }  # fmt: skip
-        self.name = str(file)
-        self.files: dict[str, str | None] = {}
+        openers: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
+        self.name, self.files = str(file), dict[str, str | None]()
         self.folders: dict[str, set[str]] = {}
         try:
             content = system.regular(file, LARGEST_TAR)
-            for magic, opener in openers.items():
-                if content.startswith(magic):  # a few kilobytes can decompress to any size
-                    with opener(io.BytesIO(content)) as stream:
-                        content = stream.read(LARGEST_TAR + 1)
-                    if len(content) > LARGEST_TAR:
-                        raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
-                    break
+            if opener := openers.get(content[:3], openers.get(content[:2])):
+                with opener(io.BytesIO(content)) as stream:
+                    content = stream.read(LARGEST_TAR + 1)
+                if len(content) > LARGEST_TAR:  # a few kilobytes can decompress to any size
+                    raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
             with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
                 for member in archive:
                     parts = [part for part in member.name.split("/") if part not in ("", ".")]
@@ -165,14 +140,11 @@ class TarTree(HostTree):
             raise unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
             raise unreadable(file, str(error)) from error
-        manifest_text = self.files.get(f"/{MANIFEST}")
-        self.manifest = parse_manifest(manifest_text) if manifest_text else Manifest()
 
     def text(self, path: str) -> str:
         if path not in self.files:
             raise FileNotFoundError(path)
-        content = self.files[path]
-        if content is None:
+        if (content := self.files[path]) is None:
             raise PermissionError(path)
         return content
 
@@ -190,6 +162,14 @@ def open_tree(root: Path) -> HostTree:
     tree: HostTree = FolderTree(root) if root.is_dir() else TarTree(root)
     if not (tree.has("/sys") or tree.has("/proc")):
         raise unreadable(root, "it holds neither sys/ nor proc/")
+    if tree.name != "/" and tree.has(f"/{MANIFEST}"):
+        try:
+            manifest = decode_json(tree.text(f"/{MANIFEST}"), Manifest, "capture", MANIFEST)
+        except (DataError, PermissionError) as error:
+            evidence = error.evidence if isinstance(error, DataError) else "it may not be read"
+            remedy = "make it again with `aam-launch doctor --capture`"
+            raise MissingInput("A damaged capture", evidence, remedy) from error
+        tree.manifest = replace(manifest, complete=True)
     return tree
 
 

@@ -1,7 +1,7 @@
-"""Build or pull an image into the image folder, and record it in images.json.
+"""Build or pull an image into the image folder, and record it in images.json; one at a time.
 
-One build of an image at a time, under a lock; written to a temporary file and renamed when its own
-test has passed. An image with the same inputs is not built twice.
+A build needs the folder `containers`, which lies beside the launcher or in share/aam/containers of
+an installation, and the package `aam`.
 """
 
 import datetime
@@ -12,30 +12,34 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import MissingInput, Unavailable, UsageError
+import aam
+from aam.contract.errors import MissingInput, Unavailable, UsageError, nearest
 from aam.contract.files import sha256
+from aam.contract.installation import DISTRIBUTION
 from aam.contract.options import ONE_OR_MORE, basic_option, required_option
 from launcher import system
 from launcher.detect import detect
 from launcher.engines import BUILDERS
 from launcher.engines.engine import Builder, BuildLog, ImageBuild, ImageRecord, ImageReference
-from launcher.images import definitions, index
+from launcher.host.facts import EngineFact
+from launcher.images import index
 from launcher.plan.catalog import Image
 
+PACKAGE = Path(aam.__file__).parent
+INSTALL = "install.sh"
+_NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 DAY = "%Y%m%dT%H%M%SZ"
 VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")
 """Output of `ENGINE --version`: name, and the first two numbers."""
-
-
 TEST = basic_option("Run the image's own test.", default=True)
 
 
@@ -79,14 +83,6 @@ class ImagesBuild(SeveralImages):
     test: bool = TEST
 
 
-class InstalledBuilder(msgspec.Struct, frozen=True):
-    """An engine that can build, its program and its version."""
-
-    engine: Builder
-    program: str
-    version: str
-
-
 def suitable(image_format: str | None) -> tuple[Builder, ...]:
     """Return the engines that build images of a format of `EngineTraits`; None: any."""
     known = tuple(e for e in BUILDERS.values() if image_format in (None, e.traits.image_format))
@@ -96,7 +92,9 @@ def suitable(image_format: str | None) -> tuple[Builder, ...]:
     return known
 
 
-def find_builder(requested: str | None, image_format: str | None = None) -> InstalledBuilder:
+def find_builder(
+    requested: str | None, image_format: str | None = None
+) -> tuple[Builder, EngineFact]:
     """Return the engine of this host to build with: the requested one, or the first that can."""
     names = [e.name for e in suitable(image_format) if requested in (None, e.name)]
     candidates = [fact for fact in detect().engines if fact.name in names]
@@ -121,58 +119,54 @@ def find_builder(requested: str | None, image_format: str | None = None) -> Inst
         least = ".".join(map(str, engine.least))
         raise Unavailable("The engine is too old to build", f"{match[0].strip()} at {fact.path}",
                           f"{engine.name} {least} or later is needed")  # fmt: skip
-    return InstalledBuilder(engine, fact.path, f"{match[2]}.{match[3]}")
+    return engine, replace(fact, version=f"{match[2]}.{match[3]}")
 
 
-def build(
-    image: Image,
-    builder: InstalledBuilder,
-    folder: Path,
-    options: ImagesBuild,
-    arguments: Mapping[str, str],
-) -> tuple[ImageRecord, bool]:
-    """Build an image; return its record, and whether it is new.
+def make(
+    image: Image, builder: tuple[Builder, EngineFact], folder: Path, options: SeveralImages,
+    arguments: Mapping[str, str], reference: ImageReference | None = None,
+) -> tuple[ImageRecord, bool]:  # fmt: skip
+    """Build an image, or pull a `reference`; return its record, and whether it is new.
 
-    Args:
-        options: those of the command line, with absolute paths.
-        arguments: all build arguments; none with --from.
+    `arguments` are all those of the build, none with --from.
     """
-    engine = builder.engine
-    with _inputs(image.name, builder, folder, options.minutes) as inputs:
-        base = {"BASE": str(ImageReference.parse(arguments["BASE"]))} if arguments else {}
-        inputs = replace(
-            inputs, test=options.test, arguments={**arguments, **base}, room=image.room,
-            epoch=epoch(arguments), wheels=options.wheels, archive=options.from_,
-        )  # fmt: skip
-        facts: dict[str, Any] = {"from_": str(options.from_)}
-        if options.from_ is not None:
-            _require_file(options.from_, options.sha256)
+    engine, fact = builder
+    image_format = str(engine.traits.image_format)
+    with _inputs(image.name, fact.path, folder, options.minutes) as inputs:
+        facts: dict[str, Any] = {"from_": str(reference)}
+        if isinstance(options, ImagesBuild):
+            base = {"BASE": str(ImageReference.parse(arguments["BASE"]))} if arguments else {}
+            inputs = replace(
+                inputs, test=options.test, arguments={**arguments, **base}, room=image.room,
+                epoch=epoch(arguments), wheels=options.wheels, archive=options.from_,
+            )  # fmt: skip
+            facts["from_"] = str(options.from_)
+            if options.from_ is not None:
+                _require_file(options.from_, options.sha256)
+            else:
+                parts = [stage(inputs.context), image_format, json.dumps(arguments, sort_keys=True)]
+                digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+                recorded = index.read(folder).get(image.name, {}).get(image_format)
+                if recorded and recorded.inputs == digest and not options.rebuild:
+                    with suppress(MissingInput):  # it was removed, or is another one
+                        engine.verify(replace(inputs, test=False), recorded)
+                        return recorded, False
+                facts = {"inputs": digest, "arguments": dict(arguments)}
+        place, done = folder / "logs" / f"{image.name}-{engine.name}.log", "built"
+        log = BuildLog(place, f"The image was not {'pulled' if reference else done}",
+                       options.minutes * 60)  # fmt: skip
+        log.step(f"{image.name} with {engine.name} {fact.version}; log {place}")
+        if reference:
+            log.step(str(reference))
+            record = engine.pull(inputs, reference, log)
+            facts["digest"] = reference.digest or record.digest
         else:
-            content = definitions.stage(inputs.context)
-            parts = [content, str(engine.traits.image_format),
-                     json.dumps(dict(arguments), sort_keys=True)]  # fmt: skip
-            digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-            recorded = index.read(folder).get(image.name, {}).get(parts[1])
-            if recorded and recorded.inputs == digest and not options.rebuild:
-                with suppress(MissingInput):  # it was removed, or is another one
-                    engine.verify(replace(inputs, test=False), recorded)
-                    return recorded, False
-            facts = {"inputs": digest, "arguments": dict(arguments)}
-        log = _log(image.name, builder, folder, "built", options.minutes)
-        record = replace(engine.build(inputs, log), **facts)
-        return _record(record, image.name, builder, folder, log), True
-
-
-def pull(
-    name: str, builder: InstalledBuilder, folder: Path, reference: ImageReference, minutes: int
-) -> ImageRecord:
-    """Pull an image that a release has published; return its record."""
-    with _inputs(name, builder, folder, minutes) as inputs:
-        log = _log(name, builder, folder, "pulled", minutes)
-        log.step(str(reference))
-        record = replace(builder.engine.pull(inputs, reference, log), from_=str(reference))
-        record = replace(record, digest=reference.digest or record.digest)
-        return _record(record, name, builder, folder, log)
+            record = engine.build(inputs, log)
+        record = replace(record, **facts, engine=f"{engine.name} {fact.version}",
+                         built=int(time.time()))  # fmt: skip
+        index.write(folder, image.name, image_format, record)
+        log.step(f"{image.name} is there: {record.reference or folder / f'{image.name}.sif'}")
+        return record, True
 
 
 def _require_file(file: Path, expected: str | None) -> None:
@@ -188,29 +182,8 @@ def _require_file(file: Path, expected: str | None) -> None:
         raise MissingInput("The file is another one", evidence, remedy)
 
 
-def _log(name: str, builder: InstalledBuilder, folder: Path, done: str, minutes: int) -> BuildLog:
-    """Return the log of a build, which a failure leaves."""
-    place = folder / "logs" / f"{name}-{builder.engine.name}.log"
-    log = BuildLog(place, f"The image was not {done}", minutes * 60)
-    log.step(f"{name} with {builder.engine.name} {builder.version}; log {place}")
-    return log
-
-
-def _record(
-    record: ImageRecord, name: str, builder: InstalledBuilder, folder: Path, log: BuildLog
-) -> ImageRecord:
-    """Write the record of a new image to images.json."""
-    engine = f"{builder.engine.name} {builder.version}"
-    record = replace(record, engine=engine, built=int(time.time()))
-    index.write(folder, name, str(builder.engine.traits.image_format), record)
-    log.step(f"{name} is there: {record.reference or folder / f'{name}.sif'}")
-    return record
-
-
 @contextmanager
-def _inputs(
-    name: str, builder: InstalledBuilder, folder: Path, minutes: int
-) -> Iterator[ImageBuild]:
+def _inputs(name: str, program: str, folder: Path, minutes: int) -> Iterator[ImageBuild]:
     """Hold the lock of an image; give what is common to builds and pulls, and a scratch folder."""
 
     def stop(number: int, frame: object) -> None:  # SIGTERM too removes temporary files
@@ -218,7 +191,7 @@ def _inputs(
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        with index.locked_image(folder, name):
+        with index.locked(folder, f"{name}.build", f"Another build of {name}"):
             for left in folder.glob(f".{name}.*"):  # of a build that was killed
                 if left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
@@ -226,7 +199,7 @@ def _inputs(
                     left.unlink()
             with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
                 Path(scratch, "context").mkdir()
-                yield ImageBuild(builder.program, name, folder / f"{name}.sif", True, minutes,
+                yield ImageBuild(program, name, folder / f"{name}.sif", True, minutes,
                                  Path(scratch), Path(scratch, "context"))  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -243,3 +216,89 @@ def epoch(arguments: Mapping[str, str]) -> int:
     except ValueError:
         day = datetime.datetime(2026, 8, 24)
     return int(day.replace(tzinfo=datetime.timezone.utc).timestamp())
+
+
+# --- definitions
+
+
+def containers() -> Path:
+    """Return the folder of definitions."""
+    beside = PACKAGE.parent / "containers"
+    if (beside / INSTALL).is_file():
+        return beside
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(DISTRIBUTION) or []:
+            if file.parts[-3:] == ("aam", "containers", INSTALL):
+                return Path(str(file.locate())).resolve().parent
+    remedy = "install it again, or run the launcher of a checkout"
+    raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
+
+
+def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
+    """Return the build arguments of an image, with those `given` as NAME=VALUE."""
+    known = dict(image.arguments)
+    if not known:
+        evidence = f"the catalog has no arguments for {image.name}"
+        raise UsageError("This image cannot be built here", evidence, "build it where it is from")
+    changed: dict[str, str] = {}
+    for argument in given or ():
+        name, equals, value = argument.partition("=")
+        if name not in known:
+            remedy = nearest(name, tuple(known), f"known are {', '.join(known)}")
+            raise UsageError("No such build argument", f"'{name}' of {image.name}", remedy)
+        if not equals or not value or any(mark.isspace() for mark in value):
+            raise UsageError("A build argument without its value", f"'{argument}'",
+                             f"write --build-arg {name}=VALUE, without spaces")  # fmt: skip
+        if name in changed:
+            raise UsageError("A build argument twice", f"'{name}'", "give it once")
+        changed[name] = value
+    return {**known, **changed}
+
+
+def require_locked(name: str, arguments: Mapping[str, str]) -> None:
+    """Check that the base is named by its digest, and that the lock has the hash of PyTorch."""
+    lock = containers() / "locks" / f"{name}.txt"
+    if not lock.is_file():
+        remedy = "choose one of `aam-launch images`"
+        raise MissingInput("This image has no lock", f"'{lock}'", remedy)
+    base, torch = arguments["BASE"], arguments["TORCH"]
+    if "@sha256:" not in base:
+        raise UsageError("A base without its digest", f"'{base}'", "name it as NAME@sha256:...")
+    if f"torch=={torch}" not in lock.read_text().split():
+        evidence = f"PyTorch {torch} has no hash in '{lock}'"
+        remedy = "leave TORCH out, or add an image of this PyTorch to the catalog"
+        raise UsageError(f"The lock of {name} has another PyTorch", evidence, remedy)
+
+
+def stage(folder: Path) -> str:
+    """Put together the folder to build from, and return one digest of all that is in it."""
+    shutil.copytree(PACKAGE, folder / "aam", ignore=_NO_CACHES)
+    shutil.copytree(containers(), folder / "containers", ignore=_NO_CACHES)
+    (folder / "containers/revision").write_text(revision(PACKAGE.parent) + "\n")
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            total.update(path.read_bytes())
+    # All users may read an image, whatever the umask of the build.
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return total.hexdigest()
+
+
+def revision(checkout: Path) -> str:
+    """Return the commit that is built, marked if files were changed; "" if it is unknown."""
+    if not (checkout / ".git").exists():
+        with suppress(metadata.PackageNotFoundError, ValueError):
+            text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+            return str(json.loads(text or "{}").get("vcs_info", {}).get("commit_id", ""))
+        return ""
+    git = ["git", "-C", str(checkout)]
+    try:
+        head = system.run([*git, "rev-parse", "HEAD"])
+        changed = system.run([*git, "status", "--porcelain", "aam", "containers"])
+    except OSError:
+        return ""
+    if head.returncode or changed.returncode:
+        return ""
+    return head.stdout.strip() + ("-changed" if changed.stdout.strip() else "")

@@ -3,14 +3,8 @@
     {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
 
-It is written atomically and under a lock of its own: a reader never sees half of it, and two
-writers do not lose each other's entry. What is written under a lock has the access of the folder,
-so that the members of its group can replace it, whatever their umask is.
-
-A SIF lies in the image folder under the image's name, or at the path of a configuration. Images in
-the storages of other engines are listed in images.json, because queries to them take longer than
-the rest of a start. Labels were measured in an image when it was built, and take precedence over
-the catalog.
+It is written atomically, under a lock of its own, with the access of the folder, whatever the
+umask is. Labels were measured in an image when it was built, and take precedence over the catalog.
 """
 
 from __future__ import annotations
@@ -46,25 +40,19 @@ Entries = dict[str, dict[str, ImageRecord]]
 """Image -> format of `EngineTraits.image_format` -> record."""
 
 
-class PublishedImage(msgspec.Struct, frozen=True):
-    """Digests of an image in a registry: of its manifest, and of the file of its SIF."""
-
-    oci: str
-    sif: str
-
-
 class Published(msgspec.Struct, frozen=True):
     """Images of a release; `.ci/release` writes published.json before it builds the wheel."""
 
     registry: str
-    images: dict[str, PublishedImage]
+    # digests in the registry, by image: "oci" of its manifest, "sif" of the file of its SIF
+    images: dict[str, dict[str, str]]
+    source: str = ""  # address of the repository of the code, whose workflow attests the images
 
 
 def published() -> Published | None:
     """Return the images of the release that is installed; None for any other installation."""
-    if not PUBLISHED.exists():
-        return None
-    return read_json(PUBLISHED, Published, "list of published images", "install the release again")
+    what, remedy = "list of published images", "install the release again"
+    return read_json(PUBLISHED, Published, what, remedy) if PUBLISHED.exists() else None
 
 
 def read(folder: Path) -> Entries:
@@ -93,11 +81,7 @@ def write(folder: Path, image: str, image_format: str, record: ImageRecord) -> N
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends.
-
-    Args:
-        what: is under way, for the message while another process holds it; "" prints none.
-    """
+    """Hold the lock `.NAME.lock` of a folder; `what` is under way, for the message of a wait."""
     before = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,17 +95,17 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
         raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
     try:
         with stream:
-            state = try_lock(stream)
-            if state == "taken":
-                if what:
-                    stream.seek(0)
-                    holder = stream.read() or "an unknown process"
-                    message = f"{what} in '{folder}' is under way ({holder}); waiting for it."
-                    print(message, file=sys.stderr)
-                fcntl.flock(stream, fcntl.LOCK_EX)
+            state, message = try_lock(stream), ""
+            if state == "taken" and what:
+                stream.seek(0)
+                holder = stream.read() or "an unknown process"
+                message = f"{what} in '{folder}' is under way ({holder}); waiting for it."
             elif state == "unsupported":
-                warning = f"warning: '{folder}' has no file locks: start one build at a time."
-                print(warning, file=sys.stderr)
+                message = f"warning: '{folder}' has no file locks: start one build at a time."
+            if message:
+                print(message, file=sys.stderr)
+            if state == "taken":
+                fcntl.flock(stream, fcntl.LOCK_EX)
             user, host = os.environ.get("USER", os.geteuid()), os.uname().nodename
             stream.truncate(0)
             stream.write(f"{user} on {host}, process {os.getpid()}, since {time.ctime()}")
@@ -131,19 +115,13 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
         os.umask(before)
 
 
-def locked_image(folder: Path, name: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock under which an image is built, added or removed."""
-    return locked(folder, f"{name}.build", f"Another build of {name}")
-
-
 # --- what is built
 
 
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """List the built images."""
-    folder = Path(settings.image_dir.value)
+    folder, images = Path(settings.image_dir.value), list[BuiltImage]()
     listed = read(folder)
-    images: list[BuiltImage] = []
     sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
     with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
@@ -183,19 +161,12 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """Return every image of the catalog as built, to decide for another host."""
-    folder = settings.image_dir.value
-    return tuple(
-        BuiltImage(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
-        for image in catalog.images
-    )
+    folder, engines = settings.image_dir.value, tuple(engine.name for engine in containers())
+    return tuple(BuiltImage(i.name, engines, f"{folder}/{i.name}.sif") for i in catalog.images)
 
 
 def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
-    """Return the catalog with the versions of the images' labels, narrowed to the labels' archs.
-
-    The catalog leaves out what PyTorch is compiled for and does not compute on, so a label adds
-    none. Of several forms of an image the first counts that `runtime` can run.
-    """
+    """Return the catalog with the versions of the images' labels, narrowed to the labels' archs."""
     labels: dict[str, Mapping[str, str]] = {}
     for form in available:
         if form.labels and runtime in ("auto", *form.engines):
@@ -219,10 +190,9 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
 
 
 def _narrowed(
-    stated: tuple[str, ...] | None,
-    measured: tuple[str, ...],
+    stated: tuple[str, ...] | None, measured: tuple[str, ...],
     serves: Callable[[Sequence[str], str], bool],
-) -> tuple[str, ...] | None:
+) -> tuple[str, ...] | None:  # fmt: skip
     """Return the archs of the catalog that a label serves; the label's where none are stated."""
     if not measured:
         return stated

@@ -1,124 +1,94 @@
 """Decision of a launch: the first image that fits the hardware and that an engine can start. Pure.
 
-`launcher.plan.hardware`, the first stage, orders the images for each group of GPUs; after them come
-the images for the processor, then the native environment. Here they are tried with each engine of
-the host until one can start. A candidate has the first reason against it, found in the order of
-STEPS; if every candidate has one, the refusal is that of the candidate that came furthest.
-`aam-launch images`, `explain` and `doctor` show the reasons of all (`assess`).
+`launcher.plan.hardware`, the first stage, orders the images; after them comes the native
+environment. A candidate has the first reason against it in the order of STEPS; if every candidate
+has one, the refusal is that of the candidate that came furthest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, NotPermitted, Unavailable, UsageError
-from launcher.findings import REQUESTED, Decision, Finding
+from aam.contract.errors import AamError, NotPermitted, Problem, Unavailable, UsageError
+from aam.contract.installation import install_command
+from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Image
 from launcher.plan.hardware import (
     MISFITS,
-    GpuGroup,
+    Candidate,
     Hardware,
-    Offer,
-    counted,
+    Step,
+    fault_of,
     for_gpus,
     fused,
     hardware_of,
     misfits_of,
 )
-from launcher.plan.inputs import NATIVE, BuiltImage, LaunchInputs
+from launcher.plan.inputs import NATIVE, LaunchInputs
 from launcher.plan.settings import AUTO
-from launcher.plan.visible_devices import DeviceSelection
+from launcher.plan.visible_devices import counted
 
 STEPS = (*MISFITS, "libraries", "idle GPUs", "two vendors", "engine", "host libraries",
          "groups", "built", "device nodes")  # fmt: skip
 """The checks of a candidate, in their order."""
 WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
-Step = tuple[str, AamError]
-"""A check of STEPS, and what it has against a candidate."""
+IDLE = "A GPU is requested and none can be used"
+NOTHING = "No engine can start a container"
+Candidates = dict[str, list[Candidate]]
+"""Every candidate with the reason against it: by name, the best first."""
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A way to run a command."""
-
-    engine: str  # name of a container engine, or NATIVE
-    image: Image | None = None  # None for the native environment
-    # the image where this engine can run it; None if it is not built
-    built: BuiltImage | None = None
-    group: GpuGroup | None = None  # the GPUs; None: the command computes on the processor
-    misfits: tuple[str, ...] = ()  # why the image does not fit the hardware; --force overrides it
-    reason: Step | None = None  # the first reason against it; None: it can run
-    # why this one is chosen, and no other; of the chosen candidate alone
-    decisions: tuple[Decision, ...] = ()
-    findings: tuple[Finding, ...] = ()  # remarks for the user; of the chosen candidate alone
-
-    @property
-    def name(self) -> str:
-        """The name of the image, or NATIVE."""
-        return self.image.name if self.image else NATIVE
-
-    @property
-    def fits(self) -> bool:
-        """The hardware is not against it, or --force overrides that."""
-        return self.reason is None or self.reason[0] not in MISFITS
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs of one group that are used; empty on a processor."""
-        return self.group.gpus if self.group else ()
-
-    @property
-    def selection(self) -> DeviceSelection | None:
-        """The visible devices of the vendor of these GPUs."""
-        return self.group.selection if self.group else None
-
-
-class Assessment(msgspec.Struct, frozen=True):
-    """The hardware, and every candidate with the reason against it: by name, the best first."""
-
-    inputs: LaunchInputs
-    hardware: Hardware
-    candidates: dict[str, list[Candidate]]
-
-    @property
-    def fitting(self) -> tuple[Image, ...]:
-        """The images that fit the hardware of the host, best first, built or not."""
-        fits = ([c.image for c in candidates if c.fits] for candidates in self.candidates.values())
-        return tuple(images[0] for images in fits if images and images[0])
-
-    def decisions(self, chosen: str = "") -> list[Decision]:
-        """Return why images are not used; those for vendors that this host lacks are left out."""
-        here = {CPU, None, *(gpu.vendor for gpu in self.inputs.host.gpus if gpu.driven)}
-        decisions = []
-        for name, (first, *_) in self.candidates.items():
-            if name != chosen and (first.image is None or first.image.vendor in here):
-                why = self.against(name) or "it can run"
-                decisions.append(Decision("not used", name, why, "rules"))
-        return decisions
-
-    def against(self, name: str) -> str:
-        """Return the reason against the candidate of an image that came furthest; "": it runs."""
-        candidates = self.candidates.get(name, [])
-        if not candidates or not all(candidate.reason for candidate in candidates):
-            return ""
-        _, (step, reason) = _furthest(candidates)
-        return reason.evidence if step in MISFITS else str(reason)
-
-
-def assess(inputs: LaunchInputs) -> Assessment:
-    """Return every image and engine, whatever --image and --runtime, and the reason against it."""
-    settings = replace(inputs.settings, image=AUTO, runtime=AUTO)
-    inputs = replace(inputs, settings=settings)
-    hardware = hardware_of(inputs)
-    candidates: dict[str, list[Candidate]] = {}
+def assess(inputs: LaunchInputs) -> tuple[Hardware, Candidates]:
+    """Return the hardware, and every image and engine, whatever --image and --runtime."""
+    inputs = replace(inputs, settings=replace(inputs.settings, image=AUTO, runtime=AUTO))
+    hardware, candidates = hardware_of(inputs), Candidates()
     for candidate in _candidates(inputs, hardware):
         candidates.setdefault(candidate.name, []).append(candidate)
-    return Assessment(inputs, hardware, candidates)
+    return hardware, candidates
+
+
+def fitting(candidates: Candidates) -> list[str]:
+    """Return the images that fit the hardware of the host, best first, built or not."""
+    return [name for name, forms in candidates.items() if any(c.fits and c.image for c in forms)]
+
+
+def against(candidates: Candidates, name: str) -> str:
+    """Return the reason against the candidate of an image that came furthest; "": it runs."""
+    forms = candidates.get(name, [])
+    if not forms or not all(candidate.reason for candidate in forms):
+        return ""
+    _, (step, reason) = _furthest(forms)
+    return reason.evidence if step in MISFITS else str(reason)
+
+
+def not_used(inputs: LaunchInputs, candidates: Candidates, chosen: str = "") -> list[Decision]:
+    """Return why images are not used; those for vendors that this host lacks are left out."""
+    here = {CPU, None, *(gpu.vendor for gpu in inputs.host.gpus if gpu.driven)}
+    return [
+        Decision("not used", name, against(candidates, name) or _after(first, inputs, candidates,
+                                                                       chosen), "rules")
+        for name, (first, *_) in candidates.items()
+        if name != chosen and (first.image is None or first.image.vendor in here)
+    ]  # fmt: skip
+
+
+def _after(other: Candidate, inputs: LaunchInputs, candidates: Candidates, name: str) -> str:
+    """Return why a candidate that can run is not the chosen one, which has this name."""
+    chosen, settings = next(iter(candidates.get(name, ())), None), inputs.settings
+    requested = (settings.image.value, settings.runtime.value) != ("auto", "auto")
+    if requested or chosen is None or chosen.image is None:
+        return "another is requested"
+    if other.image is None:
+        return "an image comes before the native environment"
+    if other.group is None or chosen.group is None:
+        return "it is for GPUs, which the command does not use"
+    if fault := fault_of(other.image, other.group.arch, inputs.catalog):
+        return f"a fault of it is reported: {fault.reason}"
+    return f"{name} comes before it: {chosen.image.prefer.get(chosen.group.arch) or 'it is newer'}"
 
 
 def decide(inputs: LaunchInputs) -> Candidate:
@@ -133,46 +103,40 @@ def decide(inputs: LaunchInputs) -> Candidate:
     if hardware.errors and inputs.gpu_use != "never":
         # An error of a variable concerns a launch that uses no other GPU, unless it needs none.
         on_processor = settings.image.value != "auto" and chosen and chosen.image
-        avoids = chosen and (chosen.group or (on_processor and on_processor.vendor == CPU))
-        if not avoids:
+        if not (chosen and (chosen.group or (on_processor and on_processor.vendor == CPU))):
             raise hardware.errors[0]
     if chosen is None:
         raise _refusal(inputs, hardware, refused)
-    image, group = chosen.image, chosen.group
+    image, group, decisions = chosen.image, chosen.group, selected(hardware)
     why, source = _why(chosen, refused, inputs, hardware)
-    decisions = selected(hardware)
-    engine = (REQUESTED, settings.runtime.source)
-    if image is None:
-        engine = (why, source)
-    else:
+    if image:
         decisions.append(Decision("image", image.name, why, source))
-        if settings.runtime.value == "auto":
-            fact = inputs.host.engine(chosen.engine)
-            there = f"{fact.path}, and the image is there for it" if fact else ""
-            engine = (there or "assumed for a capture", "host")
-    decisions.append(Decision("engine", chosen.engine, *engine))
+        fact, source = inputs.host.engine(chosen.engine), settings.runtime.source
+        why = f"{fact.path}, and the image is there for it" if fact else "assumed for a capture"
+        why, source = (why, "host") if settings.runtime.value == "auto" else (REQUESTED, source)
+    decisions.append(Decision("engine", chosen.engine, why, source))
     # GPUs that stay unused: those of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
-    for unused_group in hardware.groups:
-        if unused_group is not group:
-            why = f"{runs} computes on the processor"
-            if group:
-                why = f"one group of alike GPUs at a time, and {runs} runs on {group}"
-            decisions.append(Decision("left out", str(unused_group), why, "host"))
+    why = inputs.request.cpu_reason or f"{runs} computes on the CPU"
+    if group:
+        why = f"one group of alike GPUs at a time, and {runs} runs on {group}"
+    subject = "left out" if group else "GPUs not used"
+    decisions += [Decision(subject, str(other), why, "host" if group else "command line")
+                  for other in hardware.groups if other is not group]  # fmt: skip
     if group and group.gpus[0].instances:
-        cut = [gpu for gpu in group.selection.gpus if gpu.instances and gpu not in group.gpus]
+        cut = [gpu for selection in hardware.selections if selection.vendor == group.vendor
+               for gpu in selection.gpus if gpu.instances and gpu not in group.gpus]  # fmt: skip
         why = VENDORS[group.vendor].one_instance
         decisions += [Decision("left out", counted(cut), why, "host")] if cut else []
     findings = [*hardware.findings, *hardware.undriven]
     if image and group and image.attention and not fused(image, group.arch):
         evidence = f"{image.name} has no fused attention kernels for {group.arch}"
-        findings.append(Finding("note", "Attention takes the math path", evidence))
+        findings.append(Problem("Attention takes the math path", evidence))
     if group is None and inputs.gpu_use == "automatic" and settings.image.value == "auto":
         discrete = [gpu for gpu in inputs.host.gpus if gpu.driven and not gpu.integrated]
-        remedy = "--device cpu requests that"
-        cause = "The command computes on the processor"
-        severity: Literal["note", "warning"] = "warning" if discrete else "note"
-        findings.append(Finding(severity, cause, hardware.absent, remedy))
+        findings.append(Problem("The command computes on the processor", hardware.absent,
+                                "--device cpu requests that",
+                                "warning" if discrete else "note"))  # fmt: skip
     return replace(chosen, decisions=tuple(decisions), findings=tuple(findings))
 
 
@@ -194,149 +158,123 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         title, source = "an image that is not in the catalog", settings.image.source
         unlisted = Image(name, title, None, {}, source=source)
         group = None if never or not best else best[0]
-        offers.append(Offer(unlisted, group, misfits_of(unlisted, group, groups, inputs)))
+        offers = [Candidate(unlisted, group, misfits_of(unlisted, group, groups, inputs))]
     # The engine that is requested, those of the host, or the usual one of a capture without any.
     runtime, known_engines = settings.runtime.value, host.engines or host.absent_engines[:1]
     engines = tuple(fact.name for fact in known_engines) or ("container engine",)
-    engines = engines if runtime == "auto" else (runtime,)
     for offer in offers if runtime != NATIVE else ():
-        image, misfits = offer.image, offer.misfits
-        if name not in ("auto", image.name):
-            continue
-        for engine in engines:
-            there = (b for b in inputs.built if b.image == image.name and engine in b.engines)
-            against = tuple(misfits.values())
-            candidate = Candidate(engine, image, next(there, None), offer.group, against)
-            if misfits and not (inputs.request.force and image.name == name):
-                cause = f"Image {image.name} does not fit this host"
-                reason: Step | None = (next(iter(misfits)), Unavailable(cause, against[0]))
-            else:
-                reason = _unwanted(candidate, hardware, inputs) or _cannot_start(candidate, inputs)
-            yield replace(candidate, reason=reason)
+        image, misfits = offer.name, offer.misfits
+        for engine in engines if runtime == "auto" else (runtime,):
+            there = (b for b in inputs.built if b.image == image and engine in b.engines)
+            candidate = replace(offer, engine=engine, built=next(there, None))
+            reasons = _reasons(candidate, hardware, inputs)
+            if misfits and not (inputs.request.force and image == name):
+                cause = f"Image {image} does not fit this host"
+                reasons = ((kind, Unavailable(cause, why)) for kind, why in misfits.items())
+            yield replace(candidate, reason=next(reasons, None))
     # A capture may not have recorded its Python environment.
     if runtime == NATIVE or (host.replays and (runtime, name) == ("auto", "auto")):
         same = [group for group in groups if group.vendor == inputs.native.vendor]
         same.sort(key=lambda group: (not group.gpus[0].instances, len(group.gpus)), reverse=True)
-        candidate = Candidate(NATIVE, group=same[0] if same and not never else None)
-        reason = _unwanted(candidate, hardware, inputs) or _cannot_start(candidate, inputs)
-        yield replace(candidate, reason=reason)
+        candidate = Candidate(group=same[0] if same and not never else None)
+        yield replace(candidate, reason=next(_reasons(candidate, hardware, inputs), None))
 
 
-# --- reasons against a candidate, in the order of STEPS
+# --- reasons against a candidate
 
 
-def _unwanted(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Step | None:
-    """Return that libraries are missing, GPUs stay idle or two vendors are equal, or None."""
-    native, served = inputs.native, hardware.served
-    if candidate.engine == NATIVE and native.absent:
+def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> Iterator[Step]:
+    """Yield what is against a candidate, in the order of STEPS."""
+    host, settings, native, served = inputs.host, inputs.settings, inputs.native, hardware.served
+    image, group, runtime = candidate.image, candidate.group, settings.runtime.value
+    fact = host.engine(candidate.engine)
+    if image is None and native.absent:
         evidence = f"{native.python} has no {', '.join(native.absent)}"
-        remedy = f"install them with `{native.install}`"
+        remedy = f"install them with `{install_command(python=native.python)}`"
         cause = "The libraries of the model are not installed"
-        return "libraries", Unavailable(cause, evidence, remedy)
-    if candidate.group is None:
-        idle = _idle_gpus(candidate.image, hardware, inputs)
-        return ("idle GPUs", idle) if idle else None
+        yield "libraries", Unavailable(cause, evidence, remedy)
+    if group is None and (idle := _idle(image, hardware, inputs)):
+        yield "idle GPUs", idle
     # Nothing is guessed between groups of two vendors that are equally supported.
-    if inputs.settings.image.value != "auto" or inputs.settings.runtime.value == NATIVE:
-        return None
-    for rival in served:
-        best, ours, theirs = served[0], served[0].group, rival.group
-        if ours and theirs and theirs.vendor != ours.vendor:
-            if rival.fused != best.fused:
-                return None
-            names = " and ".join(f"{len(g.gpus)} x {g.gpus[0].product}" for g in (ours, theirs))
-            remedy = f"choose with --image {best.image.name} or {rival.image.name}"
-            cause = "Two vendors, equally supported"
-            return "two vendors", UsageError(cause, names, remedy)
-    return None
+    if image and group and settings.image.value == "auto":
+        best, first = served[0], served[0].group
+        rivals = (c for c in served if first and c.group and c.group.vendor != first.vendor)
+        if (rival := next(rivals, None)) and rival.fused == best.fused:
+            names = " and ".join(f"{len(c.gpus)} x {c.gpus[0].product}" for c in (best, rival))
+            remedy = f"choose with --image {best.name} or {rival.name}"
+            yield "two vendors", UsageError("Two vendors, equally supported", names, remedy)
+    instead = ", or choose another --runtime"
+    if image and fact is None and host.replays:
+        evidence, remedy = f"no {runtime} on PATH", f"install it{instead}"
+        if runtime == "auto":
+            known = ", ".join(engine.name for engine in host.absent_engines)
+            evidence, remedy = f"none of {known} is on PATH", "install one of them"
+        yield "engine", Unavailable(NOTHING, evidence, remedy)
+    if image and fact and fact.obstacle:
+        stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
+        evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
+        names = " or ".join(engine.name for engine in stopped)
+        remedy = f"let an administrator remove what stops {names}{instead * (runtime != 'auto')}"
+        yield "engine", Unavailable(NOTHING, evidence, remedy)
+    # The engine may bring the driver's libraries in by CDI alone, and none is described.
+    vendor = VENDORS[group.vendor] if group and image else None
+    needs_cdi = vendor and vendor.host_libraries and host.traits(candidate.engine).needs_cdi
+    if vendor and needs_cdi and vendor.name not in host.cdi:
+        cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
+        remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
+        yield "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
+    # No group of the user may exist inside the engine, and a device may need one.
+    if fact and (fact.maps_root or fact.loses_groups):
+        for node in filter(None, map(host.node, device_nodes(candidate.gpus))):
+            if node.mode is not None and node.mode & 0o006 != 0o006:
+                why = fact.loses_groups or "which is not mapped"
+                evidence = f"{node.path} belongs to group {node.group or node.gid}; {why}"
+                remedy = f"{'install it, or ' * bool(fact.loses_groups)}choose another --runtime"
+                cause = f"Rootless {fact.name} cannot use the GPUs"
+                yield "groups", Unavailable(cause, evidence, remedy)
+    if image and candidate.built is None:
+        folder = settings.image_dir.value
+        usable = [engine.name for engine in host.engines if engine.obstacle is None]
+        remedy = f"put a SIF at {folder}, or name one with --image FILE"
+        if image.definition:
+            usual = not usable or candidate.engine == usable[0]
+            with_engine = "" if usual else f" --engine {candidate.engine}"
+            remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
+        evidence = f"none for {candidate.engine} in '{folder}'"
+        yield "built", Unavailable(f"Image {image.name} is not built", evidence, remedy)
+    yield from (("device nodes", denied) for denied in denials(host, candidate.gpus))
 
 
-def _idle_gpus(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
+def _idle(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
     """Return why nothing computes on the processor: GPUs would stay idle, or one is requested."""
     use, native, obstacles = inputs.gpu_use, inputs.native, hardware.obstacles
     if use == "never":
         return None
-    cause = "A GPU is requested and none can be used"
     if image is not None and inputs.settings.image.value != "auto":
         for_processor = image.vendor == CPU
         if use == "automatic" or (use == "allocated" and for_processor):
             return None
         if not for_processor:
-            return Unavailable(cause, hardware.absent, WITHOUT_GPU)
+            return Unavailable(IDLE, hardware.absent, WITHOUT_GPU)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
-        return Unavailable(cause, f"image {image.name}", remedy)
+        return Unavailable(IDLE, f"image {image.name}", remedy)
     if hardware.groups and (image is None or not obstacles):
         names = ", ".join(map(str, hardware.groups))
         whose = f"image {image.name}" if image else f"PyTorch {native.torch} in {native.python}"
         remedy = "" if image else "install a PyTorch that can, or "
         remedy += "add --device cpu to compute on the processor"
-        cause = "The GPUs would stay idle"
-        return Unavailable(cause, f"{whose} cannot use {names}", remedy)
+        return Unavailable("The GPUs would stay idle", f"{whose} cannot use {names}", remedy)
     if obstacles:
         evidence = "; ".join(reason.evidence for reason in obstacles)
         remedies = [*(reason.remedy for reason in obstacles if reason.remedy), WITHOUT_GPU]
         return Unavailable(obstacles[0].cause, evidence, ", or ".join(remedies))
-    if use != "automatic":
-        return Unavailable(cause, hardware.absent, WITHOUT_GPU)
-    return None
-
-
-def _cannot_start(candidate: Candidate, inputs: LaunchInputs) -> Step | None:
-    """Return why an engine cannot start an image, or GPUs cannot be opened."""
-    host, runtime = inputs.host, inputs.settings.runtime.value
-    image, group, fact = candidate.image, candidate.group, host.engine(candidate.engine)
-    if image is not None:
-        nothing, instead = "No engine can start a container", ", or choose another --runtime"
-        if fact is None and host.replays:
-            evidence, remedy = f"no {runtime} on PATH", f"install it{instead}"
-            if runtime == "auto":
-                known = ", ".join(engine.name for engine in host.absent_engines)
-                evidence, remedy = f"none of {known} is on PATH", "install one of them"
-            return "engine", Unavailable(nothing, evidence, remedy)
-        if fact and fact.obstacle:
-            stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
-            evidence = "; ".join(f"{engine.name}: {engine.obstacle}" for engine in stopped)
-            names = " or ".join(engine.name for engine in stopped)
-            remedy = f"let an administrator remove what stops {names}"
-            return "engine", Unavailable(nothing, evidence, remedy + instead * (runtime != "auto"))
-        # The engine may bring the driver's libraries in by CDI alone, and none is described.
-        vendor = VENDORS[group.vendor] if group else None
-        needs_cdi = host.traits(candidate.engine).needs_cdi
-        if vendor and needs_cdi and vendor.host_libraries and vendor.name not in host.cdi:
-            cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
-            remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
-            return "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
-    # No group of the user may exist inside the engine, and a device may need one.
-    if fact and group and (fact.maps_root or fact.loses_groups):
-        for path in device_nodes(group.gpus):
-            node = host.node(path)
-            if node and node.mode is not None and node.mode & 0o006 != 0o006:
-                why = fact.loses_groups or "which is not mapped"
-                evidence = f"{path} belongs to group {node.group or node.gid}; {why}"
-                remedy = "choose another --runtime"
-                remedy = f"install it, or {remedy}" if fact.loses_groups else remedy
-                cause = f"Rootless {fact.name} cannot use the GPUs"
-                return "groups", Unavailable(cause, evidence, remedy)
-    if image is not None and candidate.built is None:
-        folder = inputs.settings.image_dir.value
-        engines = [engine.name for engine in host.engines if engine.obstacle is None]
-        remedy = f"put a SIF at {folder}, or name one with --image FILE"
-        if image.definition:
-            usual = not engines or candidate.engine == engines[0]
-            with_engine = "" if usual else f" --engine {candidate.engine}"
-            remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
-        cause = f"Image {image.name} is not built"
-        evidence = f"none for {candidate.engine} in '{folder}'"
-        return "built", Unavailable(cause, evidence, remedy)
-    denied = next(denials(host, group.gpus), None) if group else None
-    return ("device nodes", denied) if denied else None
+    return None if use == "automatic" else Unavailable(IDLE, hardware.absent, WITHOUT_GPU)
 
 
 def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[AamError]:
     """Yield an error for every device node of `gpus` that is absent or may not be opened."""
-    nodes = {node.path: node for node in host.nodes}
     for path, vendor in device_nodes(gpus).items():
-        node = nodes.get(path)
+        node = host.node(path)
         if node is None:
             if host.complete and not VENDORS[vendor].host_libraries:
                 remedy = "load the driver again, or ask for a node with GPUs"
@@ -366,18 +304,15 @@ def _why(
         here = f"PyTorch {inputs.native.torch} is installed here"
         return (f"{reasons[0].cause}, and {here}" if reasons else here), "host"
     if settings.image.value != "auto":
-        although = f", although {'; '.join(chosen.misfits)}" if chosen.misfits else ""
+        although = f", although {'; '.join(chosen.misfits.values())}" if chosen.misfits else ""
         return REQUESTED + although, settings.image.source
     if group is None:
-        why = hardware.absent
-        if inputs.gpu_use == "never":
-            why = "the command computes on the processor"
+        why = inputs.request.cpu_reason.partition(";")[0] or hardware.absent
     else:
         why = f"{group} are in its PyTorch's list"
         if preference := image.prefer.get(group.arch):
             why = f"{len(group.gpus)} x {group.gpus[0].product}: {preference}"
-        driver = inputs.host.driver(group.vendor)
-        if driver is not None:
+        if driver := inputs.host.driver(group.vendor):
             ranges = inputs.catalog.drivers.get(group.vendor, ())
             why += f"; {VENDORS[group.vendor].driver_text(driver, ranges)}"
     # Of the images that were preferred, the first that fits and still does not run.
@@ -394,26 +329,22 @@ def _furthest(candidates: Iterable[Candidate]) -> tuple[Candidate, Step]:
 
 
 def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candidate]) -> AamError:
-    """Return the error of a launch of which every candidate has a reason against it.
-
-    It is the reason against the candidate that came furthest, and what keeps the native
-    environment from running.
-    """
+    """Return the reason against the candidate that came furthest, and against the native one."""
     settings, host = inputs.settings, inputs.host
     candidate, (step, reason) = _furthest(refused)
     if step in MISFITS:
         if settings.image.value != "auto":
-            near = (o.image.name for o in hardware.offers if not o.misfits)
-            remedy = f"the nearest fit is --image {best}; " if (best := next(near, "")) else ""
-            evidence = "; ".join(candidate.misfits)
+            near = fitting(assess(inputs)[1])
+            remedy = f"the nearest fit is --image {near[0]}; " if near else ""
+            evidence = "; ".join(candidate.misfits.values())
             return Unavailable(reason.cause, evidence, f"{remedy}--force runs it anyway")
         if hardware.obstacles and inputs.gpu_use != "never":
-            reason = _idle_gpus(candidate.image, hardware, inputs) or reason
+            reason = _idle(candidate.image, hardware, inputs) or reason
         else:
             without = [image for image in inputs.catalog.images if not for_gpus(image)]
             machines = sorted({machine for image in without for machine in image.machines})
             evidence = f"{host.machine}; those without a GPU are built for {', '.join(machines)}"
-            remedy = f"install PyTorch here: `{inputs.native.install}`"
+            remedy = f"install PyTorch here: `{install_command(python=inputs.native.python)}`"
             reason = Unavailable("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]
     natively = [c.reason[1] for c in refused if c.image is None and c.reason]

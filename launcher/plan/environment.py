@@ -1,7 +1,4 @@
-"""Environment of a container: passed, removed and fixed variables, and cache folders.
-
-Only what is needed goes in: by name, literally, never evaluated by a shell.
-"""
+"""Environment of a container: passed, removed and fixed variables, and cache folders."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
 from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import visible_devices_variables
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
@@ -21,41 +19,32 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "HSA_*", "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR",
           "COLUMNS", "AAM_*")  # fmt: skip
 """Patterns of variables that ranks, libraries and terminals need."""
-
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", "SLURM_JWT")
 """Variables that no pattern lets in: settings of the launcher, and the user's token for Slurm."""
-
-SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|JWT|KEY", re.IGNORECASE)
-"""Names of variables whose values neither `explain` nor the record of a run shows."""
-
+SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASS|PW|CRED|AUTH|JWT|KEY", re.IGNORECASE)
+"""Names of variables whose values are secrets, whatever pattern they match."""
+CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@")  # user and password in a URL
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
          *(name for vendor in VENDORS.values() for name in vendor.install_variables))  # fmt: skip
 """Variables that break programs in an image; `explain` lists those that are set."""
-
-PROXIES = tuple(
-    spelled
-    for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-    for spelled in (name, name.upper())
-)
+PROXIES = tuple(name for kind in ("http", "https", "ftp", "all", "no")
+                for name in (f"{kind}_proxy", f"{kind.upper()}_PROXY"))  # fmt: skip
 """Variables that engines let in whatever their options; nothing in an image needs the network."""
-
 CACHES = {
-    "XDG_CACHE_HOME": "cache",
-    "MIOPEN_USER_DB_PATH": "cache/miopen",
-    "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen",
-    "TRITON_CACHE_DIR": "cache/triton",
-    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
-    "NUMBA_CACHE_DIR": "cache/numba",
+    "XDG_CACHE_HOME": "cache", "MIOPEN_USER_DB_PATH": "cache/miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen", "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "NUMBA_CACHE_DIR": "cache/numba",
     "MPLCONFIGDIR": "cache/matplotlib",
-}
+}  # fmt: skip
 """Variable -> folder below the private one; on a shared file system these caches get damaged."""
-
 FIXED = {
     "PYTHONNOUSERSITE": ("1", "packages of ~/.local must not replace the image's"),
     "LC_ALL": ("C.UTF-8", "the host's locale may not exist in the image"),
     "TMPDIR": ("/tmp", "a folder of this job's own is mounted there"),
 }
+HARMLESS = (*PASSED, *FIXED, *CACHES, "HOME", "PYTHON*", "LD_LIBRARY_PATH")
+"""Patterns of variables whose values `explain` and the record of a run show; no other value is."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -96,29 +85,30 @@ def container_variables(
             why = f"{REQUESTED}, but not set here"
             kept_out.append(Decision("kept out", name, why, given.source))
     why = "it would put the host's libraries or packages before the image's"
-    kept_out += [
-        Decision("kept out", name, why, "environment")
-        for name in LEAKS if present.get(name) and name not in variables
-    ]  # fmt: skip
+    kept_out += [Decision("kept out", name, why, "environment")
+                 for name in LEAKS if present.get(name) and name not in variables]  # fmt: skip
     return variables, kept_out
 
 
 def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
     """Return the variables that must not reach an engine, so that the plan is all that counts."""
-    return tuple(
-        name
-        for name in present
-        if name in PROXIES or (matches(name, traits.hidden) and not matches(name, traits.passed))
-    )
+    hidden = (n for n in present if matches(n, traits.hidden) and not matches(n, traits.passed))
+    return (*(name for name in present if name in PROXIES), *hidden)
 
 
 def shown(name: str, value: str) -> str:
-    """Return the value of a variable for output; "..." where its name is that of a secret.
+    """Return the value of a variable for output; "..." unless it is known to be harmless.
 
-    >>> shown("MY_TOKEN", "42"), shown("NCCL_DEBUG", "INFO")
-    ('...', 'INFO')
+    >>> shown("WORD", "42"), shown("NCCL_DEBUG", "INFO"), shown("NCCL_X", "http://ada:42@host")
+    ('...', 'INFO', '...')
     """
-    return "..." if SECRET.search(name) else value
+    harmless = matches(name, (*HARMLESS, *visible_devices_variables()))
+    return value if harmless and not is_secret(name, value) else "..."
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the name of a variable, or a password in its value, marks a secret."""
+    return bool(SECRET.search(name) or CREDENTIALS.search(value))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -127,7 +117,5 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     >>> matches("SLURM_JOB_ID", ["SLURM_*"]), matches("HOME", ["H"])
     (True, False)
     """
-    return any(
-        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-        for pattern in patterns
-    )
+    return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+               for pattern in patterns)  # fmt: skip

@@ -14,52 +14,53 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError
-from launcher.findings import Finding, warning
+from aam.contract.errors import AamError, ConfigurationError, Problem
+from launcher.findings import Decision, as_warning, warning
 from launcher.gpus import VENDORS, title, unused
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image, StackFault
-from launcher.plan.inputs import LaunchInputs
-from launcher.plan.visible_devices import DeviceSelection, select
+from launcher.plan.inputs import NATIVE, BuiltImage, LaunchInputs
+from launcher.plan.visible_devices import UNKNOWN, DeviceSelection, select
 
 MISFITS = ("processor", "vendor", "device", "architecture", "driver")
 """Kinds of misfit of an image, in the order in which they are found; --force overrides them."""
-UNKNOWN = "unknown"
-"""An architecture that is in no table, or that a site does not state."""
+Step = tuple[str, AamError]
+"""A check of `launcher.plan.decision.STEPS`, and what it has against a candidate."""
 
 
-class GpuGroup(msgspec.Struct, frozen=True):
-    """GPUs of one architecture of one vendor, and the visible devices of that vendor."""
+class Candidate(msgspec.Struct, frozen=True):
+    """A way to run a command: an image, or the native environment, with a group of GPUs."""
 
-    selection: DeviceSelection
-    gpus: tuple[Gpu, ...]
+    image: Image | None = None  # None for the native environment
+    group: DeviceSelection | None = None  # the GPUs; None: the command computes on the processor
+    misfits: Mapping[str, str] = {}  # kind of MISFITS -> evidence; --force overrides it
+    engine: str = NATIVE  # name of a container engine, or NATIVE
+    # the image where this engine can run it; None if it is not built
+    built: BuiltImage | None = None
+    reason: Step | None = None  # the first reason against it; None: it can run
+    # why this one is chosen, and no other; of the chosen candidate alone
+    decisions: tuple[Decision, ...] = ()
+    findings: tuple[Problem, ...] = ()  # remarks for the user; of the chosen candidate alone
 
     @property
-    def vendor(self) -> str:
-        """Name in `launcher.gpus.VENDORS`."""
-        return self.selection.vendor
+    def name(self) -> str:
+        """The name of the image, or NATIVE."""
+        return self.image.name if self.image else NATIVE
 
     @property
-    def arch(self) -> str:
-        """The architecture, or "unknown"."""
-        return self.gpus[0].arch or UNKNOWN
+    def fits(self) -> bool:
+        """The hardware is not against it, or --force overrides that."""
+        return self.reason is None or self.reason[0] not in MISFITS
 
-    def __str__(self) -> str:
-        """Return number, product and architecture, such as "4 x MI300A (gfx942)"."""
-        return counted(self.gpus)
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """An image for a group of GPUs or for the processor, and why it does not fit there."""
-
-    image: Image
-    group: GpuGroup | None  # None: the command computes on the processor
-    misfits: Mapping[str, str]  # kind of MISFITS -> evidence; empty: it fits
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs of one group that are used; empty on a processor."""
+        return self.group.gpus if self.group else ()
 
     @property
     def fused(self) -> bool:
         """It has fused attention kernels for these GPUs."""
-        return self.group is not None and fused(self.image, self.group.arch)
+        return bool(self.image and self.group and fused(self.image, self.group.arch))
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -67,30 +68,25 @@ class Hardware(msgspec.Struct, frozen=True):
 
     # the selected GPUs by vendor, architecture and partitioning; of each vendor those of the
     # highest capability first
-    groups: tuple[GpuGroup, ...]
+    groups: tuple[DeviceSelection, ...]
     selections: tuple[DeviceSelection, ...]  # the visible devices of each vendor
     # variables that name no GPU of a vendor or contradict each other; such a vendor has no group
     errors: tuple[ConfigurationError, ...]
-    offers: tuple[Offer, ...]  # in order of preference, those that do not fit after those that do
-    unserved: tuple[Finding, ...]  # groups that no image of the catalog fits
-    undriven: tuple[Finding, ...]  # GPUs without a driver
-    findings: tuple[Finding, ...]  # remarks about GPUs, drivers and images, whatever is chosen
+    offers: tuple[Candidate, ...]  # in order of preference; those that do not fit come last
+    undriven: tuple[Problem, ...]  # GPUs without a driver
+    obstacles: tuple[Problem, ...]  # those, and groups that no image of the catalog fits
+    findings: tuple[Problem, ...]  # remarks about GPUs, drivers and images, whatever is chosen
     absent: str  # the reason why no GPU is used where there is no group
 
     @property
-    def obstacles(self) -> tuple[Finding, ...]:
-        """Why GPUs of this host cannot be used by any image."""
-        return (*self.unserved, *self.undriven)
-
-    @property
-    def served(self) -> tuple[Offer, ...]:
+    def served(self) -> tuple[Candidate, ...]:
         """The offers that fit GPUs, best first."""
         return tuple(offer for offer in self.offers if offer.group and not offer.misfits)
 
 
 def hardware_of(inputs: LaunchInputs) -> Hardware:
     """Sort the GPUs that may be used into groups, and find the images that fit each."""
-    catalog, host = inputs.catalog, inputs.host
+    catalog, host, masks = inputs.catalog, inputs.host, inputs.masks
     # Integrated GPUs are used only where no other GPU could be, and where an image has code for
     # them: there they count as any other.
     if not any(gpu.driven and not gpu.integrated for gpu in host.gpus):
@@ -103,54 +99,47 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
         place = f"{gpu.product} at {gpu.pci}"
         if gpu.integrated:
             remedy = "nothing to do; it is used only alone, if an image has code for it"
-            findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
+            findings.append(Problem("An integrated GPU is not used", place, remedy))
         elif gpu.driven and gpu.readable and not (gpu.arch or gpu.obstacle or host.stated):
-            cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
             remedy = "report it, so that the table can have it"
-            findings.append(Finding("warning", cause, evidence, remedy))
-    masks = inputs.masks
-    groups: list[GpuGroup] = []
+            evidence = f"{place} is in no table"
+            findings.append(warning("A GPU of unknown architecture", evidence, remedy))
+    groups: list[DeviceSelection] = []
     selections: list[DeviceSelection] = []
     errors: list[ConfigurationError] = []
-    for name, known in VENDORS.items():
+    for name, vendor in VENDORS.items():
         if not any(gpu.driven for gpu in host.gpus if gpu.vendor == name):
             continue
         driver = host.driver(name)
-        mismatch = known.driver_warning(driver, catalog.drivers.get(name, ())) if driver else None
+        mismatch = vendor.driver_warning(driver, catalog.drivers.get(name, ())) if driver else None
         findings += [mismatch] if mismatch else []
         try:
             selection = select(name, host.gpus, masks, host.slurm)
         except ConfigurationError as error:
             errors.append(error)
-            findings.append(warning(error))
+            findings.append(as_warning(error))
             continue
         selections.append(selection)
         findings += selection.remarks
-        alike: dict[tuple[str | None, bool], list[Gpu]] = {}
+        alike: dict[tuple[str, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:
-                alike.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
-        by_capability = sorted(
-            alike.items(), key=lambda item: known.capability(item[0][0] or ""), reverse=True
-        )
-        for (_, cut), same in by_capability:  # of partitioned cards one is used
-            groups.append(GpuGroup(selection, tuple(same[:1] if cut else same)))
+                alike.setdefault((gpu.arch or "", bool(gpu.instances)), []).append(gpu)
+        for arch, cut in sorted(alike, key=lambda key: vendor.capability(key[0]), reverse=True):
+            same = tuple(alike[arch, cut])  # of partitioned cards one is used
+            groups.append(replace(selection, gpus=same[:1] if cut else same))
     if elsewhere := unused(host.bus):
-        findings.append(Finding("warning", "GPUs are not used", elsewhere))
+        findings.append(warning("GPUs are not used", elsewhere))
     offers, unserved, remarks = _offers(groups, inputs)
+    undriven = tuple(_undriven(host))
     return Hardware(
-        groups=tuple(groups),
-        selections=tuple(selections),
-        errors=tuple(errors),
-        offers=offers,
-        unserved=unserved,
-        undriven=tuple(_undriven(host)),
-        findings=(*findings, *remarks),
-        absent=_absent(host, selections),
-    )
+        groups=tuple(groups), selections=tuple(selections), errors=tuple(errors),
+        offers=tuple(offers), undriven=undriven, obstacles=(*unserved, *undriven),
+        findings=(*findings, *remarks), absent=_absent(host, selections),
+    )  # fmt: skip
 
 
-def _undriven(host: Host) -> Iterator[Finding]:
+def _undriven(host: Host) -> Iterator[Problem]:
     """Yield a warning for GPUs that a virtual machine holds, and for those without a driver."""
     for vendor in VENDORS.values():
         idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
@@ -158,76 +147,78 @@ def _undriven(host: Host) -> Iterator[Finding]:
             if gpu.obstacle:
                 place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
                 remedy = "give it back to the host"
-                yield Finding("warning", "A GPU cannot be used here", place, remedy)
+                yield warning("A GPU cannot be used here", place, remedy)
         products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
         if products:
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
             evidence = f"{names} on the PCI bus, no {vendor.module} driver"
             remedy = f"load it (`modprobe {vendor.module}`) or install it"
-            yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
+            yield warning("The GPU driver is not loaded", evidence, remedy)
 
 
 def _offers(
-    groups: Sequence[GpuGroup], inputs: LaunchInputs
-) -> tuple[tuple[Offer, ...], tuple[Finding, ...], list[Finding]]:
+    groups: Sequence[DeviceSelection], inputs: LaunchInputs
+) -> tuple[list[Candidate], list[Problem], list[Problem]]:
     """Return every offer in order of preference, the groups without one that fits, and remarks."""
-    images = inputs.catalog.images
+    catalog, requested = inputs.catalog, inputs.catalog.image(inputs.settings.image.value)
+    images = (requested,) if requested else catalog.images
+
+    def offer(image: Image, group: DeviceSelection | None) -> Candidate:
+        return Candidate(image, group, misfits_of(image, group, groups, inputs))
+
     if inputs.gpu_use == "never":  # an image for GPUs computes on the processor too
-        alone = [Offer(image, None, misfits_of(image, None, groups, inputs)) for image in images]
-        return tuple(sorted(alone, key=lambda offer: for_gpus(offer.image))), (), []
-    served: list[tuple[Offer, ...]] = []
-    rest: list[Offer] = []
-    unserved: list[Finding] = []
-    remarks: list[Finding] = []
+        return [offer(image, None) for image in sorted(images, key=for_gpus)], [], []
+    served, unserved, remarks = [], list[Problem](), list[Problem]()
     for group in groups:
-        of_group = [Offer(image, group, misfits_of(image, group, groups, inputs))
-               for image in images if image.vendor == group.vendor]  # fmt: skip
-        fitting = [offer for offer in of_group if not offer.misfits]
-        rest += [offer for offer in of_group if offer.misfits]
+        of_group = {i.name: offer(i, group) for i in images if i.vendor == group.vendor}
+        ranked = sorted(images, key=lambda image: preference(image, group.arch, catalog))
+        fitting = [of_group[i.name] for i in ranked
+                   if i.name in of_group and not of_group[i.name].misfits]  # fmt: skip
         if fitting:
-            remarks += _image_remarks(of_group, inputs.catalog)
-            fitting.sort(key=lambda offer: preference(offer.image, group.arch, inputs.catalog))
-            served.append(tuple(fitting))
-            continue
-        # By the example of the least demanding image: the oldest one compiled for this processor
-        # and these GPUs.
-        why, remedy = f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}", ""
-        if of_group:
-            here = [o for o in of_group if built_for(o.image, inputs.host.machine)] or of_group
-            oldest = ([o for o in here if serves(o.image, group.arch)] or here)[-1]
-            why = f"{oldest.image.name}: {'; '.join(oldest.misfits.values())}"
-            no_code = not has_code(inputs.catalog, group.vendor, group.arch)
-            if no_code and "architecture" in oldest.misfits:  # no driver helps
-                why = f"no image has code for {named(group.arch)}"
-            elif oldest.misfits.keys() == {"driver"}:
-                remedy = "install a newer GPU driver"
-        unserved.append(Finding("warning", "No image serves these GPUs", f"{group}; {why}", remedy))
-    served.sort(key=lambda of_group: (of_group[0].fused, *_size(of_group[0].group)), reverse=True)
-    offers = [offer for of_group in served for offer in of_group]
+            remarks += _image_remarks([*of_group.values()], group, catalog)
+            served.append((fitting[0].fused, not group.gpus[0].instances, len(group.gpus), fitting))
+        else:
+            unserved.append(_unserved(group, [*of_group.values()], inputs))
+    served.sort(key=lambda best: best[:3], reverse=True)
     # Images that do not fit are offers too: their reasons are the explanation.
-    with_group = {group.vendor for group in groups}
-    on_processor = [
-        image for image in images if not (for_gpus(image) and image.vendor in with_group)
-    ]
-    order = [image.name for image in images]
-    rest += [Offer(image, None, misfits_of(image, None, groups, inputs)) for image in on_processor]
-    rest.sort(key=lambda offer: (not for_gpus(offer.image), order.index(offer.image.name)))
-    return (*offers, *rest), tuple(unserved), remarks
+    rest = []
+    for image in sorted(images, key=for_gpus, reverse=True):
+        theirs = [offer(image, group) for group in groups if group.vendor == image.vendor]
+        rest += [candidate for candidate in theirs if candidate.misfits]
+        rest += [] if theirs else [offer(image, None)]
+    return [*(c for *_, fitting in served for c in fitting), *rest], unserved, remarks
+
+
+def _unserved(
+    group: DeviceSelection, of_group: Sequence[Candidate], inputs: LaunchInputs
+) -> Problem:
+    """Return the warning that no image fits a group, by the oldest one that is compiled for it."""
+    remedy, why = "", f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
+    if of_group:
+        here = [o for o in of_group if "processor" not in o.misfits] or of_group
+        oldest = ([o for o in here if o.image and serves(o.image, group.arch)] or here)[-1]
+        why = f"{oldest.name}: {'; '.join(oldest.misfits.values())}"
+        no_code = not has_code(inputs.catalog, group.vendor, group.arch)
+        if no_code and "architecture" in oldest.misfits:  # no driver helps
+            why = f"no image has code for {named(group.arch)}"
+        elif oldest.misfits.keys() == {"driver"}:
+            remedy = "install a newer GPU driver"
+    return warning("No image serves these GPUs", f"{group}; {why}", remedy)
 
 
 def misfits_of(
-    image: Image, group: GpuGroup | None, groups: Sequence[GpuGroup], inputs: LaunchInputs
+    image: Image,
+    group: DeviceSelection | None,
+    groups: Sequence[DeviceSelection],
+    inputs: LaunchInputs,
 ) -> dict[str, str]:
-    """Return why an image does not fit the processor and a group of GPUs: kind -> evidence.
-
-    Without a group the command computes on the processor; `groups` are all of the host.
-    """
-    misfits, host = {}, inputs.host
-    if not built_for(image, host.machine):
+    """Return why an image does not fit the processor and a group of GPUs, or no GPU, by kind."""
+    misfits, host, on_gpus = {}, inputs.host, for_gpus(image)
+    if image.machines and host.machine not in image.machines:
         machines = " and ".join(image.machines)
         misfits["processor"] = f"it is built for {machines} and the processor is {host.machine}"
     if group is None:
-        if for_gpus(image) and inputs.gpu_use != "never":
+        if on_gpus and inputs.gpu_use != "never":
             whose = f"GPU{'s' * bool(groups)} of {title(image.vendor or '')}"
             there = ", ".join(sorted({title(present.vendor) for present in groups}))
             misfits["vendor"] = (
@@ -236,14 +227,17 @@ def misfits_of(
             )  # fmt: skip
         return misfits
     obstacles = dict.fromkeys(gpu.obstacle for gpu in group.gpus if gpu.obstacle)
-    if obstacles and for_gpus(image):
+    if obstacles and on_gpus:
         misfits["device"] = "; ".join(obstacles)
     # The architecture of a GPU with an obstacle does not matter, one of a site may not be stated.
     unknown = host.stated and group.arch == UNKNOWN
     if not (obstacles or unknown or image.archs is None or serves(image, group.arch)):
         misfits["architecture"] = f"its PyTorch was not compiled for {named(group.arch)}"
+        if group.arch in image.no_blas:
+            kernels = f"its PyTorch has kernels for {group.arch}, its BLAS library has none"
+            misfits["architecture"] = kernels
     driver = host.driver(group.vendor)
-    if driver and for_gpus(image):
+    if driver and on_gpus:
         ranges = inputs.catalog.drivers.get(driver.vendor, ())
         vendor = VENDORS[driver.vendor]
         if evidence := vendor.driver_misfit(driver, image.pins, image.least_driver, ranges):
@@ -251,37 +245,28 @@ def misfits_of(
     return misfits
 
 
-def _size(group: GpuGroup | None) -> tuple[bool, int]:
-    return (not group.gpus[0].instances, len(group.gpus)) if group else (False, 0)
-
-
-def _fault(image: Image, arch: str, catalog: Catalog) -> StackFault | None:
+def fault_of(image: Image, arch: str, catalog: Catalog) -> StackFault | None:
     """Return a reported fault of an image that no option and no variable avoids."""
     faults = catalog.faults_of(image.vendor, image.pins, arch)
     return next((fault for fault in faults if not fault.flags and not fault.variables), None)
 
 
-def _image_remarks(offers: Sequence[Offer], catalog: Catalog) -> Iterator[Finding]:
+def _image_remarks(
+    offers: Sequence[Candidate], group: DeviceSelection, catalog: Catalog
+) -> Iterator[Problem]:
     """Yield notes on images for a group: kept out by the kernel driver alone, ranked by a fault."""
-    for offer in offers:
-        if not offer.misfits:
-            break
-        if offer.misfits.keys() == {"driver"}:
-            image, against = offer.image, offer.misfits["driver"]
-            evidence = f"{image.name} ({image.title}) for {offer.group}: {against}"
-            yield Finding("note", "A newer kernel driver would serve a newer image", evidence)
-            break
-    faults = [
-        (offer, _fault(offer.image, offer.group.arch, catalog))
-        for offer in offers
-        if not offer.misfits and offer.group is not None
-    ]
-    for offer, fault in faults:
-        if fault is not None and not all(reported for _, reported in faults):
-            name = offer.image.name
-            evidence = f"{name} for {offer.group}: {fault.reason} ({fault.source})"
+    newer = [offer for offer in offers if not offer.misfits or offer.misfits.keys() == {"driver"}]
+    if newer and newer[0].image and "driver" in newer[0].misfits:
+        image, against = newer[0].image, newer[0].misfits["driver"]
+        evidence = f"{image.name} ({image.title}) for {group}: {against}"
+        yield Problem("A newer kernel driver would serve a newer image", evidence)
+    faults = {offer.name: fault_of(offer.image, group.arch, catalog)
+              for offer in offers if offer.image and not offer.misfits}  # fmt: skip
+    for name, fault in faults.items() if not all(faults.values()) else ():
+        if fault is not None:
+            evidence = f"{name} for {group}: {fault.reason} ({fault.source})"
             remedy = f"`aam-launch --image {name} check` measures whether it occurs"
-            yield Finding("note", "A reported fault ranks a stack below others", evidence, remedy)
+            yield Problem("A reported fault ranks a stack below others", evidence, remedy)
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
@@ -300,14 +285,6 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
     return unused(host.bus) or "there is no GPU"
 
 
-def counted(gpus: Sequence[Gpu]) -> str:
-    """Return number, product and architecture of alike GPUs, such as "4 x MI300A (gfx942)"."""
-    first = gpus[0]
-    name = VENDORS[first.vendor].instance.rstrip("-")
-    cut = f", cut by {name}" if first.instances else ""
-    return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
-
-
 def named(arch: str) -> str:
     """Return an architecture in words."""
     return "a GPU of unknown architecture" if arch == UNKNOWN else arch
@@ -315,17 +292,12 @@ def named(arch: str) -> str:
 
 def preference(image: Image, arch: str, catalog: Catalog) -> tuple[bool, bool]:
     """Return a key that sorts images for an architecture: the preferred one first."""
-    return _fault(image, arch, catalog) is not None, arch not in image.prefer
+    return fault_of(image, arch, catalog) is not None, arch not in image.prefer
 
 
 def serves(image: Image, arch: str) -> bool:
     """Return whether the image's PyTorch runs on an architecture."""
     return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs or (), arch)
-
-
-def built_for(image: Image, machine: str) -> bool:
-    """Return whether an image is built for a processor (`uname -m`), as far as it is known."""
-    return not image.machines or machine in image.machines
 
 
 def has_code(catalog: Catalog, vendor: str, arch: str) -> bool:

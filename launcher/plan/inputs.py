@@ -1,14 +1,11 @@
-"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths.
-
-The request is the command line, parsed on the host: a typo, a wrong value or a number out of range
-is an error on the login node, not after an hour in a queue.
-"""
+"""Inputs of a plan: request, host, catalog, settings, built images, native stack, paths."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +14,17 @@ import msgspec
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.records import Sourced
-from launcher.host.facts import Host, NativeStack, Slurm
+from launcher.host.facts import Host, NativeStack
 from launcher.plan.catalog import Catalog
 from launcher.plan.mounts import Mount, PathFact
 from launcher.plan.settings import LAUNCHER_OPTIONS, LaunchSettings
 from launcher.plan.visible_devices import masks_of
 
-NATIVE = "native"
-"""Name of the engine that runs no container."""
+NATIVE = "native"  # name of the engine that runs no container
 GpuUse = Literal["required", "allocated", "automatic", "never"]
 """Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
-
+USERS = "`pretrain`, and `train` with --pretrained-encoder or --members transformer, use GPUs"
+"""Commands that use a GPU, for messages of one that does not."""
 JSON = "--json"
 SHARED = (JSON, "--force")
 """Options of both programs: of the command where it has them, but for `explain` and the like."""
@@ -49,20 +46,21 @@ class Request(ParsedCommand):
         """Run in an image that does not fit."""
         return bool(self.launcher_options.get("--force"))
 
-    def gpu_use(self, slurm: Slurm | None) -> GpuUse:
-        """Return the GPU use of the command in its allocation.
+    @cached_property
+    def uses_network(self) -> bool:
+        """Whether it computes with the network, by the values that are given."""
+        return super().uses_network  # built once: it is read 30 times in a launch
 
-        `--device cpu`, commands without that option and those without the network never use one.
-        Another `--device` than `auto` and `--gpus` require one. A Slurm allocation with GPUs does
-        so too, so that a job whose GPU is not visible fails in its first second instead of training
-        on the processor for its whole allocation, unless an image for the processor is named: GPUs
-        often come with a node.
-        """
-        if not self.computes_on_gpu:
-            return "never"
-        if self.value("--device") != "auto" or "--gpus" in self.launcher_options:
-            return "required"
-        return "allocated" if slurm and slurm.gpus else "automatic"
+    @property
+    def cpu_reason(self) -> str:
+        """Why the command computes on the CPU whatever GPUs there are; "" if it does not."""
+        if self.computes_on_gpu:
+            return ""
+        if self.value("--device") == "cpu":
+            return "--device cpu is requested"
+        members = () if self.wrapped else getattr(self.build(), "chosen_members", ())
+        runs = f"{' and '.join(members)} run{'s' * (len(members) == 1)}"
+        return f"{runs if members else f'`{self.command}` runs'} on the CPU; {USERS}"
 
 
 def request_of(
@@ -73,12 +71,9 @@ def request_of(
         argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
     )
     request = Request(
-        parsed.command,
-        parsed.given,
-        launcher_options,
-        wrapped=parsed.wrapped,
+        parsed.command, parsed.given, launcher_options, wrapped=parsed.wrapped,
         program=parsed.program,
-    )
+    )  # fmt: skip
     shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
     if shared and not incomplete:
         given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
@@ -93,31 +88,10 @@ class BuiltImage(msgspec.Struct, frozen=True):
     image: str  # its name
     engines: tuple[str, ...]  # those that can run it there
     place: str  # the file, the id or the reference
-    # "sha256:..." as it was recorded when it was built; of a SIF without a record "sif:...", the id
-    # that the build gave it
+    # "sha256:..." as it was recorded; of a SIF without a record "sif:...", the id of its build
     digest: str | None = None
-    labels: Mapping[str, str] = msgspec.field(default_factory=dict)  # what was measured in it then
-    # difference from its record and the remedy; such an image is refused
-    mismatch: tuple[str, str] | None = None
-
-
-class LaunchContext(msgspec.Struct, frozen=True):
-    """Facts about the launcher's own process."""
-
-    folder: str  # the current folder
-    private: str  # folder of this user, job and node
-    home: str  # the user's home folder
-    terminal: bool  # standard input and output are a terminal
-    requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
-    # folder in which `aam` keeps its check reports; None: none is mounted
-    reports: str | None = None
-    # when the launcher began with a plan that will run, in seconds since 1970
-    started: float | None = None
-
-    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
-        """Return the private folder, the one around it, and folders `below` it, each once."""
-        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
-        return (os.path.dirname(self.private), self.private, *inner)
+    labels: Mapping[str, str] = {}  # what was measured in it when it was built
+    mismatch: tuple[str, str] | None = None  # from its record, and the remedy; it is refused
 
 
 class LaunchInputs(msgspec.Struct, frozen=True):
@@ -129,13 +103,32 @@ class LaunchInputs(msgspec.Struct, frozen=True):
     settings: LaunchSettings  # the requests of the user and of configurations
     built: tuple[BuiltImage, ...]  # images that are built; for a captured host, all images
     native: NativeStack  # the Python environment of the launcher
-    context: LaunchContext  # facts about the launcher's own process
+    folder: str  # the current folder
+    private: str  # folder of this user, job and node
+    home: str  # the user's home folder
+    terminal: bool  # standard input and output are a terminal
     paths: tuple[PathFact, ...] = ()  # the files and folders of the command line
+    requested_mounts: tuple[Mount, ...] = ()  # mounts of --bind and of settings
+    reports: str = ""  # folder in which `aam` keeps its check reports; "": none is mounted
+    started: float | None = None  # when the launcher began with a plan that will run, since 1970
+
+    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
+        """Return the private folder, the one around it, and folders `below` it, each once."""
+        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
+        return (os.path.dirname(self.private), self.private, *inner)
 
     @property
     def gpu_use(self) -> GpuUse:
-        """The use of GPUs by the command in its allocation."""
-        return self.request.gpu_use(self.host.slurm)
+        """The use of GPUs by the command in its allocation.
+
+        An allocation with GPUs requires one, so that a job whose GPU is not visible fails in its
+        first second, unless an image for the processor is named: GPUs often come with a node.
+        """
+        if not self.request.computes_on_gpu:
+            return "never"
+        if self.request.value("--device") != "auto" or "--gpus" in self.request.launcher_options:
+            return "required"
+        return "allocated" if self.host.slurm and self.host.slurm.gpus else "automatic"
 
     @property
     def masks(self) -> dict[str, Sourced[str]]:

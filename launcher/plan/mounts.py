@@ -1,8 +1,4 @@
-"""Mounts of a container, decided from the roles of the paths on the command line.
-
-Inputs read-only, outputs read-write, at the same absolute paths. Nothing else: neither the home
-folder nor the current one.
-"""
+"""Mounts of a container by the roles of the paths: inputs read-only, outputs read-write."""
 
 from __future__ import annotations
 
@@ -21,6 +17,8 @@ IMAGE_FOLDERS = frozenset(
      "/sbin", "/sys", "/usr", "/var"]
 )  # fmt: skip
 """Folders without which an image does not work; nothing may be mounted over them."""
+MODES = frozenset(("ro", "rw", "z", "Z"))
+"""Modes of --bind; z and Z of podman and docker have no effect: containers run without labels."""
 
 
 class PathFact(msgspec.Struct, frozen=True):
@@ -77,24 +75,25 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
 
 
 def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
-    """Read a value of --bind: PATH, PATH:MODE, PATH:TARGET or PATH:TARGET:MODE.
-
-    PATH is the longest beginning that exists, colons and all, or else ends at the first colon.
-    """
+    """Read a --bind: the longest PATH that exists, colons and all, then :TARGET and :MODE."""
     colons = [place for place, mark in enumerate(text) if mark == ":"]
     ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
     end = [*ends, *colons, len(text)][0]
-    source, rest = text[:end], text[end:]  # rest: what follows, with its colon
-    target, mode = rest.removesuffix(":rw").removesuffix(":ro"), rest[-3:]
-    if not source or target == ":":
+    source, words = text[:end], text[end:].split(":")[1:]
+    moved = bool(words) and not MODES.issuperset(words[0].split(","))
+    target = words.pop(0) if moved else source
+    modes = {mode for word in words for mode in word.split(",")}
+    if not source or not target:
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
-    if target and not target.startswith(":/"):
-        evidence = f"'{target[1:]}' of {text!r}, {origin}"
+    if moved and not target.startswith("/"):
+        evidence = f"'{target}' of {text!r}, {origin}"
         cause = "A place in the container that is not absolute"
         raise UsageError(cause, evidence, "begin it with /")
-    target = target[1:] or source
-    return Mount(normal(source), normal(target), mode == ":rw", REQUESTED, origin, "placed")
+    if wrong := sorted(modes - MODES):
+        evidence = f"'{wrong[0]}' of {text!r}, {origin}"
+        raise UsageError("No such mode of a mount", evidence, "write ro or rw")
+    return Mount(normal(source), normal(target), "rw" in modes, REQUESTED, origin, "placed")
 
 
 def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
@@ -106,14 +105,10 @@ def mount_option(source: str, target: str, writable: bool) -> tuple[str, str]:
     >>> mount_option("/a,b", "/c", writable=False)
     ('--mount', 'type=bind,"source=/a,b",destination=/c,ro')
     """
-    names = ["type=bind", f"source={source}", f"destination={target}"]
-    values = names if writable else [*names, "ro"]
-    return "--mount", ",".join(
-        '"' + value.replace('"', '""') + '"'
-        if any(mark in value for mark in ',"\r\n') or value.startswith(" ")
-        else value
-        for value in values
-    )
+    values = ["type=bind", f"source={source}", f"destination={target}", "ro"][: 3 + (not writable)]
+    odd = [value.startswith(" ") or bool({*',"\r\n'} & {*value}) for value in values]
+    quoted = ('"' + value.replace('"', '""') + '"' for value in values)
+    return "--mount", ",".join(q if o else v for o, q, v in zip(odd, quoted, values, strict=True))
 
 
 def normal(path: str) -> str:
@@ -172,17 +167,11 @@ def _shown(parent: Mount, mount: Mount) -> str | None:
 
 
 def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
-    """Check that engines accept every name.
-
-    Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
-    as CSV, which has one kind of line end.
-    """
+    """Check that engines take every name: as JSON (arguments), and as CSV (--mount)."""
     faults = [(name, "it is not UTF-8") for name in argv
              if any("\udc80" <= mark <= "\udcff" for mark in name)]  # fmt: skip
-    faults += [(path, "it has a line end of two characters")
-              for mount in mounts for path in (mount.source, mount.target)
-              if "\r\n" in path]  # fmt: skip
+    paths = (path for mount in mounts for path in (mount.source, mount.target))
+    faults += [(path, "it has a line end of two characters") for path in paths if "\r\n" in path]
     for name, why in faults:
-        evidence = f"{name!a}, {why}"
-        remedy = "rename it, or take --runtime native"
-        raise UsageError("A name that no container engine can be given", evidence, remedy)
+        cause, remedy = "A name that no container engine can be given", "rename it, or run natively"
+        raise UsageError(cause, f"{name!a}, {why}", remedy)

@@ -69,33 +69,6 @@ class SettingOptions:
     )
     images: tuple[str, ...] = option("Images to change or to add.", default=())
     tuned: tuple[str, ...] = option("Options and variables by GPU architecture.", default=())
-
-
-LIBRARY_SETTINGS: dict[str, OptionSpec] = {
-    name: OptionSpec(
-        flag_of(name),
-        name,
-        bool,
-        f"Give {vendor.library_flags[0]} to the engine, which replaces the image's libraries with "
-        "the host's.",
-        default=False,
-    )
-    for vendor in VENDORS.values()
-    if vendor.library_flags and (name := vendor.libraries_setting)
-}
-"""Settings that bring the host's libraries of a GPU vendor into the container."""
-SETTING_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
-"""Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
-FILES_ONLY = ("pass_env", "images", "tuned")
-"""Settings that the command line does not have."""
-FOLDERS = ("image_dir", "scratch", "bind")
-"""Settings that are paths; in a file they have to be absolute."""
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """Options of the launcher."""
-
     dry_run: bool = basic_option(
         "Print what would run, and stop: a command line, or the script of a job.", default=False
     )
@@ -110,30 +83,27 @@ class LaunchOptions:
     host: Path | None = option("Decide for another host, captured in a tar or a folder.")
 
 
-LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
-    spec.flag: spec
-    for spec in (
-        *(spec for key, spec in SETTING_SPECS.items() if key not in FILES_ONLY),
-        *specs(LaunchOptions),
-    )
-}
+LIBRARY_SETTINGS = {
+    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine, "
+                     "which replaces the image's libraries with the host's.", default=False)
+    for vendor in VENDORS.values() if vendor.library_flags and (name := vendor.libraries_setting)
+}  # fmt: skip
+"""Settings that bring the host's libraries of a GPU vendor into the container."""
+ACTIONS = ("dry_run", "gpus", "force", "json", "host")
+"""Options of a command line that no file and no variable sets."""
+_SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETTINGS}
+SETTING_SPECS = {key: spec for key, spec in _SPECS.items() if key not in ACTIONS}
+"""Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
+FILES_ONLY = ("pass_env", "images", "tuned")  # settings that the command line does not have
+FOLDERS = ("image_dir", "scratch", "bind")
+"""Settings that are paths; in a file they have to be absolute."""
+LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_SPECS.items())
+                    if key not in FILES_ONLY}  # fmt: skip
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
-
-
-class TunedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Options of `aam` that change time and memory alone; those that `aam tune` tries."""
-
-    batch_size: Any = None
-    asv_chunk: Any = None
-    mixed_precision: Any = None
-    gradient_checkpointing: Any = None
-    attn_implementation: Any = None
-    compile_model: Any = None
-    num_workers: Any = None
-    prefetch_factor: Any = None
-    cpu_threads: Any = None
-
-
+TUNABLE = ("batch-size", "asv-chunk", "mixed-precision", "gradient-checkpointing",
+           "attn-implementation", "compile-model", "num-workers", "prefetch-factor",
+           "cpu-threads")  # fmt: skip
+"""Options of `aam` that change time and memory alone; those that `aam tune` tries."""
 Scalar = str | int | float | bool
 
 
@@ -141,28 +111,21 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options and variables that were measured as good on a GPU architecture.
 
         tuned:
-          gfx942:
-            options: {batch-size: 64, mixed-precision: bf16}
-            env: {PYTORCH_HIP_ALLOC_CONF: "expandable_segments:True"}
+          gfx942: {options: {batch-size: 64}, env: {PYTORCH_HIP_ALLOC_CONF: "..."}}
 
-    `aam acceptance` writes such a file. They are defaults: what the command line, --config or a
-    fault of the stack sets has precedence.
+    They are defaults: the command line, --config or a fault of the stack has precedence.
     """
 
-    options: TunedOptions = TunedOptions()
+    options: dict[str, Any] = {}  # of TUNABLE
     env: dict[str, Scalar] = {}
 
 
 TYPES: dict[str, Any] = {
     **{key: bool if spec.type is bool else str for key, spec in SETTING_SPECS.items()},
-    "bind": tuple[str, ...],
-    "pass_env": tuple[str, ...],
-    "env": dict[str, Scalar | None],
-    "images": dict[str, dict[str, Any]],
-    "tuned": dict[str, Tuned],
-}
+    "bind": tuple[str, ...], "pass_env": tuple[str, ...], "env": dict[str, Scalar | None],
+    "images": dict[str, dict[str, Any]], "tuned": dict[str, Tuned],
+}  # fmt: skip
 """Type of each setting in a file."""
-
 AUTO = Sourced("auto", "default")
 
 
@@ -207,6 +170,13 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
             if key.startswith("tuned.") and name in visible_devices_variables():
                 evidence, remedy = f"{name} of {key} in {source}", "give it by --env or env"
                 raise ConfigurationError("A variable that selects GPUs", evidence, remedy)
+    chosen = ((f"tuned.{arch}.options' in {layer.source}", name) for layer in typed["tuned"]
+              for arch, tuned in layer.value.items() for name in tuned.options)  # fmt: skip
+    for where, name in chosen:
+        if name not in TUNABLE:
+            remedy = nearest(name, TUNABLE, f"known are {', '.join(TUNABLE)}")
+            evidence = f"unknown key '{name}' in '{where}"
+            raise ConfigurationError("An unknown key", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
               for key, values in typed.items()}  # fmt: skip
     whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")
@@ -217,8 +187,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
         pass_env=tuple(name for layer in typed["pass_env"] for name in layer.value),
         env={name: Sourced(None if value is None else str(value), layer.source)
              for layer in typed["env"] for name, value in layer.value.items()},
-        images=tuple(typed["images"]),
-        tuned=tuple(typed["tuned"]),
+        images=tuple(typed["images"]), tuned=tuple(typed["tuned"]),
     )  # fmt: skip
 
 
@@ -231,13 +200,12 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Sourced[Any]]:
         if name not in known:
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
-        key, value = known[name], variables[name]
-        if TYPES[key] is bool:
-            layer[key] = Sourced(SWITCH.get(value.lower(), value), name)
-        elif TYPES[key] is str:
-            layer[key] = Sourced(value, name)
-        else:
-            layer[key] = Sourced([i for i in re.split("[\n;]", value) if i.strip()], name)
+        value: Any = variables[name]
+        if TYPES[known[name]] is bool:
+            value = SWITCH.get(value.lower(), value)
+        elif TYPES[known[name]] is not str:
+            value = [item for item in re.split("[\n;]", value) if item.strip()]
+        layer[known[name]] = Sourced(value, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Sourced(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer

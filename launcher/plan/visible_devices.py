@@ -8,16 +8,13 @@ Who sets what, and what its numbers count:
     device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
     ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
     HIP_, CUDA_VISIBLE_DEVICES,      on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
-    GPU_DEVICE_ORDINAL               counts; beside GPUs of NVIDIA CUDA_VISIBLE_DEVICES is theirs
-                                     alone
+    GPU_DEVICE_ORDINAL               counts; beside GPUs of NVIDIA CUDA_ is theirs alone
     CUDA_VISIBLE_DEVICES             NVIDIA's GPUs that may be opened, in CUDA's own order; numbers,
                                      UUIDs or one MIG instance
-    APPTAINERENV_X, SINGULARITYENV_X, --env X
-                                     X, in place of the shell's
+    APPTAINERENV_X, --env X          X, in place of the shell's
 
-Exactly one variable goes on, the `visible_devices` of a vendor of `launcher.gpus`, and it counts
-what the program will enumerate: `masks_of` reads all of them, `select` reconciles them to a
-`DeviceSelection`, `value_for` makes the value of that variable.
+Exactly one variable goes on, and it counts what the program will enumerate: `masks_of` reads all,
+`select` reconciles them, `value_for` makes its value.
 """
 
 from __future__ import annotations
@@ -26,12 +23,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, Problem
 from aam.contract.records import Sourced
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Slurm, numbers, whole_number
 
+UNKNOWN = "unknown"  # an architecture that is in no table, or that a site does not state
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
@@ -44,16 +42,13 @@ def visible_devices_variables() -> tuple[str, ...]:
 
 
 def masks_of(
-    present: Mapping[str, str],
-    requested: Mapping[str, Sourced[str | None]],
+    present: Mapping[str, str], requested: Mapping[str, Sourced[str | None]],
     prefixes: Iterable[str],
-) -> dict[str, Sourced[str]]:
+) -> dict[str, Sourced[str]]:  # fmt: skip
     """Return every variable that selects devices or orders them, with where it is set.
 
-    Args:
-        present: the variables of the shell.
-        requested: those of --env and of settings; None is the shell's.
-        prefixes: with which engines set a variable in a container ("APPTAINERENV_").
+    Those `requested` by --env and settings outrank the `present` ones; an engine sets a variable
+    of the container by a prefix ("APPTAINERENV_").
     """
     orders = (vendor.order[0] for vendor in VENDORS.values() if vendor.order)
     spelled = ("", *sorted(prefixes, reverse=True))  # Apptainer's own before Singularity's
@@ -70,7 +65,7 @@ def masks_of(
 
 
 class DeviceSelection(msgspec.Struct, frozen=True):
-    """Visible devices of one vendor."""
+    """Visible devices of one vendor, or a group of them of one architecture."""
 
     vendor: str  # whose
     gpus: tuple[Gpu, ...]  # in the order requested
@@ -79,7 +74,24 @@ class DeviceSelection(msgspec.Struct, frozen=True):
     summary: str  # what is listed and what is selected, for `explain`
     source: str  # what decided
     literal: str | None = None  # a value to pass as it is (names of hardware partitions)
-    remarks: tuple[Finding, ...] = ()  # what a number may mean, and GPUs of other jobs
+    remarks: tuple[Problem, ...] = ()  # what a number may mean, and GPUs of other jobs
+
+    @property
+    def arch(self) -> str:
+        """The architecture of a group, or "unknown"."""
+        return self.gpus[0].arch or UNKNOWN
+
+    def __str__(self) -> str:
+        """Return number, product and architecture, such as "4 x MI300A (gfx942)"."""
+        return counted(self.gpus)
+
+
+def counted(gpus: Sequence[Gpu]) -> str:
+    """Return number, product and architecture of alike GPUs, such as "4 x MI300A (gfx942)"."""
+    first = gpus[0]
+    name = VENDORS[first.vendor].instance.rstrip("-")
+    cut = f", cut by {name}" if first.instances else ""
+    return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
 
 
 def select(
@@ -95,28 +107,23 @@ def select(
     # here too is not counted.
     known = VENDORS[vendor]
     of_others = {VENDORS[g.vendor].visible_devices for g in gpus if g.driven and g.vendor != vendor}
-    given: list[tuple[str, Sourced[str]]] = []
-    if known.visible_devices in masks:
-        given.append((known.visible_devices, masks[known.visible_devices]))
-    for name in known.inner_variables:
-        # An empty one counts as not set.
-        if name not in of_others and name in masks and masks[name].value:
-            given.append((name, masks[name]))
-            break
+    # An empty one of the inner ones counts as not set.
+    set_inside = [n for n in known.inner_variables if n in masks and n not in of_others]
+    inside = [n for n in set_inside if masks[n].value]
+    outside = [n for n in (known.visible_devices,) if n in masks]
+    given = [(name, masks[name]) for name in (*outside, *inside[:1])]
     what = ", ".join(f"{name}={mask.value}" for name, mask in given)
     source = " and ".join(dict.fromkeys(mask.source for _, mask in given))
-    instance, literal, chosen = known.instance, None, ours
-    remarks: list[Finding] = []
+    instance, literal, chosen, remarks = known.instance, None, ours, list[Problem]()
     # Slurm's numbers are of the whole node; where it confines the job, other GPUs are not readable.
-    allocated: tuple[Gpu, ...] = ()
-    if slurm and slurm.gpus and len(ours) == len(listed) and max(slurm.gpus) < len(listed):
-        allocated = tuple(listed[number] for number in slurm.gpus)
+    of_slurm, allocated = (slurm and slurm.gpus) or (), tuple[Gpu, ...]()
+    if of_slurm and len(ours) == len(listed) and max(of_slurm) < len(listed):
+        allocated = tuple(listed[number] for number in of_slurm)
+    numbered = ",".join(map(str, of_slurm))
     if not given:
         what, source = "no variable", "host"
-        if allocated and slurm and slurm.gpus:
-            chosen = allocated
-            what = f"Slurm allocated {','.join(map(str, slurm.gpus))}"
-            source = "Slurm"
+        if allocated:
+            chosen, what, source = allocated, f"Slurm allocated {numbered}", "Slurm"
     elif instance and any(instance in mask.value.upper() for _, mask in given):
         name, literal = given[0][0], given[0][1].value
         chosen = tuple(gpu for gpu in ours if gpu.instances)  # the driver alone knows the names
@@ -126,27 +133,22 @@ def select(
             raise ConfigurationError(cause, evidence, f"correct or unset {given[0][1].source}")
     else:
         (name, outer), *inner = given
-        first, counted = outer.value, ours
-        order = known.order
+        first, counted, order = outer.value, ours, known.order
         unlike = len({(gpu.arch, gpu.product) for gpu in ours}) > 1
-        if order and unlike and slurm is None:
-            ordered = masks.get(order[0])
-            if ordered is None or ordered.value != order[1]:
-                # The runtime counts the fastest first; the capability is what is known of that.
-                counted = tuple(sorted(
-                    ours, key=lambda gpu: known.capability(gpu.arch or ""), reverse=True
-                ))  # fmt: skip
-                if any(whole_number(item) is not None for item in first.split(",")):
-                    products = ", ".join(gpu.product for gpu in counted)
-                    evidence = f"{name}={first} counts the fastest GPU first, taken as {products}"
-                    remedy = f"set {'='.join(order)}, or name GPUs by their UUID"
-                    cause = "Numbers of unlike GPUs"
-                    remarks.append(Finding("warning", cause, evidence, remedy))
+        by_bus = order and order[0] in masks and masks[order[0]].value == order[1]
+        if order and unlike and slurm is None and not by_bus:
+            # The runtime counts the fastest first; the capability is what is known of that.
+            capability = [-known.capability(gpu.arch or "") for gpu in ours]
+            counted = tuple(ours[n] for n in sorted(range(len(ours)), key=capability.__getitem__))
+            if any(whole_number(item) is not None for item in first.split(",")):
+                products = ", ".join(gpu.product for gpu in counted)
+                evidence = f"{name}={first} counts the fastest GPU first, taken as {products}"
+                remedy = f"set {'='.join(order)}, or name GPUs by their UUID"
+                remarks.append(warning("Numbers of unlike GPUs", evidence, remedy))
         chosen = _resolve(name, outer, counted, listed, slurm)
         for name, mask in inner:
             # It counts what the outer one leaves, or repeats its numbers.
-            value = mask.value
-            items = [item.strip() for item in value.split(",")]
+            value, items = mask.value, [item.strip() for item in mask.value.split(",")]
             within = [whole_number(item) for item in items]
             if value == first:
                 continue  # the same value in two variables
@@ -159,29 +161,23 @@ def select(
                 remedy = f"unset one of them, or use numbers below {len(chosen)}"
                 cause = "Two variables that contradict each other"
                 raise ConfigurationError(cause, evidence, remedy)
-        if allocated and slurm and slurm.gpus and not set(chosen) <= set(allocated):
-            evidence = f"{what}, job {slurm.job} has {','.join(map(str, slurm.gpus))} of the node"
+        if slurm and allocated and not set(chosen) <= set(allocated):
+            evidence = f"{what}, job {slurm.job} has {numbered} of the node"
             remedy = f"unset {source}; other jobs may use those GPUs"
-            cause = "GPUs outside of the Slurm allocation"
-            remarks.append(Finding("warning", cause, evidence, remedy))
+            remarks.append(warning("GPUs outside of the Slurm allocation", evidence, remedy))
     # Integrated GPUs are enumerated and never used.
     shown = [gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
              for gpu in chosen if not gpu.integrated]  # fmt: skip
-    arrow = "→ none selected"
-    if shown:
-        more = ", ..." if len(shown) > 8 else ""
-        arrow = f"→ {len(shown)} selected ({', '.join(shown[:8])}{more})"
-    summary = f"{counts}, {what} {arrow}"
+    names = f" ({', '.join(shown[:8])}{', ...' * (len(shown) > 8)})" if shown else ""
+    summary = f"{counts}, {what} → {len(shown) or 'none'} selected{names}"
     return DeviceSelection(vendor, chosen, ours, summary, source, literal, tuple(remarks))
 
 
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     """Return the value of the one variable, for a program that will enumerate `visible`.
 
-    Indices count what is enumerated. Where GPUs of several archs are visible the runtime may
-    enumerate them in another order, so they are named instead, if names are unique; those of a
-    vendor whose runtime has an order of its own are named wherever they can be. Of hardware
-    partitions one is used: the one that a variable names, or the first of the card that is named.
+    Where GPUs of several archs are visible, or the runtime has an order of its own, they are named
+    if names are unique. Of hardware partitions one is used: the named one, or the first of a card.
     """
     if selection.literal is not None:
         return selection.literal
@@ -194,12 +190,9 @@ def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
 
 
 def _resolve(
-    name: str,
-    mask: Sourced[str],
-    pool: tuple[Gpu, ...],
-    listed: tuple[Gpu, ...],
+    name: str, mask: Sourced[str], pool: tuple[Gpu, ...], listed: tuple[Gpu, ...],
     slurm: Slurm | None,
-) -> tuple[Gpu, ...]:
+) -> tuple[Gpu, ...]:  # fmt: skip
     """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
     In a confined job numbers count what may be read. They are those of the whole node if they
@@ -216,11 +209,9 @@ def _resolve(
         written_out = numbers(item) if "-" in item else None
         items += [item] if written_out is None else map(str, written_out)
     given = [number for item in items if (number := whole_number(item)) is not None]
-    whole = len(pool) < len(listed) and (
-        any(number >= len(pool) for number in given)
-        or (slurm is not None and slurm.gpus == tuple(given))
-    )
-    chosen: list[Gpu] = []
+    beyond = any(number >= len(pool) for number in given)
+    of_node = slurm is not None and slurm.gpus == tuple(given)
+    whole, chosen = len(pool) < len(listed) and (beyond or of_node), list[Gpu]()
     for item in items:
         matching = _named(item, listed if whole else pool)
         if not matching or not all(gpu.readable for gpu in matching):

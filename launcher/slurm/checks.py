@@ -1,7 +1,4 @@
-"""Preflight of a job: files, columns, space and image on the login node, memory on the first node.
-
-Each check of the login node returns the errors it found, so that a dry run can show them all.
-"""
+"""Preflight of a job: files, columns, space, image on the login node; memory on the first."""
 
 from __future__ import annotations
 
@@ -13,18 +10,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aam.contract import preflight
-from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable, UsageError
+from aam.contract.errors import (
+    AamError,
+    CannotCreate,
+    MissingInput,
+    Problem,
+    Unavailable,
+    UsageError,
+)
 from aam.contract.files import sha256
 from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
 from launcher import system
-from launcher.findings import Finding
+from launcher.findings import warning
 from launcher.host.facts import Host
+from launcher.launch import nearest_folder, require_inputs, require_outputs
+from launcher.plan.assembly import Plan
 from launcher.plan.inputs import JSON, Request
 from launcher.plan.mounts import PathFact
-from launcher.plan.plan import Plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
-from launcher.planning import nearest_folder, require_inputs, require_outputs
 from launcher.slurm import log
 from launcher.slurm.site import Site
 
@@ -47,11 +51,9 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
             preflight.check_run_folder(output, overwrite, resumes)
 
     of_aam: tuple[Callable[[], None], ...] = (
-        lambda: require_inputs(request),
-        lambda: preflight.require_inputs(request),
-        lambda: preflight.require_columns(request),
-        outputs,
-    )
+        lambda: require_inputs(request), lambda: preflight.require_inputs(request),
+        lambda: preflight.require_columns(request), outputs,
+    )  # fmt: skip
     for check in of_aam:
         try:
             check()
@@ -118,31 +120,29 @@ def image(plan: Plan, site: Site, force: bool) -> list[AamError]:
 
 def advice(
     paths: Sequence[PathFact], launcher: Sequence[str], site: Site, here: Host
-) -> list[Finding]:
+) -> list[Problem]:
     """Return warnings about what works but should be otherwise."""
     findings = []
     if site.values.machine not in ("", here.machine):
         evidence = f"{site.values.machine}, this host has {here.machine}; they run '{launcher[0]}'"
         remedy = "submit with a Python that is installed for their processor"
-        findings.append(Finding("warning", "The nodes have another processor", evidence, remedy))
+        findings.append(warning("The nodes have another processor", evidence, remedy))
     home = site.values.home
     for fact in paths:
         if home and fact.role == "output" and _below(fact.real, home):
             remedy = "homes are small and for code; scratch is for runs"
             cause = f"{fact.flag} is in the home file system"
-            findings.append(Finding("warning", cause, f"'{fact.real}'", remedy))
+            findings.append(warning(cause, f"'{fact.real}'", remedy))
     if hidden := next(filter(None, (unseen(path, site) for path in launcher)), ""):
         remedy = "install the launcher, with its Python, in a folder that they see"
-        findings.append(Finding("warning", "The nodes may not see the launcher", hidden, remedy))
+        findings.append(warning("The nodes may not see the launcher", hidden, remedy))
     return findings
 
 
 def require_memory(request: Request, ranks: int, site: Site, program: Sequence[str]) -> None:
     """Refuse a training that does not fit into the memory of a GPU of the site.
 
-    `aam-launch memory` predicts in the image of the job, without a GPU. It takes some seconds and
-    reads the study, so it runs on the node. Whatever keeps it from ending is a line of the log, and
-    the job goes on. `program` is the launcher, `ranks` counts the whole job.
+    `aam-launch memory` predicts it on the node. Whatever keeps it from ending is a line of the log.
     """
     most = site.values.gpu_memory_gb
     trains = request.command in ("pretrain", "train") and request.computes_on_gpu

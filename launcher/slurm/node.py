@@ -64,8 +64,7 @@ def network(
 def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]:
     """Copy input files to the node's own disk once for all its ranks, and verify each copy.
 
-    Folders stay where they are; so does everything if the files together exceed `most_gb`, the
-    space that is left, or if the folder is in memory, where copies count as memory of the job.
+    All stay where they are if they exceed `most_gb` or the space that is left, or it is in memory.
     """
     place = f"'{folder}' on {os.uname().nodename}"
     copies: dict[Path, Path] = {}

@@ -20,8 +20,7 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
 """States in which a job may still write (squeue(1), "JOB STATE CODES")."""
 LONGEST = 60
-REQUEUE = 60
-"""Seconds within which Slurm ends a job that is queued again."""
+REQUEUE = 60  # seconds within which Slurm ends a job that is queued again
 SEE_QUEUE = "see `squeue --me`: the job may be queued"
 
 
@@ -44,8 +43,6 @@ NO_NODE_NOW = "node configuration is not available"
 """What `sbatch --test-only` prints also where plain sbatch queues: while a node is down."""
 OPEN = ("account", "partition", "qos", "reservation", "constraint")
 """Options of sbatch that a variable of the shell may set, if neither command line nor site do."""
-
-
 NUMBER = re.compile(r"(?:Submitted batch job )?([0-9]{1,19})(?:;\S+| on cluster \S+)?\Z")
 """A line of sbatch with the number of a job, with and without --parsable."""
 _TIME = re.compile(
@@ -78,7 +75,7 @@ class Partition(msgspec.Struct, frozen=True):
     cpus: int
     nodes: int
     max_nodes: float
-    gpus: int  # that Slurm counts, GRES; 0: it counts none
+    gpus: dict[str, int]  # that Slurm counts (GRES), by type; empty: it counts none
 
 
 def seconds(time: str) -> float:
@@ -94,11 +91,10 @@ def seconds(time: str) -> float:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
     part = {name: int(value) if value else 0 for name, value in match.groupdict().items()}
-    if match["days"]:
-        return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
-    if match["c"]:
-        return part["a"] * 3600 + part["b"] * 60 + part["c"]
-    return part["a"] * 60 + part["b"]
+    if not match["days"] and not match["c"]:  # minutes and seconds
+        return part["a"] * 60 + part["b"]
+    hours, minutes, rest = (part[k] for k in (("h", "hm", "hms") if match["days"] else "abc"))
+    return part["days"] * 86400 + hours * 3600 + minutes * 60 + rest
 
 
 def available() -> bool:
@@ -120,8 +116,7 @@ def test(script: str) -> str:
 def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -> str:
     """Queue a script to run after jobs that have to end first; return the job's number.
 
-    A `condition` of sbatch(1), --dependency: afterok, all have succeeded, and this job is cancelled
-    if one fails; afterany, whatever their status.
+    The `condition` is one of sbatch(1), --dependency: afterok, or afterany, whatever their status.
     """
     depends = [f"--dependency={condition}:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     try:
@@ -133,8 +128,8 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
     lines = map(str.strip, printed.splitlines())
     numbers = {match[1] for match in map(NUMBER.match, lines) if match}
     if len(numbers) != 1:
-        cause = "sbatch printed no number of a job"
-        raise Unconfirmed(cause, repr(printed.strip()[:200]), SEE_QUEUE)
+        evidence = repr(printed.strip()[:200])
+        raise Unconfirmed("sbatch printed no number of a job", evidence, SEE_QUEUE)
     return numbers.pop()
 
 
@@ -142,8 +137,8 @@ def cancel(numbers: Sequence[str]) -> None:
     """Cancel jobs."""
     done = _run(["scancel", *numbers])
     if done.returncode != 0:
-        remedy = "`aam-launch jobs` lists yours"
-        raise UsageError("Slurm does not cancel the job", _last(done.stderr), remedy)
+        cause, remedy = "Slurm does not cancel the job", "`aam-launch jobs` lists yours"
+        raise UsageError(cause, _last(done.stderr), remedy)
 
 
 def queued() -> dict[str, Queued]:
@@ -179,44 +174,41 @@ def partitions() -> list[Partition]:
             numbers = [re.match(r"\d+", text) for text in (facts[1], facts[2])]
             cpus, nodes = (int(match[0]) if match else 0 for match in numbers)
             most = facts[3].rpartition("-")[2]  # "1-4", "1-infinite"
-            gpus = re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", facts[4])  # "gpu:v100:4(S:0-1)"
+            # "gpu:v100:4(S:0-1)"
+            gpus = re.findall(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)", facts[4])
             read.append(Partition(name.rstrip("*"), name.endswith("*"), facts[0], cpus, nodes,
                                    int(most) if most.isdecimal() else float("inf"),
-                                   sum(map(int, gpus))))  # fmt: skip
+                                   {kind: int(count) for kind, count in gpus}))  # fmt: skip
     return read
 
 
-def partition(known: Sequence[Partition], name: str) -> Partition | None:
-    """Return a partition, without a name the default one; None if that is unknown."""
+def partition(known: Sequence[Partition], name: str, gpus: int = 0) -> Partition | None:
+    """Return a partition, by default Slurm's default one; its nodes have so many GPUs if any do."""
     matching = [p for p in known if (p.name == name if name else p.default)]
     if not matching:
         return None
-    # A line for each kind of node: the smallest counts.
-    nodes = sum(p.nodes for p in matching)
-    return replace(min(matching, key=lambda p: (p.cpus, p.gpus)), nodes=nodes)
+    # A line for each kind of node: the smallest that suits counts.
+    enough = [p for p in matching if sum(p.gpus.values()) >= gpus]
+    suiting = enough or [p for p in matching if p.gpus] or matching
+    smallest = min(suiting, key=lambda p: (p.cpus, sum(p.gpus.values())))
+    return replace(smallest, nodes=sum(p.nodes for p in matching))
 
 
 def _sbatch(script: str, *options: str) -> str:
     if not available():
-        raise Unavailable(
-            "There is no Slurm on this host",
-            "sbatch is not on PATH",
-            "log in where jobs are submitted; --dry-run prints the script",
-        )
+        remedy = "log in where jobs are submitted; --dry-run prints the script"
+        raise Unavailable("There is no Slurm on this host", "sbatch is not on PATH", remedy)
     # SBATCH_TIMELIMIT and others of the user's shell would outrank the #SBATCH lines (sbatch(1),
-    # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints.
-    # Without SBATCH_EXPORT the job gets the variables of this process, as of any other start.
-    # SLURM_CONF and the like stay: they name the cluster.
-    # What the script leaves open, such as an account, may stand in a variable.
+    # "INPUT ENVIRONMENT VARIABLES"), and the job would not be the one that --dry-run prints. What
+    # the script leaves open, such as an account, may stand in a variable.
     left_open = {f"SBATCH_{name.upper()}" for name in OPEN if f"#SBATCH --{name}=" not in script}
-    variables = {
-        k: v for k, v in os.environ.items() if k in left_open or not k.startswith("SBATCH_")
-    }
+    variables = {k: v for k, v in os.environ.items()
+                 if k in left_open or not k.startswith("SBATCH_")}  # fmt: skip
     done = _run(["sbatch", *options], script, variables)
     if done.returncode == 0:
         return done.stdout
-    lines = (line.removeprefix("sbatch: error: ") for line in done.stderr.splitlines() if line)
-    text = " ".join(lines)
+    lines = filter(None, done.stderr.splitlines())
+    text = " ".join(line.removeprefix("sbatch: error: ") for line in lines)
     for phrases, error, cause, remedy in REFUSALS:
         if any(phrase in text.lower() for phrase in phrases):
             raise error(cause, text, remedy)
@@ -232,8 +224,8 @@ def _run(
         evidence = f"{argv[0]}: {error.strerror}"
         raise Unconfirmed("Slurm did not respond in time", evidence, "try again later") from error
     except OSError as error:
-        remedy = "try again later"
-        raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error
+        evidence = f"{argv[0]}: {error}"
+        raise Unavailable("Slurm does not respond", evidence, "try again later") from error
 
 
 def _last(text: str) -> str:

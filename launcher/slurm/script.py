@@ -1,12 +1,11 @@
-"""Job script: what a job requests of Slurm, limits of the site, and the text of the script.
-
-No text of a user or a site stands in the script but as a quoted argument.
-"""
+"""Job script: what a job requests of Slurm, limits of the site, and the text of the script."""
 
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +20,8 @@ from launcher.system import quoted
 
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
+GPU_OPTION = re.compile(r"(--)?(gpus|gres)")
+"""Options of sbatch that request GPUs: gres=gpu:a100:4, gpus-per-node=a100:4."""
 WIDTH = 100
 MAX_JOBS = 100
 
@@ -88,17 +89,24 @@ class SubmitOptions:
     )
 
 
-class Allocation(msgspec.Struct, frozen=True):
-    """What a job requests of Slurm."""
+class Job(msgspec.Struct, frozen=True):
+    """What a job requests of Slurm, its script, and what keeps it from running."""
 
+    command: str  # of `aam`
+    log: str  # sbatch's --output
     nodes: int  # how many
     ranks: int  # processes on each node
     gpus: int  # GPUs of each node
+    on_gpus: bool  # the command computes on them
     gets_gpus: bool  # Slurm is asked for them, or they come with the node
     time: str  # limit as Slurm writes it; empty: the partition's
     warn_seconds: int  # how long before its limit the job stops; 0: it does not
     requeue: bool  # Slurm may start it again
     options: tuple[str, ...]  # of sbatch, in their order
+    script: str = ""
+    output: Path = Path()  # that it writes
+    is_folder: bool = False  # the output
+    problems: tuple[AamError, ...] = ()
 
 
 def has_option(command: str, flag: str) -> bool:
@@ -106,30 +114,41 @@ def has_option(command: str, flag: str) -> bool:
     return any(spec.flag == flag for spec in options_of(command))
 
 
+def partition_name(given: SubmitOptions, site: Site, on_gpus: bool) -> str:
+    """Return the name of the partition of a job; "": Slurm's default."""
+    of_site = site.values.partition if on_gpus else site.values.cpu_partition
+    return given.partition or of_site or site.values.partition
+
+
 def allocation_of(
-    request: Request,
-    given: SubmitOptions,
-    site: Site,
-    log: str,
-    partition: Partition | None = None,
-    on_gpus: bool = True,
-) -> Allocation:
+    request: Request, given: SubmitOptions, site: Site, log: str,
+    partition: Partition | None = None, on_gpus: bool = True,
+) -> Job:  # fmt: skip
     """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
     several = request.starts_ranks or fits_network
     # Of a cluster about which nothing is stated Slurm itself counts the GPUs of a node.
-    of_slurm = partition.gpus if partition and on_gpus else 0
+    types = partition.gpus if partition and on_gpus else {}
+    by_user = [text for text in given.sbatch if GPU_OPTION.match(text)]
+    if len(types) > 1 and not (by_user or facts.gpu_request):
+        evidence = ", ".join(f"{count} x {kind}" for kind, count in types.items())
+        forms = " or ".join(f"--sbatch gres=gpu:{kind}:{n}" for kind, n in types.items())
+        raise UsageError("Nodes with GPUs of several types", evidence, f"choose with {forms}")
+    of_user = sum(int(n) for text in by_user for n in re.findall(r"[:=](\d+)(?=,|$)", text))
+    of_slurm = of_user or sum(types.values())
     per_node = facts.gpus_per_node if "gpus_per_node" in site.facts else max(1, of_slurm)
-    gpus = given.gpus or (max(1, per_node) if several else 1)
+    gpus = given.gpus or of_user or (max(1, per_node) if several else 1)
+    if of_user and gpus != of_user:
+        evidence = f"--gpus {gpus} and --sbatch {by_user[0]}"
+        raise UsageError("Two numbers of GPUs", evidence, "each rank takes one: give them alike")
     ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
     if given.nodes * ranks > 1 and not several:
         evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
         without = " without the transformer" if trains and not has_option(command, TRIALS) else ""
-        raise UsageError(
-            f"`{command}`{without} runs in one process", evidence, "leave --nodes and --gpus out"
-        )
+        cause = f"`{command}`{without} runs in one process"
+        raise UsageError(cause, evidence, "leave --nodes and --gpus out")
     if given.time and seconds(given.time) == 0:
         evidence = f"Slurm sets no limit for --time {given.time}"
         raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
@@ -139,34 +158,33 @@ def allocation_of(
     if trains and (given.requeue or given.warn_seconds is not None):
         usual = given.warn_seconds or facts.warn_seconds
         warn = min(usual, max(1, int(seconds(time) / 4))) if time and seconds(time) < 1e9 else usual
+    # Without a GPU a job takes cores and memory, and leaves the GPUs of a node to others.
+    takes_gpus = on_gpus or given.gpus is not None or bool(by_user)
+    whole_node, gpu_request = facts.whole_nodes and takes_gpus, ""
+    if takes_gpus and not by_user:
+        gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
+        counted = types if partition else given.gpus and on_gpus
+        if counted and not (gpu_request or facts.vendor):
+            gpu_request = f"--gpus-per-node={gpus}"
     # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
     of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
     share = max(1, of_node * gpus // max(gpus, per_node) // ranks) if of_node else 0
-    cpus = given.cpus or (0 if facts.whole_nodes else share)
+    cpus = given.cpus or (0 if whole_node else share)
+    memory = given.mem or ("0" if whole_node else "")
+    if facts.memory_gb and of_node and not (memory or takes_gpus):
+        memory = f"{max(1, facts.memory_gb * cpus * ranks // of_node)}G"
     # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
     signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
-    names = {key: getattr(given, key) or getattr(facts, key) for key in ("partition", "account")}
-    gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
-    by_user = any(text.removeprefix("--").startswith(("gpus", "gres")) for text in given.sbatch)
-    counted = of_slurm if partition else given.gpus and on_gpus
-    if counted and not (gpu_request or facts.vendor or by_user):
-        gpu_request = f"--gpus-per-node={gpus}"
-    memory = given.mem or ("0" if facts.whole_nodes else "")
+    account, name = given.account or facts.account, partition_name(given, site, on_gpus)
     options = (
-        f"--job-name={given.job_name or command}",
-        *(f"--{key}={value}" for key, value in names.items() if value),
-        f"--nodes={given.nodes}",
-        f"--ntasks-per-node={ranks}",
-        *([gpu_request] if gpu_request else []),
-        *([f"--cpus-per-task={cpus}"] if cpus else []),
-        *(["--exclusive"] if facts.whole_nodes else []),
-        *([f"--mem={memory}"] if memory else []),
-        *([f"--time={time}"] if time else []),
-        *([signal] if warn else []),
-        "--requeue" if given.requeue and trains else "--no-requeue",
-        "--open-mode=append",
-        f"--output={log}",
-    )
+        f"--job-name={given.job_name or command}", *([f"--partition={name}"] if name else []),
+        *([f"--account={account}"] if account else []), f"--nodes={given.nodes}",
+        f"--ntasks-per-node={ranks}", *([gpu_request] if gpu_request else []),
+        *([f"--cpus-per-task={cpus}"] if cpus else []), *(["--exclusive"] if whole_node else []),
+        *([f"--mem={memory}"] if memory else []), *([f"--time={time}"] if time else []),
+        *([signal] if warn else []), "--requeue" if given.requeue and trains else "--no-requeue",
+        "--open-mode=append", f"--output={log}",
+    )  # fmt: skip
     # Further options of sbatch; those that the script has already are refused.
     taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
     for text in given.sbatch:
@@ -182,15 +200,13 @@ def allocation_of(
     for flag in options:
         if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
-    gets_gpus = bool(gpu_request or facts.vendor or by_user)
-    return Allocation(
-        given.nodes, ranks, gpus, gets_gpus, time, warn, given.requeue and trains, options
-    )
+    gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
+    again = given.requeue and trains
+    return Job(command, log, given.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again,
+               options)  # fmt: skip
 
 
-def over_limits(
-    what: Allocation, site: Site, partition: Partition | None, force: bool
-) -> list[AamError]:
+def over_limits(what: Job, site: Site, partition: Partition | None, force: bool) -> list[AamError]:
     """Return an error for each limit of partition and site that a job exceeds; --force: advice."""
     errors: list[AamError] = []
     facts, title = site.values, site.title
@@ -218,36 +234,36 @@ def over_limits(
     return errors
 
 
-def script(what: Allocation, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
+def script(what: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     lines = ["#!/bin/bash"]
     for directive in what.options:  # in double quotes where it has to be
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", directive)
         escaped = directive.replace("\\", "\\\\").replace('"', '\\"')
         lines.append(f"#SBATCH {directive}" if plain else f'#SBATCH "{escaped}"')
-    for line in (*about, f"written by aam-launch {__version__}"):
+    for line in (f"{about[0]}; by aam-launch {__version__}", *about[1:]):
         # A control character would begin a line of its own.
         lines.append("# " + "".join(c if c.isprintable() else "?" for c in line))
-    if site.values.modules:
-        lines.append("command -v module >/dev/null || . /etc/profile")
-        lines.append(f"module load {shlex.join(site.values.modules)} || exit 69")
-    lines.append(wrapped(["exec", *argv]))
-    for line in lines:
-        if any("\ud800" <= character <= "\udfff" for character in line):
-            raise UsageError("A name that no job can be given", f"{line!a} is not UTF-8",
-                             "rename it")  # fmt: skip
-    return "\n".join(lines) + "\n"
+    if modules := site.values.modules:
+        profile = "command -v module >/dev/null || . /etc/profile"
+        lines.append(f"{profile}; module load {shlex.join(modules)} || exit 69")
+    text = "\n".join([*lines, wrapped(["exec", *argv]), ""])
+    if odd := re.search("\\S*[\ud800-\udfff]\\S*", text):
+        raise UsageError("A name that no job can be given", f"{odd[0]!a} is not UTF-8", "rename it")
+    return text
 
 
 def wrapped(argv: Sequence[str]) -> str:
     """Return a shell command on lines of at most 100 characters, where its words are shorter."""
-    lines = [""]
-    for number, word in enumerate(argv):
-        text = quoted(word)
-        value = number > 0 and argv[number - 1].startswith("--") and not word.startswith("--")
-        if lines[-1] and len(lines[-1]) + len(text) > (WIDTH if value else WIDTH - 30):
+    groups: list[str] = []  # a flag beside its value
+    for before, word in zip(["", *argv], argv, strict=False):
+        beside = before.startswith("--") and not word.startswith("--")
+        groups[-1:] = [f"{groups[-1]} {quoted(word)}"] if beside else [*groups[-1:], quoted(word)]
+    lines = groups[:1]
+    for number, group in enumerate(groups[1:], 1):
+        if number > 1 and len(lines[-1]) + len(group) >= WIDTH:
             lines.append("   ")
-        lines[-1] += f" {text}" if lines[-1] else text
+        lines[-1] += f" {group}"
     return " \\\n".join(lines)
 
 
@@ -260,12 +276,10 @@ def directives(text: str) -> dict[str, str]:
     options = {}
     for line in text.splitlines():
         if line.startswith("#SBATCH "):
-            try:
+            with suppress(ValueError):
                 option = "".join(shlex.split(line.removeprefix("#SBATCH ")))
-            except ValueError:
-                continue
-            key, _, value = option.removeprefix("--").partition("=")
-            options[key] = value
+                key, _, value = option.removeprefix("--").partition("=")
+                options[key] = value
     return options
 
 

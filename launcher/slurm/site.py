@@ -1,4 +1,4 @@
-"""Sites: facts about a cluster with their sources, read from YAML, and compared with a host.
+"""Sites: facts about a cluster with their sources, read from YAML.
 
 A value stands alone, or as a fact with its source and confirmation:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -22,80 +22,52 @@ from msgspec import Meta
 
 from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.records import Count, Sourced
-from launcher import system
-from launcher.findings import Finding
-from launcher.gpus import VENDORS
-from launcher.host.facts import Host
 from launcher.plan.settings import SETTING_SPECS, VARIABLE
-from launcher.slurm import node, queue
 from launcher.slurm.queue import seconds
 
-
-def _help(text: str, pattern: str | None = None) -> Meta:
-    return Meta(description=text, pattern=pattern)
-
-
 # What stands in a job script, where other text would become a line or a word of its own.
-NAME = r"^[A-Za-z0-9_.@+-]*\Z"
-GPU_REQUEST = r"^(--[a-z-]+(=[A-Za-z0-9_.:,*={}-]+)?)?\Z"
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@+-]*\Z")]
+GpuRequest = Annotated[str, Meta(pattern=r"^(--[a-z-]+(=[A-Za-z0-9_.:,*={}-]+)?)?\Z")]
 Module = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")]
-
-
-PLAIN_SITE = "slurm"
-"""The site of a job that names none."""
+PLAIN_SITE = "slurm"  # the site of a job that names none
 
 
 class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Facts of a site file, with their types, defaults and help."""
+    """Facts of a site file, with their types and defaults."""
 
-    sources: Annotated[dict[str, str], _help("What the letters of sources stand for.")] = {}
-    title: Annotated[str, _help("What it is called.")] = ""
-    partition: Annotated[str, _help("Partition of the jobs; none: Slurm's default.", NAME)] = ""
-    account: Annotated[str, _help("Account that is charged; none: Slurm's default.", NAME)] = ""
-    nodes: Annotated[Count, _help("Nodes there are; 0: unknown.")] = 0
-    max_nodes: Annotated[Count, _help("Most nodes of one job; 0: no limit.")] = 0
-    max_time: Annotated[str, _help("Longest time of one job; none: no limit.")] = ""
-    whole_nodes: Annotated[bool, _help("A job gets nodes for itself.")] = False
-    vendor: Annotated[str, _help(f"Whose GPUs: {' or '.join(VENDORS)}; none: unknown.")] = ""
-    gpu: Annotated[str, _help("What the GPUs are called.")] = "GPU"
-    arch: Annotated[str, _help("Their arch: gfx942, sm_90.")] = ""
-    gpus_per_node: Annotated[Count, _help("GPUs (or ranks, without a GPU) of a node.")] = 1
-    gpu_memory_gb: Annotated[
-        Count, _help("Memory of a GPU in GB (10^9 bytes) that a job can use; 0: not compared.")
-    ] = 0
-    gpu_request: Annotated[
-        str, _help("Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come "
-                   "with the node.", GPU_REQUEST)
-    ] = ""  # fmt: skip
-    machine: Annotated[
-        str, _help("Their processor, as `uname -m` shows it: x86_64, aarch64; none: that of the "
-                   "host that submits.")
-    ] = ""  # fmt: skip
-    cpus_per_node: Annotated[
-        Count, _help("Processors of a node, as Slurm counts; a job on a part of a node gets the "
-                     "share of its GPUs. 0: as sinfo shows.")
-    ] = 0  # fmt: skip
-    modules: Annotated[tuple[Module, ...], _help("Environment modules to load in a job.")] = ()
-    shared: Annotated[
-        tuple[str, ...], _help("Folders that the nodes see; none: all but `unshared`.")
-    ] = ()
-    unshared: Annotated[tuple[str, ...], _help("Folders that the nodes do not see.")] = ()
-    home: Annotated[str, _help("Where homes are; runs do not belong there.")] = ""
-    stage_most_gb: Annotated[
-        Count, _help("Most that is copied to a node's disk (`scratch`); 0: nothing.")
-    ] = 0
-    warn_seconds: Annotated[Count, _help("How long before its limit a job stops.")] = 600
-    interfaces: Annotated[
-        tuple[str, ...], _help("Network interfaces of the nodes, as patterns.")
-    ] = ()
-    plugin: Annotated[tuple[str, ...], _help("Folders of network plugins on the nodes.")] = ()
-    network: Annotated[dict[str, str], _help("Variables for jobs of several nodes.")] = {}
+    sources: dict[str, str] = {}  # what the letters of sources stand for
+    title: str = ""  # what it is called
+    partition: Name = ""  # of the jobs; none: Slurm's default
+    cpu_partition: Name = ""  # of jobs that use no GPU; none: as other jobs
+    account: Name = ""  # that is charged; none: Slurm's default
+    nodes: Count = 0  # there are; 0: unknown
+    max_nodes: Count = 0  # of one job at most; 0: no limit
+    max_time: str = ""  # of one job at most; none: no limit
+    whole_nodes: bool = False  # a job gets nodes for itself
+    vendor: str = ""  # of the GPUs, a name of `launcher.gpus.VENDORS`; none: unknown
+    gpu: str = "GPU"  # what the GPUs are called
+    arch: str = ""  # of the GPUs: gfx942, sm_90
+    gpus_per_node: Count = 1  # GPUs (or ranks, without a GPU) of a node
+    gpu_memory_gb: Count = 0  # of a GPU, in 10^9 bytes that a job can use; 0: not compared
+    # option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come with the node
+    gpu_request: GpuRequest = ""
+    machine: str = ""  # processor as `uname -m` shows it; none: that of the host that submits
+    # processors of a node, as Slurm counts; a job gets the share of its GPUs; 0: as sinfo shows
+    cpus_per_node: Count = 0
+    # memory of a node; a job without a GPU gets the share of its processors; 0: Slurm's default
+    memory_gb: Count = 0
+    modules: tuple[Module, ...] = ()  # environment modules to load in a job
+    shared: tuple[str, ...] = ()  # folders that the nodes see; none: all but `unshared`
+    unshared: tuple[str, ...] = ()  # folders that the nodes do not see
+    home: str = ""  # where homes are; runs do not belong there
+    stage_most_gb: Count = 0  # most that is copied to a node's disk (`scratch`); 0: nothing
+    warn_seconds: Count = 600  # how long before its limit a job stops
+    interfaces: tuple[str, ...] = ()  # network interfaces of the nodes, as patterns
+    plugin: tuple[str, ...] = ()  # folders of network plugins on the nodes
+    network: dict[str, str] = {}  # variables for jobs of several nodes
 
 
-_HINTS = typing.get_type_hints(SiteValues, include_extras=True)
-HELP: dict[str, str] = {name: str(hint.__metadata__[-1].description)
-                        for name, hint in _HINTS.items()}  # fmt: skip
-"""Key of a fact -> its help."""
+TYPES = typing.get_type_hints(SiteValues, include_extras=True)  # key of a fact -> its type
 _MAPPINGS = ("sources", "network")
 
 
@@ -162,8 +134,8 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
                     evidence = f"'{part}' in {entry.source}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
                 values[key][part] = add(f"{key}.{part}", value, entry.source, str)
-        elif key in _HINTS:
-            values[key] = add(key, entry.value, entry.source, _HINTS[key])
+        elif key in TYPES:
+            values[key] = add(key, entry.value, entry.source, TYPES[key])
         else:
             add(key, entry.value, entry.source, Any)
     stated_values = SiteValues(**values)
@@ -193,65 +165,3 @@ def filled(value: Any, variables: Mapping[str, str]) -> Any:
         if name in variables:
             value = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], value)  # noqa: B023
     return value
-
-
-# --- comparison with a host, a login node or a node of a job
-
-
-def differences(site: Site, host: Host) -> Iterator[Finding]:
-    """Yield a warning for each fact of a site that this host, which is live, shows otherwise.
-
-    A fact that cannot be seen from here is not compared; `doctor --site` names the command that
-    shows it.
-    """
-    remedy = "correct it in a site file of your own"
-    for key in COMPARED:
-        if key in site.facts and (difference := _difference(key, site, host)):
-            value = site.facts[key].value
-            shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-            evidence = f"{key} is {shown} in {site.where(key)}, {difference}"
-            yield Finding("warning", "A fact of the site differs here", evidence, remedy)
-
-
-COMPARED = ("partition", "nodes", "max_nodes", "max_time", "machine", "arch", "gpus_per_node",
-            "interfaces", "modules", "shared", "home", "image_dir")  # fmt: skip
-
-
-def _difference(key: str, site: Site, host: Host) -> str:
-    """Return how this host differs from a fact; "" if it does not, or cannot show it."""
-    values = site.values
-    if key == "partition":
-        known = sorted({partition.name for partition in queue.partitions()})
-        return f"Slurm has {', '.join(known)}" if known and values.partition not in known else ""
-    if key in ("nodes", "max_nodes", "max_time"):
-        limits = queue.partition(queue.partitions(), values.partition)
-        if limits is None:
-            return ""
-        if key == "nodes":
-            differs, there = bool(limits.nodes) and limits.nodes != values.nodes, str(limits.nodes)
-        elif key == "max_nodes":
-            differs, there = values.max_nodes > limits.max_nodes, f"{limits.max_nodes:.0f}"
-        else:
-            differs, there = seconds(values.max_time) > seconds(limits.max_time), limits.max_time
-        return f"Slurm has {there}" if differs else ""
-    if key in ("arch", "gpus_per_node"):
-        gpus = node.gpus(host, values.vendor)  # a login node has none
-        archs = {str(gpu.arch) for gpu in gpus}
-        if key == "arch":
-            return f"the host has {', '.join(sorted(archs))}" if archs - {values.arch} else ""
-        return f"the host has {len(gpus)}" if len(gpus) not in (0, values.gpus_per_node) else ""
-    if key == "machine":
-        is_node = host.slurm is not None or node.gpus(host)  # a login node may be of another
-        return f"the host is {host.machine}" if is_node and host.machine != values.machine else ""
-    if key == "interfaces":
-        if host.slurm is None or node.interfaces(values.interfaces):
-            return ""
-        return f"the node has {', '.join(node.interfaces(['*']))}"
-    if key == "modules":
-        line = "type module >/dev/null && module is-avail " + " ".join(values.modules)
-        failed = system.run(["bash", "-lc", line], timeout=60).returncode != 0
-        return f"{line!r} fails here" if failed else ""
-    value = site.facts[key].value  # folders
-    places = [str(place) for place in ([value] if isinstance(value, str) else value)]
-    absent = [place for place in places if not os.path.isdir(place)]
-    return f"there is no folder {', '.join(absent)}" if absent else ""

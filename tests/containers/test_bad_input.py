@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from launcher.engines.engine import GIB, ImageBuild, SpaceRequirement, require_room
+from launcher.engines.engine import GIB, ImageBuild, require_room
 from launcher.engines.sif import APPTAINER
 from tests.support.engines import ROOT, Engines
 from tests.support.images import build_argv, left
@@ -91,9 +91,7 @@ def test_a_build_without_a_known_hash_is_refused_before_anything_is_made(
 
 def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    halves = [
-        SpaceRequirement(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")
-    ]
+    halves = [(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")]
     require_room(halves[:1])
     with pytest.raises(CannotCreate, match="set TWO"):
         require_room(halves)
@@ -102,14 +100,14 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
     given = {"HOME": "/h", "TMPDIR": "/t", "SINGULARITY_CACHEDIR": "/c"}
     build = ImageBuild("", "cpu", tmp_path / "cpu.sif", test=False, room=(5, 1))
-    found = {n.what: n for n in APPTAINER.needs(build, given)}
-    assert found["unpacking"].folder == Path("/t")
-    assert "APPTAINER_TMPDIR" in found["unpacking"].remedy
-    assert found["cache"].folder == Path("/c")
-    assert "SINGULARITY_CACHEDIR" in found["cache"].remedy
-    assert found["image"].size == GIB
+    found = {step: need for step, *need in APPTAINER.needs(build, given)}
+    assert found["unpacking"][0] == Path("/t")
+    assert "APPTAINER_TMPDIR" in found["unpacking"][2]
+    assert found["cache"][0] == Path("/c")
+    assert "SINGULARITY_CACHEDIR" in found["cache"][2]
+    assert found["image"][1] == GIB
     given = {"HOME": "/h", "APPTAINER_TMPDIR": "/a", "TMPDIR": "/t"}
-    assert APPTAINER.needs(build, given)[0].folder == Path("/a")
+    assert APPTAINER.needs(build, given)[0][1] == Path("/a")
 
 
 @pytest.mark.container

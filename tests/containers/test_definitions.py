@@ -20,7 +20,8 @@ from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import docker, podman
 from launcher.engines.engine import ImageBuild, ImageReference
-from launcher.images import definitions
+from launcher.images import build
+from launcher.plan import catalog as catalog_module
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
 from tests.support.images import packages_of, pip
@@ -63,6 +64,20 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
         }  # fmt: skip
 
 
+def test_the_catalog_as_json_is_that_of_the_yaml(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = catalog_module.SHIPPED.read_bytes()
+    assert catalog_module.COMPILED.read_text() == generator.compiled(text), "run `make definitions`"
+    # An edit of the YAML counts, whatever the JSON has.
+    edited = tmp_path / "catalog.yaml"
+    edited.write_bytes(text.replace(b"title: ROCm 6.3,", b"title: ROCm 6.3 edited,"))
+    monkeypatch.setattr(catalog_module, "SHIPPED", edited)
+    changed = catalog_module.shipped().image("rocm63")
+    assert changed is not None
+    assert changed.title.startswith("ROCm 6.3 edited")
+
+
 @each
 def test_every_fact_of_the_catalog_has_a_source(name: str) -> None:
     sources = yaml.safe_load((CONTAINERS / "sources.yaml").read_text())
@@ -99,7 +114,7 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
         "Metadata-Version: 2.1\nName: attention-all-microbes\nVersion: 9\n"
     )
     code = (
-        "from pathlib import Path; from launcher.images import definitions as d; "
+        "from pathlib import Path; from launcher.images import build as d; "
         "print(repr(d.revision(Path('/p'))))"
     )
 
@@ -167,7 +182,7 @@ def test_install_script_is_sh(tmp_path: Path) -> None:
 
 
 def test_arguments_replace_the_catalogs() -> None:
-    found = definitions.arguments(image("rocm63"), ["TORCH=2.13.0+cpu"])
+    found = build.arguments(image("rocm63"), ["TORCH=2.13.0+cpu"])
     assert found == {**image("rocm63").arguments, "TORCH": "2.13.0+cpu"}
 
 
@@ -187,7 +202,7 @@ def test_wrong_arguments_are_refused_before_an_engine_sees_them(
     args: list[str], expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected):
-        definitions.arguments(image("cpu"), args)
+        build.arguments(image("cpu"), args)
 
 
 @pytest.mark.nightly
@@ -259,9 +274,9 @@ def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
 
 
 def test_the_context_is_the_same_whoever_stages_it(tmp_path: Path) -> None:
-    one = definitions.stage(tmp_path / "one")
+    one = build.stage(tmp_path / "one")
     (tmp_path / "one/aam/cli.py").chmod(0o600)
-    assert definitions.stage(tmp_path / "two") == one
+    assert build.stage(tmp_path / "two") == one
     assert not list((tmp_path / "one").rglob("__pycache__"))
     assert {p.name for p in (tmp_path / "one").iterdir()} == {"aam", "containers"}
 
@@ -276,11 +291,11 @@ def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
     for part in ("aam", "containers"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "file").write_text("1")
-    assert definitions.revision(tmp_path) == ""  # a version is no revision
+    assert build.revision(tmp_path) == ""  # a version is no revision
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "--message", "first")
     head = git("rev-parse", "HEAD")
-    assert definitions.revision(tmp_path) == head
+    assert build.revision(tmp_path) == head
     (tmp_path / "aam/file").write_text("2")
-    assert definitions.revision(tmp_path) == f"{head}-changed"
+    assert build.revision(tmp_path) == f"{head}-changed"

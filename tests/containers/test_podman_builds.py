@@ -34,7 +34,8 @@ from tests.support.images import (
 
 pytestmark = [pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
 REGISTRY = "127.0.0.1:5000/published"
-PACKAGED = (".ci", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+PACKAGED = (".ci", "docs", "plugins", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in",
+            "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md")  # fmt: skip
 """What the packages of a release are built of, besides what the images are built of."""
 ANY_USER = ("podman", "run", "--rm", "--read-only", "--network=none", "--user=54321:54321",
             "--env=HOME=/nonexistent")  # fmt: skip
@@ -131,11 +132,19 @@ def release(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Itera
     try:
         options = build_argv(engines, "rocm63", "podman", "--no-test")[8:]
         for step in (["image", "rocm63", REGISTRY, *options], ["sif", "rocm63", REGISTRY]):
-            argv = ["env", f"PYTHON={PYTHON}", "APPTAINER_NOHTTPS=1", f"{checkout}/.ci/release"]
+            argv = ["env", "APPTAINER_NOHTTPS=1", PYTHON, f"{checkout}/.ci/release"]
             done = as_root(engines, [*argv, *step])
             assert done.returncode == 0, done.stderr
         place = tmp_path_factory.mktemp("installed")
-        argv = ["env", f"PYTHON={sys.executable}", f"{checkout}/.ci/release", "packages", REGISTRY]
+        for name in ("cpu", "cuda"):  # without which there is no release
+            (checkout / f"published/{name}.oci").write_text(f"sha256:{'1' * 64}\n")
+        argv = [
+            sys.executable,
+            f"{checkout}/.ci/release",
+            "packages",
+            REGISTRY,
+            "https://example.org",
+        ]
         subprocess.run(argv, check=True)
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
         (wheel,) = checkout.glob("dist/attention*.whl")

@@ -66,7 +66,7 @@ def test_a_site_of_one_node_gets_one_job(images: Path) -> None:
     done = acceptance(images, "--site", "./site.yaml", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("#!/bin/bash") == 1
-    assert "# aam acceptance: 1 node, 1 rank each, a test site\n" in done.stdout
+    assert "# aam acceptance: 1 node, 1 rank each, a test site; by aam-launch " in done.stdout
 
 
 def test_a_problem_of_one_job_queues_none(images: Path) -> None:

@@ -21,7 +21,7 @@ def test_doctor_here(folder: Path) -> None:
     done = launch(folder, "doctor")
     assert done.returncode == 0, done.stderr
     assert "No engine can start a container: none is on PATH" in done.stdout
-    assert "launch     natively, " in done.stdout
+    assert "launch        natively, " in done.stdout
 
 
 def test_doctor_asks_engines_for_their_versions(folder: Path) -> None:
@@ -44,7 +44,7 @@ def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
     assert refusal["severity"] == "error"
     shown = launch(folder, "doctor", "--host", str(tree.root)).stdout
     masked = "ROCR_VISIBLE_DEVICES=0, HIP_VISIBLE_DEVICES=0 → 1 selected"
-    assert f"selected   1 listed, 1 readable, {masked}" in shown
+    assert f"selected      1 listed, 1 readable, {masked}" in shown
 
 
 @pytest.mark.parametrize("present", [True, False])
@@ -109,10 +109,10 @@ def test_doctor_names_what_a_launch_would_run(folder: Path) -> None:
         nodes={"/dev/kfd": NODE, "/dev/dri/renderD128": NODE},
     )  # fmt: skip
     done = launch(folder, "doctor", "--host", str(tree.root))
-    assert "launch     rocm72 by apptainer, 1 x MI210 (gfx90a)\n" in done.stdout
-    assert "aam check  not yet measured" in done.stdout
+    assert "launch        rocm72 by apptainer, 1 x MI210 (gfx90a)\n" in done.stdout
+    assert "aam check     not yet measured" in done.stdout
     done = launch(folder, "doctor", "--host", str(Tree(folder / "none").root))
-    assert "launch     cpu by apptainer, the processor\n" in done.stdout
+    assert "launch        cpu by apptainer, the processor\n" in done.stdout
     assert "aam check" not in done.stdout
 
 

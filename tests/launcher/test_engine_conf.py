@@ -18,9 +18,9 @@ from launcher.engines.docker import SOCKET
 from launcher.gpus import device_nodes
 from launcher.host.facts import DeviceNode, EngineFact, User
 from launcher.host.tree import FolderTree
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide
 from launcher.plan.environment import unset
-from launcher.plan.plan import assemble_plan
 from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree, write

@@ -16,7 +16,7 @@ from launcher.engines import ENGINES
 from launcher.engines.engine import Engine, program
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 from tests.support.launches import engine
 
 

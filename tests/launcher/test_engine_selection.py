@@ -32,14 +32,14 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
     assert "nearest fit is --image rocm64" in str(caught.value)
     forced = decide(host, image="rocm62", force=True)
     assert name_of(forced) == "rocm62"
-    assert "6.16.13" in forced.misfits[0]
+    assert "6.16.13" in forced.misfits["driver"]
     with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
         decide(host, image="cuda")
     none = detect(Tree(tmp_path / "none").root)
     with pytest.raises(Unavailable, match="needs a GPU of AMD"):
         decide(none, image="rocm63")
     without = decide(none, image="rocm63", use="never")  # it computes on the processor too
-    assert (name_of(without), without.gpus, without.misfits) == ("rocm63", (), ())
+    assert (name_of(without), without.gpus, without.misfits) == ("rocm63", (), {})
 
 
 def test_an_unknown_image() -> None:

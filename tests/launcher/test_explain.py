@@ -67,7 +67,23 @@ def test_explain_for_another_host(folder: Path) -> None:
     # and `explain` shows those of images for the vendor of this host, and which could run as well
     others = {d["value"]: d["why"] for d in printed["decisions"] if d["subject"] == "not used"}
     assert not [name for name in others if name.startswith("cuda")]
-    assert others["rocm63"] == "it can run"
+    assert others["rocm63"] == "rocm64 comes before it: it is newer"
+
+
+def test_a_command_that_uses_no_gpu_says_so(folder: Path) -> None:
+    host = ("--host", str(captured("mi300a-4apu-spx")))
+    train = ("explain", "train", "t.biom", "m.tsv", "age", *host)
+    done = launch(folder, *train)
+    assert done.returncode == 0, done.stderr
+    says = (
+        "GPUs not used 4 x MI300A (gfx942)\n               kernel and forest run on the CPU; `pre"
+    )
+    assert says in done.stdout
+    assert "it can run" not in done.stdout
+    assert "it is for GPUs, which the command does not use" in done.stdout
+    assert "GPUs not used" not in launch(folder, *train, "--members", "transformer").stdout
+    named = launch(folder, "explain", "check", "--image", "cpu", *host).stdout
+    assert "GPUs not used 4 x MI300A (gfx942)\n               cpu computes on the CPU" in named
 
 
 def test_a_refusal_is_explained(folder: Path) -> None:
@@ -81,7 +97,7 @@ def test_a_refusal_is_explained(folder: Path) -> None:
     printed = json.loads(launch(folder, *args, "--json").stdout)
     assert len(printed["host"]["gpus"]) == 4
     reasons = {d["value"]: d["why"] for d in printed["decisions"] if d["subject"] == "not used"}
-    assert reasons["rocm64"] == "it can run"
+    assert reasons["rocm64"] == "another is requested"
 
 
 def test_a_decision_for_the_native_environment_is_captured(folder: Path) -> None:
@@ -162,9 +178,11 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
 @pytest.mark.parametrize("runtime", ["native", "apptainer"])
 def test_explain_hides_secrets(folder: Path, form: tuple[str, ...], runtime: str) -> None:
     tree = Tree(folder / "h").cpu()
-    args = [*RUN, "--runtime", runtime, "--env", "API_KEY=hidden", "--env", "A=visible"]
+    args = [*RUN, "--runtime", runtime, "--env", "API_KEY=hidden", "--env", "MY_PW=hidden",
+            "--env", "NCCL_DEBUG=visible"]  # fmt: skip
     done = launch(folder, "explain", *args, *form, "--host", str(tree.root))
     assert done.returncode == 0, done.stderr
     assert "hidden" not in done.stdout
     assert "API_KEY=..." in done.stdout
-    assert "A=visible" in done.stdout
+    assert "MY_PW=..." in done.stdout
+    assert "NCCL_DEBUG=visible" in done.stdout

@@ -13,7 +13,7 @@ import pytest
 from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
 from launcher.engines import exposure, make_private, shell_line
-from launcher.plan.plan import Plan
+from launcher.plan.assembly import Plan
 from tests.support.launches import ROOT, program, sif
 
 OTHER_USER = 65534

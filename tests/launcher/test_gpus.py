@@ -80,7 +80,7 @@ def overridden(
 ) -> list[str]:
     tree.recorded(environment={name: value})
     inputs = inputs_of(detect(tree.root), built=())
-    found = examine(inputs, assess(inputs))
+    found = examine(inputs, assess(inputs)[0])
     return [str(f) for f in found if f.cause == "The arch of the GPUs is overridden"]
 
 
@@ -184,7 +184,7 @@ def test_a_made_up_vendor_is_detected_explained_and_planned(acme_host: Path) -> 
 def test_doctor_knows_a_made_up_vendor(acme_host: Path) -> None:
     done = acme(acme_host, "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "driver     acme, driver 2.1" in done.stdout
+    assert "driver        acme, driver 2.1" in done.stdout
     assert "Anvil 1 (anvil1) at 0000:01:00.0, /dev/acme0" in done.stdout
     assert "acme, cpu would fit" in done.stdout
     write(acme_host / "h/sys/module/anvil/version", "1.9\n")

@@ -17,10 +17,10 @@ from aam.contract.gpus import CHECK_REPORTS
 from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, NativeStack
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide as choose
-from launcher.plan.plan import Plan, assemble_plan
 from tests.launcher.test_plan import BUILT, PRETRAIN
-from tests.support.decisions import CONTEXT, inputs_of
+from tests.support.decisions import inputs_of
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -260,7 +260,7 @@ def test_the_folder_of_check_reports_is_mounted_for_a_gpu(
     tmp_path: Path, name: str, mounted: bool
 ) -> None:
     host = detected(CASES[name], tmp_path)
-    inputs = inputs_of(host, parse(PRETRAIN), context=replace(CONTEXT, reports="/r"), built=BUILT)
+    inputs = inputs_of(host, parse(PRETRAIN), reports="/r", built=BUILT)
     plan = assemble_plan(inputs, choose(inputs))
     writable = {mount.source for mount in plan.mounts if mount.writable}
     assert (CHECK_REPORTS in plan.variables) is mounted

@@ -83,7 +83,7 @@ HOLD = """
 import time
 from pathlib import Path
 from launcher.images import index
-with index.locked_image(Path({folder!r}), "cpu"):
+with index.locked(Path({folder!r}), "cpu.build", "Another build of cpu"):
     print("locked", flush=True)
     time.sleep(1000)
 """
@@ -216,7 +216,7 @@ def as_member(user: int, action: Callable[[], object]) -> None:
 
 def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
     def build() -> None:
-        with index.locked_image(shared, "cpu"):
+        with index.locked(shared, "cpu.build", "Another build of cpu"):
             BuildLog(shared / "logs/cpu.log").run(["touch", "made"], shared)
             index.write(shared, "cpu", "sif", ImageRecord(sha256=str(os.getuid())))
             (shared / "made").unlink()

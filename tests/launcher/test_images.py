@@ -198,6 +198,32 @@ def test_an_image_is_verified_by_its_own_test_and_by_a_launch_of_aam_check(
         assert f"{named} ended with status 9; see its output above" in capfd.readouterr().err
 
 
+def test_the_provenance_of_a_published_image_is_verified_with_gh(
+    place: Path, apptainer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = {"registry": "ghcr.io/owner/aam", "source": "https://github.com/owner/q2-aam",
+               "images": {"cpu": {"oci": f"sha256:{'3f' * 32}",
+                                  "sif": f"sha256:{record_of(place).sha256}"}}}  # fmt: skip
+    (apptainer / "published.json").write_text(json.dumps(release))
+    monkeypatch.setattr(index, "PUBLISHED", apptainer / "published.json")
+    verify = [f"--image-dir={place.parent}", "images", "verify", "cpu", "--no-test"]
+    monkeypatch.setenv("PATH", str(apptainer / "bin"))
+    assert cli.main(verify) == 0
+    assert "the provenance is not checked, gh is not on PATH" in capfd.readouterr().out
+    gh = apptainer / "bin/gh"
+    gh.write_text('#!/bin/sh\ntest "$*" = "attestation verify '
+                  f'{place} --repo owner/q2-aam"\n')  # fmt: skip
+    gh.chmod(0o755)
+    assert cli.main(verify) == 0
+    assert "owner/q2-aam attests that its workflow built it" in capfd.readouterr().out
+    gh.write_text("#!/bin/sh\necho no attestation >&2; exit 1\n")
+    assert cli.main(verify) == 69
+    assert "No provenance of the image" in capfd.readouterr().err
+    release["images"] = {}  # an image of one's own has none
+    (apptainer / "published.json").write_text(json.dumps(release))
+    assert cli.main(verify) == 0
+
+
 def test_an_engine_is_started_once_for_its_version(folder: Path) -> None:
     engine(folder, "apptainer", "apptainer version 1.4.5")
     index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from launcher import config
 from launcher.commands import job
 from launcher.plan.inputs import Request
 from launcher.slurm.site import Site
+from launcher.system import quoted
 from tests.support.launches import parse, program
 from tests.support.submissions import ROOT, WORDS, queued
 
@@ -210,7 +210,8 @@ def test_a_signal_before_the_limit_queues_the_job_again(place: Path) -> None:
 
 
 def test_the_script_of_a_job_starts_it(place: Path) -> None:
-    text = re.sub(r"(?m)^exec \S+ ", "exec /bin/echo ", queued(place, *WORDS))
+    text = queued(place, *WORDS)
+    text = text.replace(f"\nexec {quoted(sys.executable)} ", "\nexec /bin/echo ")
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{ROOT}/launcher job --digest sha256:")

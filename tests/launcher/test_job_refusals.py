@@ -185,4 +185,4 @@ def test_a_site_puts_no_line_of_its_own_into_a_script(place: Path, line: str, ke
 def test_a_title_with_line_ends_stays_one_line(place: Path) -> None:
     (place / "site.yaml").write_text(SITE.replace("a test site", '"a\\ntest\\n\\nsite"'))
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
-    assert "1 rank each, a test site\n" in done.stdout, done.stderr
+    assert "1 rank each, a test site; by aam-launch " in done.stdout, done.stderr

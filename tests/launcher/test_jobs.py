@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.cli import main
-from launcher.commands.jobs import JobRow, progress, row_of
+from launcher.commands.jobs import progress, row_of
 from launcher.slurm.queue import Queued
 from tests.support.launches import program
 
@@ -30,12 +31,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def row(state: Path, log: str | None = None, job: Queued | None = None) -> JobRow:
+def row(state: Path, log: str | None = None, job: Queued | None = None) -> SimpleNamespace:
     folder = state.parents[2]
     (state / "7.sh").write_text(SCRIPT.format(folder=folder))
     if log is not None:
         (folder / "run-7.log").write_text(log)
-    return row_of(state / "7.sh", {"7": job} if job else {})
+    return SimpleNamespace(**row_of(state / "7.sh", {"7": job} if job else {}))
 
 
 def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:

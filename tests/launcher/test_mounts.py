@@ -12,6 +12,7 @@ import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
 from launcher.detect import detect
+from launcher.launch import MIN_FREE, path_facts, require_outputs, require_space
 from launcher.plan.mounts import (
     Mount,
     fold,
@@ -20,7 +21,6 @@ from launcher.plan.mounts import (
     parse_bind,
     require_passable,
 )
-from launcher.planning import MIN_FREE, path_facts, require_outputs, require_space
 from tests.support.decisions import inputs_of
 from tests.support.launches import parse
 
@@ -226,7 +226,9 @@ def test_the_image_is_not_hidden(here: Path, target: str) -> None:
         ("/odd:name,x", "/odd:name,x", "/odd:name,x", False),
         ("/odd:name,x:rw", "/odd:name,x", "/odd:name,x", True),
         ("/odd:name,x:/b:rw", "/odd:name,x", "/b", True),
-        ("/odd:name,x:/b:c", "/odd:name,x", "/b:c", False),
+        ("/a:/b:z", "/a", "/b", False),
+        ("/a:/b:rw,Z", "/a", "/b", True),
+        ("/a:ro,z", "/a", "/a", False),
         ("here", f"{os.getcwd()}/here", f"{os.getcwd()}/here", False),
     ],
 )
@@ -239,6 +241,12 @@ def test_a_bind_is_read(text: str, source: str, target: str, writable: bool) -> 
 @pytest.mark.parametrize("text", ["/x:~/y", "/x:y", "/x:./y:rw", "/odd:name,x:y:rw"])
 def test_a_relative_place_in_the_container_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not absolute"):
+        parse_bind(text, "/odd:name,x".__eq__, "--bind")
+
+
+@pytest.mark.parametrize("text", ["/a:/b:wx", "/odd:name,x:/b:c", "/a:/b:rw,y", "/a:rw:wx"])
+def test_an_unknown_mode_of_a_mount_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="No such mode of a mount"):
         parse_bind(text, "/odd:name,x".__eq__, "--bind")
 
 

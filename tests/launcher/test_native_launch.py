@@ -20,9 +20,9 @@ from aam.contract.options import Role, specs
 from aam.contract.options.commands import find, names
 from launcher import commands
 from launcher.engines import shell_line
+from launcher.plan.assembly import Plan
 from launcher.plan.environment import Variable
 from launcher.plan.inputs import SHARED, Request
-from launcher.plan.plan import Plan
 from launcher.plan.settings import LAUNCHER_OPTIONS
 from tests.support.launches import forked, parse, program
 
@@ -229,3 +229,22 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
     }
     if "example" in argv:  # a start runs no program and computes no digest
         assert not loaded & {"hashlib", "shutil", "subprocess", "tarfile"}
+
+
+def test_libraries_of_pythonpath_do_not_replace_those_of_the_environment(tmp_path: Path) -> None:
+    """As a module of a cluster sets it; the folder of `aam` itself stays where it is there."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "msgspec.py").write_text("raise SystemExit('another msgspec')\n")
+    argv = ["--dry-run", "--runtime", "native", "example", "--output-dir", str(tmp_path / "out")]
+    for path in (f"{ROOT}{os.pathsep}{other}", f"{ROOT}"):
+        line = launch(*argv, PYTHONPATH=path).stdout
+        assert str(other) not in line, line
+        done = subprocess.run(["sh", "-c", line.replace(" example ", " example --help ")],
+                              env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+                              text=True)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    kept = launch(*argv, "--env", f"PYTHONPATH={other}", PYTHONPATH=str(ROOT)).stdout
+    assert "PYTHONPATH=..." in kept
+    explained = launch("explain", *argv[1:], PYTHONPATH=f"{ROOT}{os.pathsep}{other}").stdout
+    assert "kept out      PYTHONPATH" in explained

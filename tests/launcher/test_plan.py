@@ -13,11 +13,11 @@ from aam.contract.records import Sourced
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
+from launcher.plan.assembly import RECORD, Plan, assemble_plan
 from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage, LaunchContext
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import RECORD, Plan, assemble_plan
 from launcher.plan.settings import merge
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
@@ -43,13 +43,13 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.planning import path_facts
+    from launcher.launch import path_facts
 
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
-    here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
     paths = path_facts(request, "/d", live=False)
-    inputs = inputs_of(host, request, built=BUILT, native=stack, context=here, paths=paths)
+    inputs = inputs_of(host, request, built=BUILT, native=stack, terminal=terminal, paths=paths,
+                       requested_mounts=mounts)  # fmt: skip
     return assemble_plan(inputs, choose(inputs))
 
 
@@ -309,10 +309,10 @@ def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
 
 
 def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
-    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "A=1")
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "NCCL_DEBUG=INFO")
     stored = json.loads(plan.variables[RECORD])
     assert stored["arguments"] == PRETRAIN[1:]
-    assert stored["launcher_options"] == {"--image": ["rocm62"], "--env": ["A=1"]}
+    assert stored["launcher_options"] == {"--image": ["rocm62"], "--env": ["NCCL_DEBUG=INFO"]}
     assert (stored["image"], stored["digest"]) == ("rocm62", "sha256:1")
     assert stored["stack"] == "torch 2.5.1"
     assert len(stored["gpus"]) == 4
@@ -350,13 +350,20 @@ def test_every_decision_says_why_and_from_where(mi300a: Host) -> None:
 
 def test_the_token_of_slurm_stays_outside_and_secrets_out_of_the_record(mi300a: Host) -> None:
     host = replace(mi300a, environment={"SLURM_JWT": "x1", "SLURM_NODEID": "0"})
-    given = ("--env", "MY_TOKEN=x2", "--env", "A=1")
+    words = ["MY_TOKEN=x2", "PW=x3", "my_pwd=x4", "AUTHORIZATION=x5", "ANY=x6", "OMP_WAIT_POLICY=y",
+             "NCCL_NET=http://ada:x7@host"]  # fmt: skip
+    given = [word for value in words for word in ("--env", value)]
     plan = planned(host, *PRETRAIN, *given)
     variables = plan.variables
     assert "SLURM_JWT" not in variables
     assert (variables["MY_TOKEN"], variables["SLURM_NODEID"]) == ("x2", "0")
-    assert json.loads(variables[RECORD])["launcher_options"]["--env"] == ["MY_TOKEN", "A=1"]
-    assert {"MY_TOKEN=...", "A=1"} <= {decision.value for decision in plan.decisions}
+    stored = json.loads(variables[RECORD])["launcher_options"]["--env"]
+    names = ["MY_TOKEN", "PW", "my_pwd", "AUTHORIZATION", "ANY", "OMP_WAIT_POLICY=y", "NCCL_NET"]
+    assert stored == names
+    shown = {decision.value for decision in plan.decisions}
+    assert {name if "=" in name else f"{name}=..." for name in names} <= shown
+    printed = " ".join([*command(plan), *shown, *decided(plan, "variable"), variables[RECORD]])
+    assert not [number for number in range(2, 8) if f"x{number}" in printed]
 
 
 def test_a_mount_below_dev_takes_the_dev_of_the_host(mi300a: Host) -> None:
@@ -378,9 +385,7 @@ def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -
     args = (*PRETRAIN, "--runtime", engine, "--image", "rocm63", "--env", "MY_TOKEN=s3cret")
     built = tuple(replace(b, engines=(engine,)) for b in BUILT)
     request = parse(args)
-    inputs = inputs_of(
-        host, request, built=built, context=LaunchContext("/d", "/s/a/1", "/h", False)
-    )
+    inputs = inputs_of(host, request, built=built)
     plan = assemble_plan(inputs, choose(inputs))
     words = " ".join(command(plan))
     assert "s3cret" not in words + plan.variables[RECORD]

@@ -140,6 +140,19 @@ def test_an_unknown_driver_is_reported_as_unknown(
     assert "for which the ROCm releases are unknown" in why(choice, "image")
 
 
+def test_an_image_whose_blas_library_has_no_kernels_says_that(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).cpu().amd(MI25, 3, old_kernel=True).root)
+    for image in ("rocm72", "rocm64"):
+        with pytest.raises(Unavailable, match="PyTorch has kernels for gfx900, its BLAS .* none"):
+            decide(host, image=image)
+
+
+def test_a_swapped_number_of_an_image_is_understood(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).cpu().amd(MI300A, 3).root)
+    with pytest.raises(UsageError, match="did you mean 'rocm63'"):
+        decide(host, image="rocm36")
+
+
 # --- processors
 
 
@@ -187,7 +200,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
         decide(host, native=PLAIN, use="never")
     assert "pip install" in str(caught.value)
     assert "without a GPU are built for x86_64" in str(caught.value)
-    assert refused in decide(host, image="rocm64", force=True).misfits[0]
+    assert refused in decide(host, image="rocm64", force=True).misfits["processor"]
     able = replace(NATIVE, vendor="amd", torch="2.8.0+rocm6.4")
     choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)
     assert (choice.engine, len(choice.gpus)) == ("native", 1)
@@ -218,12 +231,12 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
     assert name_of(decide(host, image="cpu")) == "cpu"
     processor = decide(host, use="never")
     assert (name_of(processor), processor.gpus) == ("cpu", ())
-    assert why(processor, "image") == "the command computes on the processor"
-    assert why(processor, "left out") == "cpu computes on the processor"
+    assert why(processor, "image") == "--device cpu is requested"
+    assert why(processor, "GPUs not used") == "--device cpu is requested"
     forced = decide(host, image="cuda", force=True)
     assert len(forced.gpus) == count
     assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
-    assert "not compiled for" in forced.misfits[0]
+    assert "not compiled for" in forced.misfits["architecture"]
 
 
 def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:

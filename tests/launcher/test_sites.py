@@ -6,18 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from aam.contract.errors import ConfigurationError
 from launcher import config
 from launcher.cli import main
-from launcher.detect import detect
 from launcher.engines.sif import record_of
-from launcher.host.facts import Slurm
 from launcher.images import index
 from launcher.plan.settings import SETTING_SPECS
-from launcher.slurm.site import HELP, Site, differences, filled
-from tests.support.hosts import MI300A, Tree
+from launcher.slurm.site import TYPES, Site, filled
 from tests.support.launches import RUN, engine, launch, sif
 
 
@@ -27,7 +23,7 @@ def site(path: Path, text: str) -> Site:
 
 
 def test_a_key_of_a_site_is_no_setting() -> None:
-    assert not set(HELP) & set(SETTING_SPECS)
+    assert not set(TYPES) & set(SETTING_SPECS)
 
 
 @pytest.mark.parametrize("name", config.sites())
@@ -128,39 +124,15 @@ def test_an_unknown_site_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such site: 'kosmos'; known are cosmos" in capsys.readouterr().err
 
 
-def test_facts_that_differ_from_the_host_are_found(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
-    found = site(
-        tmp_path / "s.yaml",
-        f"shared: [{there}]\nhome: {tmp_path}/none\nimage_dir: {there}/$USER\n"
-        "vendor: amd\narch: gfx90a\ngpus_per_node: 4\nmachine: aarch64\n"
-        "interfaces: ['nosuch*']\n",
-    )
-    node = detect(Tree(tmp_path / "node").cpu().amd(MI300A, 2).amd(MI300A, 3).root)
-    in_job = replace(node, slurm=Slurm("7", None, 1))
-    differing = {fact.evidence.split()[0]: fact.evidence for fact in differences(found, in_job)}
-    assert set(differing) == {
-        "home", "image_dir", "arch", "gpus_per_node", "machine", "interfaces"
-    }  # fmt: skip
-    assert f"there is no folder {tmp_path}/none" in differing["home"]
-    assert differing["arch"] == f"arch is gfx90a in {tmp_path}/s.yaml:5, the host has gfx942"
-    assert differing["gpus_per_node"].endswith(", the host has 2")
-    login_node = replace(node, gpus=())
-    seen = {fact.evidence.split()[0] for fact in differences(found, login_node)}
-    assert seen == {"home", "image_dir"}
-
-
-def test_doctor_compares_a_site_with_this_host(
+def test_doctor_prints_the_facts_of_a_site_and_what_confirms_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prefers = "images: {rocm63: {prefer: {gfx942: ours}}}"
-    text = f"home: {tmp_path}/none\nshared: [{tmp_path}]\n{prefers}\n"
+    text = f"home: {{value: {tmp_path}, source: mail, confirmed: no, confirm: df}}\n{prefers}\n"
     (tmp_path / "s.yaml").write_text(text)
     main(["doctor", "--site", f"{tmp_path}/s.yaml", "--image-dir", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert f"A fact of the site differs here: home is {tmp_path}/none" in shown
-    assert "shared is" not in shown
+    assert f"    home: {tmp_path}\n        from mail; not confirmed; to confirm: df\n" in shown
     assert prefers in shown  # as the file has it
 
 
@@ -177,7 +149,7 @@ def test_doctor_judges_a_node_of_the_site_on_a_login_node(folder: Path) -> None:
     index.write(folder, "rocm64", "sif", record_of(sif(folder / "rocm64.sif")))
     done = launch(folder, "doctor", "--site", "./s.yaml")
     assert done.returncode == 0, done.stdout
-    assert "job        rocm64 by apptainer on a node, 4 x MI300A (gfx942)" in done.stdout
+    assert "job           rocm64 by apptainer on a node, 4 x MI300A (gfx942)" in done.stdout
     assert "would be refused" not in done.stdout
 
 

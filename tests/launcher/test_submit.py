@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from aam.contract.errors import CannotCreate
 from aam.contract.options import specs
 from aam.contract.options.command_line import parse_known
+from aam.contract.version import __version__
 from launcher import config
 from launcher.commands.submit import reserved
 from launcher.engines.sif import record_of
@@ -49,7 +50,7 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
         f"--output={place}/out-%j.log",
     ]  # fmt: skip
     assert [line for line in lines if line.startswith("# ")][:4] == [
-        "# aam pretrain: 1 node, 1 rank each, a test site",
+        f"# aam pretrain: 1 node, 1 rank each, a test site; by aam-launch {__version__}",
         "# time: 2:00:00; it stops 600 s before its limit, and is queued again",
         f"# image: rocm64 by apptainer, '{place}/images/rocm64.sif'",
         "# device: a GPU for each rank",
@@ -342,6 +343,71 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
     assert submit(place, "explain").returncode == 64
 
 
+TRAIN = ("--site", "./site.yaml", "--dry-run", "train", "--table", "table.biom", "--metadata",
+         "m.tsv", "--metadata-column", "y", "--output-dir", "out")  # fmt: skip
+
+
+def test_a_job_without_the_network_leaves_the_gpus_to_others(place: Path) -> None:
+    (place / "m.tsv").write_text("sample-id\ty\n")
+    with (place / "site.yaml").open("a") as stream:
+        stream.write("whole_nodes: yes\ncpus_per_node: 192\nmemory_gb: 512\n"
+                     "gpu_request: '--gpus-per-node={gpus}'\n")  # fmt: skip
+    done = submit(place, *TRAIN)
+    assert done.returncode == 0, done.stderr
+    options = header(done.stdout)
+    assert {"--cpus-per-task=48", "--mem=128G", "--partition=gpu"} <= set(options)
+    assert not [o for o in options if "gpus" in o or o == "--exclusive"]
+    assert "# device: the CPU; GPUs not used: kernel and forest run on the CPU" in done.stdout
+    says = (
+        "GPUs not used: kernel and forest run on the CPU, and a job gets nodes with 4 x GPU whole"
+    )
+    assert f"warning: {says}; `pretrain`, and" in done.stderr
+    with (place / "site.yaml").open("a") as stream:
+        stream.write("cpu_partition: cores\n")
+    elsewhere = submit(place, *TRAIN)
+    assert "--partition=cores" in header(elsewhere.stdout)
+    assert "GPUs not used" not in elsewhere.stderr
+    network = submit(place, *TRAIN, "--members", "transformer")
+    assert {"--exclusive", "--partition=gpu", "--gpus-per-node=4"} <= set(header(network.stdout))
+    assert "GPUs not used" not in network.stderr + network.stdout
+
+
+def test_a_partition_without_gpus_is_named_where_slurm_has_one(place: Path) -> None:
+    (place / "m.tsv").write_text("sample-id\ty\n")
+    (place / "site.yaml").write_text("title: unknown\nruntime: native\n")
+    slurm_and_image(place, "echo 41")
+    sinfo(place, "gpu*|1-0|40|2|1-9|gpu:v100:4", "cores|1-0|64|9|1-9|(null)")
+    done = submit(place, *TRAIN)
+    assert "the nodes of the partition have GPUs; --partition cores has none" in done.stderr
+    assert "GPUs not used" not in submit(place, *TRAIN, "--partition", "cores").stderr
+
+
+def test_gpus_are_requested_where_a_part_of_the_nodes_has_some(place: Path) -> None:
+    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
+    slurm_and_image(place, "echo 41")
+    sinfo(place, "all*|1-0|32|9|1-9|(null)", "all*|1-0|64|2|1-9|gpu:a100:4",
+          "all*|1-0|128|2|1-9|gpu:h100:8")  # fmt: skip
+    for number, cpus in (("4", 16), ("8", 16)):
+        options = header(submit(place, *WORDS, "--gpus", number, "--dry-run").stdout)
+        assert {f"--gpus-per-node={number}", f"--cpus-per-task={cpus}"} <= set(options)
+    assert "--gpus-per-node=4" in header(submit(place, *WORDS, "--dry-run").stdout)
+
+
+def test_two_types_of_gpus_in_a_node_are_chosen_from(place: Path) -> None:
+    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
+    slurm_and_image(place, "echo 41")
+    sinfo(place, "gpu*|1-0|48|2|1-9|gpu:a100:4(S:0),gpu:v100:2(S:1)")
+    refused = submit(place, *WORDS, "--dry-run")
+    says = (
+        "Nodes with GPUs of several types: 4 x a100, 2 x v100; choose with --sbatch gres=gpu:a100:4"
+    )
+    assert (refused.returncode, says in refused.stderr) == (64, True), refused.stderr
+    own = submit(place, *WORDS, "--sbatch", "gres=gpu:v100:2", "--dry-run")
+    assert {"--ntasks-per-node=2", "--gres=gpu:v100:2"} <= set(header(own.stdout)), own.stderr
+    twice = submit(place, *WORDS, "--gpus", "4", "--sbatch", "gres=gpu:v100:2", "--dry-run")
+    assert (twice.returncode, "Two numbers of GPUs" in twice.stderr) == (64, True)
+
+
 def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) -> None:
     (place / "m.tsv").write_text("sample-id\ty\n")
     args = ["--site", "./site.yaml", "--dry-run", "train", "--table", "table.biom", "--metadata",
@@ -349,7 +415,7 @@ def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) ->
     done = submit(place, *args)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --ntasks-per-node=1\n" in done.stdout
-    assert f"# image: cpu by apptainer, '{place}/images/cpu.sif'\n# device: the pro" in done.stdout
+    assert f"# image: cpu by apptainer, '{place}/images/cpu.sif'\n# device: the CPU" in done.stdout
     refused = submit(place, *args, "--gpus", "4")
     assert refused.returncode == 64
     assert (

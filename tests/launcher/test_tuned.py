@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from aam.contract.errors import AamError
 from launcher import config
 from launcher.host.facts import Host
+from launcher.launch import path_facts
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide
-from launcher.plan.plan import Plan, assemble_plan
-from launcher.planning import path_facts
 from tests.launcher.test_plan import PRETRAIN, host_of
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree

@@ -15,9 +15,9 @@ from aam.contract.errors import DataError
 from aam.network.batch_size import ASSUMED
 from aam.stack.acceptance_run import AcceptanceFile, ImageRun, PartResult, recommended, write
 from launcher import config
+from launcher.plan.assembly import tuned_options
 from launcher.plan.catalog import Catalog
 from launcher.plan.hardware import preference
-from launcher.plan.plan import tuned_options
 from tests.support.launches import parse
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "draw_acceptance.py"))

@@ -137,8 +137,8 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
             study = cluster.folder / "study"
             metadata = (study / "metadata.tsv").read_text().replace("\tph\t", "\tage\t")
             for name in ("table.biom", "tree.nwk"):
-                shutil.copy(study / name, HOME / "aam")
-            (HOME / "aam/metadata.tsv").write_text(metadata)
+                shutil.copy(study / name, HOME / "attention-all-microbes")
+            (HOME / "attention-all-microbes/metadata.tsv").write_text(metadata)
         output = shell.run(command + SHORT * command.startswith("aam-launch acceptance"))
         if command.startswith("bash slurm/cosmos_setup.sh"):
             assert "module load singularitypro rocm" in output

@@ -11,12 +11,11 @@ from aam.contract.records import Sourced
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host, NativeStack, Slurm
 from launcher.plan.catalog import shipped
-from launcher.plan.decision import Candidate
 from launcher.plan.decision import decide as choose
+from launcher.plan.hardware import Candidate
 from launcher.plan.inputs import (
     BuiltImage,
     GpuUse,
-    LaunchContext,
     LaunchInputs,
     Request,
 )
@@ -36,7 +35,7 @@ def engine(name: str, obstacle: str | None = None) -> EngineFact:
 
 
 APPTAINER = engine("apptainer")
-CONTEXT = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
+CONTEXT = {"folder": "/d", "private": "/s/aam-7/1-n", "home": "/home/u", "terminal": False}
 CHECK = Request("check", {})
 OF_USE: dict[GpuUse, Request] = {
     "automatic": CHECK,
@@ -57,7 +56,7 @@ def inputs_of(
 ) -> LaunchInputs:
     """Return the inputs of a plan, by default with the settings of the request's options."""
     settings = settings or merge([from_flags(request.launcher_options)])
-    parts = {"catalog": CATALOG, "context": CONTEXT, **more}
+    parts = {"catalog": CATALOG, **CONTEXT, **more}
     return LaunchInputs(request, host, settings=settings, built=built, native=native, **parts)
 
 

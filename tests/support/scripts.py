@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,8 @@ from types import ModuleType
 
 def load_script(path: Path) -> ModuleType:
     """Import a Python file that is in no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
+    spec = importlib.util.spec_from_loader(path.stem, loader)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -12,18 +12,24 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.errors import ConfigurationError, Problem, UsageError
 from aam.contract.gpus import CHECK_REPORTS
-from aam.contract.options import flag_of
 from aam.contract.options.command_line import arguments, parse_known, typed
 from aam.contract.records import Sourced
-from launcher.findings import REQUESTED, Decision, Finding
+from launcher.findings import REQUESTED, Decision, warning
 from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan.catalog import CPU
-from launcher.plan.decision import Candidate
-from launcher.plan.environment import CACHES, SECRET, Variable, container_variables, matches, unset
-from launcher.plan.hardware import has_code
+from launcher.plan.environment import (
+    CACHES,
+    Variable,
+    container_variables,
+    is_secret,
+    matches,
+    shown,
+    unset,
+)
+from launcher.plan.hardware import Candidate, has_code
 from launcher.plan.inputs import NATIVE, LaunchInputs, Request
 from launcher.plan.mounts import Mount, fold, of_paths, require_passable
 from launcher.plan.settings import LaunchSettings, Tuned
@@ -32,13 +38,11 @@ from launcher.plan.visible_devices import value_for, visible_devices_variables
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 """Variables that have a meaning of their own for an engine."""
-
+PATH = "PYTHONPATH"
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
-
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
-
 PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 
@@ -73,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True):
     stack: str = ""  # vendor and version of PyTorch, for the record
     forced: tuple[str, ...] = ()  # misfits that --force overrode
     choices: tuple[Decision, ...] = ()  # decisions that are not about a variable or a mount
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Problem, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -93,10 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def own_environment(self) -> dict[str, str]:
-        """Variables that the program gets beside those that are present.
-
-        Most of a container's are set inside of it, so that no engine interprets them.
-        """
+        """Variables of the program beside the present ones; most are set inside a container."""
         if self.image is None:
             return self.variables
         return {f"{self.inside}{n}": v for n, v in self.variables.items() if n in self.unseen}
@@ -112,29 +113,23 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     faults = catalog.faults_of(vendor, pins, arch)
     # Arguments that avoid faults. Options that the user has set are kept, with a warning if a fault
     # concerns them.
-    added: list[str] = []
-    decisions: list[Decision] = []
-    findings: list[Finding] = []
+    added, decisions, findings = list[str](), list[Decision](), list[Problem]()
     for fault in faults:
-        known, _ = parse_known(request.options, fault.flags)
-        needed = " ".join(fault.flags)
-        for flag, value in known.items():
+        needed, why = " ".join(fault.flags), f"{fault.reason} ({fault.source})"
+        for flag, value in parse_known(request.options, fault.flags)[0].items():
             if flag not in request.given:
                 added += fault.flags
-                why = f"{fault.reason} ({fault.source})"
                 decisions.append(Decision("flag", needed, why, fault.known_from))
             elif request.given[flag] != value:
                 given = " ".join(arguments(request.options, {flag: request.given[flag]}))
+                evidence, remedy = f"{given}: {fault.reason}", f"{needed} is what it needs"
                 cause = "A choice that is known to go wrong here"
-                evidence = f"{given}: {fault.reason}"
-                findings.append(Finding("warning", cause, evidence, f"{needed} is what it needs"))
+                findings.append(warning(cause, evidence, remedy))
     more, by_processes = _processes(request, chosen.gpus)
-    added += more
-    more, by_tuning, tuned = tuned_options(request, inputs.settings, arch, added)
-    added += more
+    tuned, by_tuning, variables = tuned_options(request, inputs.settings, arch, [*added, *more])
+    added += [*more, *tuned]
     if chosen.image:
-        argv = (*inputs.absolute_request.argv, *added)
-        plan = _container_plan(inputs, chosen, argv)
+        plan = _container_plan(inputs, chosen, (*inputs.absolute_request.argv, *added))
     else:
         plan = _native_plan(inputs, chosen, (*request.argv, *added))
     # A variable of the catalog or a measurement is only a default: what the user or the host has
@@ -142,40 +137,34 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
     of_faults = [Variable(name, value, f"{fault.reason} ({fault.source})", "catalog")
            for fault in faults for name, value in fault.variables.items()]  # fmt: skip
     assigned = {variable.name: variable for variable in plan.assigned}
-    for default in (*of_faults, *tuned):
+    for default in (*of_faults, *variables):
         name, here = default.name, host.environment.get(default.name)
         if name not in assigned and here is None:
             assigned[name] = default
         elif name not in assigned and plan.image:
             why = "set here; the launcher has another default"
             assigned[name] = Variable(name, here or "", why, "environment")
-    # Faults that no flag and no variable avoids.
     remedy = "`aam check` measures whether it occurs here"
-    findings += [
-        Finding("note", "A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
-        for fault in faults if not fault.flags and not fault.variables
-    ]  # fmt: skip
+    findings += [Problem("A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
+                 for fault in faults if not fault.flags and not fault.variables]  # fmt: skip
     if chosen.gpus:
         own_vendor = VENDORS[chosen.gpus[0].vendor]
         served = partial(has_code, catalog, own_vendor.name)
         findings += own_vendor.checks(host, chosen.gpus, served)
-        named = chosen.selection and chosen.selection.literal
+        named = chosen.group and chosen.group.literal
         parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
         if len(parts) > 1 and not (named and "," not in named):
             prefix = own_vendor.instance
             remedy = f"choose with {own_vendor.visible_devices}={prefix}<uuid>"
             evidence = f"the first of {named or ', '.join(parts)}; {own_vendor.one_instance}"
             cause = f"Only one {prefix.rstrip('-')} instance is used"
-            findings.append(Finding("warning", cause, evidence, remedy))
+            findings.append(warning(cause, evidence, remedy))
     plan = replace(
-        plan,
-        gpus=chosen.gpus,
-        assigned=tuple(assigned.values()),
-        stack=f"torch {torch}" if torch else "",
-        forced=chosen.misfits,
+        plan, gpus=chosen.gpus, assigned=tuple(assigned.values()),
+        stack=f"torch {torch}" if torch else "", forced=tuple(chosen.misfits.values()),
         choices=(*chosen.decisions, *decisions, *by_processes, *by_tuning, *plan.choices),
         findings=(*chosen.findings, *findings),
-    )
+    )  # fmt: skip
     plan = _with_selection(plan, inputs, chosen)
     # By its record `aam` knows the digest of the image, under which it keeps check reports.
     if CHECK_REPORTS in assigned or any(spec.role == "output" for spec in request.options):
@@ -188,28 +177,22 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
 
 
 def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
-    """Return the arguments to add for `--gpus`, and the decision.
-
-    Each process takes one of the GPUs that are used; without any each takes some cores, which is
-    how several processes are tried on a laptop.
-    """
+    """Return the arguments to add for `--gpus`, and the decision."""
     number = request.launcher_options.get("--gpus")
     if number is None:
         return [], []
     if request.option("--processes") is None or not request.uses_network:
         without = "" if request.uses_network else " without the transformer"
+        cause = "--gpus is for commands that compute with a network"
         evidence = f"`{request.command}`{without} is one process"
-        raise UsageError(
-            "--gpus is for commands that compute with a network", evidence, "leave it out"
-        )
+        raise UsageError(cause, evidence, "leave it out")
     if gpus and number > len(gpus):
         evidence = f"--gpus {number}, {len(gpus)} x {gpus[0].product}"
         raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")
     if number == 1:
         return [], []
-    argv = ["--processes", str(number)]
-    if request.option("--distributed") and not any(map(request.value, STRATEGIES)):
-        argv += ["--distributed"]
+    divided = request.option("--distributed") and not any(map(request.value, STRATEGIES))
+    argv = ["--processes", str(number), *(["--distributed"] if divided else [])]
     why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
     return argv, [Decision("processes", str(number), why, "command line, --gpus")]
 
@@ -218,21 +201,17 @@ def tuned_options(
     request: Request, settings: LaunchSettings, arch: str, taken: Collection[str]
 ) -> tuple[list[str], list[Decision], list[Variable]]:
     """Return arguments, their decisions and variables that were measured as good (`Tuned`)."""
-    argv: list[str] = []
-    decisions: list[Decision] = []
     # Commands with this option compute with the network on a study; others measure a stack.
     if not request.option("--num-workers") or request.wrapped or not request.uses_network:
         return [], [], []
-    options: dict[str, Sourced[Any]] = {}
-    variables: dict[str, Variable] = {}
-    why = f"measured as good on {arch}"
+    argv, decisions, options = list[str](), list[Decision](), dict[str, Sourced[Any]]()
+    variables, why = dict[str, Variable](), f"measured as good on {arch}"
     for layer in settings.tuned:
         measured = layer.value.get(arch, Tuned())
-        for field, value in msgspec.structs.asdict(measured.options).items():
-            if value is not None:
-                options[flag_of(field)] = Sourced(value, layer.source)
-        for name, value in measured.env.items():
-            variables[name] = Variable(name, str(value), why, layer.source)
+        options |= {f"--{name}": Sourced(value, layer.source)
+                    for name, value in measured.options.items() if value is not None}  # fmt: skip
+        variables |= {name: Variable(name, str(value), why, layer.source)
+                      for name, value in measured.env.items()}  # fmt: skip
     for flag, given in options.items():
         spec = request.option(flag)
         if spec and not {flag, f"--no-{flag[2:]}"} & {*request.given, *taken}:
@@ -247,33 +226,34 @@ def tuned_options(
 
 def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
-    host, native, context = inputs.host, inputs.native, inputs.context
+    host, native = inputs.host, inputs.native
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
-    folders: tuple[str, ...] = ()
+    # Libraries of modules of a cluster are built for another Python, or are other versions.
+    folders, choices, path = tuple[str, ...](), list[Decision](), host.environment.get(PATH)
+    if path and path != native.import_path and PATH not in inputs.settings.env:
+        why = "its libraries would come before those of the environment"
+        choices.append(Decision("kept out", PATH, why, "environment"))
+        why = "the folder of aam alone"
+        assigned += [Variable(PATH, native.import_path, why)] if native.import_path else []
     # Jobs of one user share a home, and MIOpen and Triton damage caches that two of them write.
     if chosen.gpus and host.slurm:
         caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
-        folders = context.private_folders(caches.values())
+        folders = inputs.private_folders(caches.values())
         why = "a cache of this job alone"
-        assigned += [Variable(n, f"{context.private}/{f}", why) for n, f in caches.items()]
+        assigned += [Variable(n, f"{inputs.private}/{f}", why) for n, f in caches.items()]
     reports = _reports(inputs, chosen)
     requested = [Variable(name, given.value, REQUESTED, given.source)
                  for name, given in inputs.settings.env.items()
                  if given.value is not None]  # fmt: skip
     last = {variable.name: variable for variable in (*assigned, *reports, *requested)}
     return Plan(
-        engine=NATIVE,
-        program=native.python,
-        argv=argv,
-        assigned=tuple(last.values()),
-        unseen=tuple(variable.name for variable in requested),
-        folders=folders,
-        outputs=tuple(report.value for report in reports),
-        workdir=context.folder,
-        terminal=context.terminal,
-    )
+        NATIVE, native.python, argv, tuple(last.values()), unset=(PATH,) if choices else (),
+        unseen=tuple(variable.name for variable in requested), folders=folders,
+        outputs=tuple(report.value for report in reports), workdir=inputs.folder,
+        terminal=inputs.terminal, choices=tuple(choices),
+    )  # fmt: skip
 
 
 # --- in a container
@@ -282,25 +262,22 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
 def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert chosen.image is not None
-    host, settings, context = inputs.host, inputs.settings, inputs.context
+    host, settings = inputs.host, inputs.settings
     engine, traits, user = host.engine(chosen.engine), host.traits(chosen.engine), host.user
-    assigned, choices = container_variables(host.environment, settings, context.private)
+    assigned, choices = container_variables(host.environment, settings, inputs.private)
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
-    private = context.private
-    wanted = [
-        Mount(private, private, True, "private home and caches", "default", "own"),
-        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default", "own"),
-    ]
+    private = inputs.private
+    own = [(private, private, "private home and caches"),
+           (f"{private}/tmp", "/tmp", "temporary files of this job"),
+           *((report.value, report.value, "check reports") for report in reports)]  # fmt: skip
     if not traits.own_shm:
-        why = "shared memory of loaders and ranks"
-        wanted.append(Mount("/dev/shm", "/dev/shm", True, why, "default", "own"))
-    wanted += [Mount(report.value, report.value, True, "check reports", "default", "own")
-               for report in reports]  # fmt: skip
-    wanted += [*of_paths(inputs.paths), *context.requested_mounts]
+        own.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
+    wanted = [Mount(source, target, True, why, "default", "own") for source, target, why in own]
+    wanted += [*of_paths(inputs.paths), *inputs.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
-        wanted.append(Mount(context.home, context.home, True, "home folder", source, "placed"))
+        wanted.append(Mount(inputs.home, inputs.home, True, "home folder", source, "placed"))
     mounts = fold(wanted)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     requested = [assigned[name].value for name in settings.env if name in assigned]
@@ -350,75 +327,58 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
     # Where the engine maps the user to root of the container, that root owns the user's files.
     mapped = user is None or (engine is not None and engine.maps_root)
+    place, digest = (chosen.built.place, chosen.built.digest) if chosen.built else (None, None)
     return Plan(
-        engine=chosen.engine,
-        program=engine.path if engine else chosen.engine,
-        argv=argv,
-        assigned=tuple(assigned.values()),
+        chosen.engine, engine.path if engine else chosen.engine, argv, tuple(assigned.values()),
         unset=unset(host.environment, traits),
         unseen=tuple(v.name for v in assigned.values() if _is_unseen(v, inputs, traits)),
-        inside=traits.inside,
-        image=chosen.image.name,
-        place=chosen.built.place if chosen.built else None,
-        digest=chosen.built.digest if chosen.built else None,
-        mounts=mounts,
+        inside=traits.inside, image=chosen.image.name, place=place, digest=digest, mounts=mounts,
         devices=tuple(path for path, _ in nodes),
         groups=() if mapped or user is None else tuple(sorted(owners.intersection(user.groups))),
         cdi=tuple(name for name, _ in cdi),
-        folders=context.private_folders(("home", "tmp", *CACHES.values())),
+        folders=inputs.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys([*outputs, *(report.value for report in reports)])),
-        workdir=f"{context.private}/home",
-        host_libraries=libraries,
-        host_devices=host_devices,
+        workdir=f"{private}/home", host_libraries=libraries, host_devices=host_devices,
         user=(0, 0) if mapped or user is None else (user.uid, user.gid),
-        terminal=context.terminal,
-        choices=tuple(choices),
-    )
+        terminal=inputs.terminal, choices=tuple(choices),
+    )  # fmt: skip
 
 
 def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
-    """Return whether a variable reaches a container by the environment of the engine.
-
-    Those do that may be secrets, unless the engine would lose the value on the way.
-    """
-    name, settings = variable.name, inputs.settings
+    """Return whether a variable, which may be a secret, reaches a container by the engine's own."""
+    name, value, settings = variable.name, variable.value, inputs.settings
+    secret = is_secret(name, value)
     if name in ENGINES_OWN:
         return False
-    secret = SECRET.search(name) is not None
-    if not traits.ends_value or traits.ends_value not in variable.value:
+    if not traits.ends_value or traits.ends_value not in value:
         return secret or name in settings.env or matches(name, settings.pass_env)
     if secret:
-        cause = "A secret that the engine cannot take"
         evidence = f"{name} has U+{ord(traits.ends_value):04X}"
-        raise ConfigurationError(cause, evidence, "remove that character, or use another --runtime")
+        remedy = "remove that character, or use another --runtime"
+        raise ConfigurationError("A secret that the engine cannot take", evidence, remedy)
     return False
 
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
     """Return the variable with the folder of the check reports, where a GPU computes."""
-    folder = inputs.context.reports
+    folder = inputs.reports if chosen.gpus else ""
     why = "aam measures a stack once on a GPU and keeps the report there"
-    if not folder or not chosen.gpus:
-        return []
-    return [Variable(CHECK_REPORTS, folder, why, subject="aam check")]
+    return [Variable(CHECK_REPORTS, folder, why, subject="aam check")] if folder else []
 
 
 def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan:
-    """Return the plan with one variable that selects GPUs, or none: a second one selects again.
-
-    It counts what the program will see.
-    """
+    """Return the plan with one variable that selects GPUs, or none: a second one selects again."""
     names = visible_devices_variables()
     assigned = [variable for variable in plan.assigned if variable.name not in names]
     unseen = tuple(name for name in plan.unseen if name not in names)
     removed: tuple[str, ...] = ()
-    selection = chosen.selection
+    selection = chosen.group
     if selection and (plan.image or chosen.gpus != selection.ours or {*names} & {*inputs.masks}):
         vendor, visible = VENDORS[selection.vendor], selection.ours
         # In a container are the nodes of the chosen GPUs alone, where they go in one by one.
         if plan.image and not (vendor.host_libraries or plan.host_devices):
             visible = tuple(sorted(chosen.gpus, key=lambda gpu: gpu.index))
-        value = value_for(replace(selection, gpus=chosen.gpus), visible)
+        value = value_for(selection, visible)
         why = "one variable instead of many; it counts what the program will see"
         name = vendor.visible_devices
         assigned.append(Variable(name, value, why, selection.source, "GPU selection"))
@@ -433,28 +393,25 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
 def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
     """Return the launch as run.json stores it, complete enough to repeat it."""
     request, host = inputs.request, inputs.host
-    launcher_options: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     for flag, value in request.launcher_options.items():
-        if flag in PASSING:
-            continue
-        if isinstance(value, bool):
-            launcher_options[flag if value else f"--no-{flag[2:]}"] = []
-            continue
         texts = [str(text) for text in (value if isinstance(value, tuple) else (value,))]
-        if flag == "--env":
+        if isinstance(value, bool):
+            flag, texts = flag if value else f"--no-{flag[2:]}", []
+        elif flag == "--env":
             # A name alone passes the variable of the shell, so a repeated launch asks for it.
-            names = [text.partition("=")[0] for text in texts]
-            pairs = zip(names, texts, strict=True)
-            texts = [name if SECRET.search(name) else text for name, text in pairs]
-        launcher_options[flag] = texts
+            pairs = (text.partition("=") for text in texts)
+            texts = [f"{name}{equals}{text}" if shown(name, text) == text else name
+                     for name, equals, text in pairs]  # fmt: skip
+        options |= {} if flag in PASSING else {flag: texts}
     return {
         "command": request.command,
         "arguments": list(request.arguments),
-        "launcher_options": launcher_options,
-        "folder": inputs.context.folder,
+        "launcher_options": options,
+        "folder": inputs.folder,
         "host": host.name,
         **stack_facts(plan, host),
-        "started": inputs.context.started,
+        "started": inputs.started,
         "gpu_modes": [[gpu.mode, gpu.memory_mode] for gpu in plan.gpus],
         "labels": next((b.labels for b in inputs.built if b.place == plan.place), {}),
         "program": plan.program,
@@ -476,12 +433,8 @@ def stack_facts(plan: Plan, host: Host) -> dict[str, Any]:
     fact = host.engine(plan.engine)
     version = sys.version.split()[0] if plan.engine == NATIVE else fact and fact.version
     return {
-        "engine": plan.engine,
-        "engine_version": version,
-        "image": plan.image,
-        "digest": plan.digest,
-        "stack": plan.stack,
+        "engine": plan.engine, "engine_version": version, "image": plan.image,
+        "digest": plan.digest, "stack": plan.stack,
         "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
-        "driver": driver.version if driver else None,
-        "kernel": host.kernel,
-    }
+        "driver": driver.version if driver else None, "kernel": host.kernel,
+    }  # fmt: skip

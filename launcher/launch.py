@@ -1,7 +1,4 @@
-"""Planning of a launch: gather facts, settings and files, then decide and assemble.
-
-The input and output files of a command line are checked here, before a start.
-"""
+"""Launch: gather facts, settings and files, decide, assemble, and check inputs and outputs."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ from launcher.engines import ENGINES, exposure, make_private, native
 from launcher.engines.sif import SIF, sif_id
 from launcher.host.facts import Host
 from launcher.images import index
+from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide
-from launcher.plan.inputs import LaunchContext, LaunchInputs, Request
+from launcher.plan.inputs import LaunchInputs, Request
 from launcher.plan.mounts import Mount, PathFact, parse_bind
-from launcher.plan.plan import Plan, assemble_plan
 
 MIN_FREE = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 MAX_DEPTH, MAX_ENTRIES = 3, 2000  # of the search for links below an input
@@ -41,8 +38,7 @@ def gather(
 ) -> LaunchInputs:
     """Return everything that a launch of `request` on the host below `host_root` is decided from.
 
-    For a capture every image of the catalog counts as built. `mounts` are further ones, such as
-    copies of inputs on the disk of a node; `usual_site` is that of `config.read`.
+    For a capture every image of the catalog counts as built; `mounts` are further ones.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, usual_site)
@@ -53,39 +49,29 @@ def gather(
         catalog = index.measured(catalog, built, settings.runtime.value)
     else:
         built = index.assumed(settings, catalog)
-    requested = []  # mounts of --bind and of configurations
-    for bind in settings.bind:
-        mount = parse_bind(bind.value, os.path.exists, bind.source)
-        given = bind.value in request.launcher_options.get("--bind", ())
-        if host.live and given and not os.path.exists(mount.source):
+    # Mounts of --bind, which have to be there, and of configurations.
+    requested = [parse_bind(bind.value, os.path.exists, bind.source) for bind in settings.bind]
+    given = request.launcher_options.get("--bind", ()) if host.live else ()
+    for bind, mount in zip(settings.bind, requested, strict=True):
+        if bind.value in given and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
-        requested.append(mount)
-    user = host.user.uid if host.user else 0
-    job = host.slurm.job if host.slurm else None
-    context = LaunchContext(
-        folder=folder,
-        private=config.private_folder(settings, user, host.name, job),
-        home=os.path.expanduser("~"),
-        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=(*requested, *mounts),
-        reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
-    )
+    user, job = host.user.uid if host.user else 0, host.slurm.job if host.slurm else None
     return LaunchInputs(
-        request, host, catalog, settings, built, host.native or native.detect_stack(), context,
-        path_facts(request, folder, host.live),
+        request, host, catalog, settings, built, host.native or native.detect_stack(), folder,
+        private=config.private_folder(settings, user, host.name, job),
+        home=os.path.expanduser("~"), terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        paths=path_facts(request, folder, host.live), requested_mounts=(*requested, *mounts),
+        reports=str(system.user_folder("XDG_CACHE_HOME", os.environ) / "check-reports"),
     )  # fmt: skip
 
 
 def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Plan]:
     """Decide a launch and return its host, with versions of engines, and its plan.
 
-    Args:
-        starting: the plan will run, and its record holds the version of the engine; an engine whose
-            version is not cached is started for it, which takes too long for `explain`.
+    `starting`: the plan will run, and an engine whose version is not cached is started for it.
     """
-    started = time.time() if starting else None
-    inputs = replace(inputs, context=replace(inputs.context, started=started))
+    inputs = replace(inputs, started=time.time() if starting else None)
     host, choice = inputs.host, decide(inputs)
     if host.live:
         host = with_versions(host, (choice.engine,) if starting else ())
@@ -96,13 +82,11 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
                 remedy = "build or copy it again"
                 raise MissingInput("Not a complete SIF", f"'{built.place}'", remedy)
             if built.mismatch:
-                evidence, remedy = built.mismatch
-                cause = "The image is not the recorded one"
-                raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
+                evidence, remedy = f"'{built.place}', {built.mismatch[0]}", built.mismatch[1]
+                raise MissingInput("The image is not the recorded one", evidence, remedy)
         require_outputs(inputs.paths)
     if starting and choice.image and host.slurm is None:
-        private = claimed(inputs.context.private)
-        inputs = replace(inputs, context=replace(inputs.context, private=private))
+        inputs = replace(inputs, private=claimed(inputs.private))
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
         place = nearest_folder(plan.folders[0])
@@ -115,10 +99,8 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
 def claimed(private: str) -> str:
     """Return the private folder of a direct launch, or the first beside it that no other has.
 
-    Two programs that write one cache (MIOpen's database, compiled kernels) damage it, and one that
-    finds the cache of an earlier one need not compile. The program that replaces this process
-    inherits the lock and holds it to its end. With docker that is its client, which waits for the
-    container; where the client is killed (SIGKILL) the container goes on without the lock.
+    Two programs that write one cache (MIOpen's database, compiled kernels) damage it. The program
+    that replaces this process inherits the lock and holds it to its end.
     """
     make_private([os.path.dirname(private)])
     folder, number = private, 1
@@ -167,16 +149,12 @@ def require_outputs(facts: Sequence[PathFact]) -> None:
         if not os.access(place, os.W_OK | os.X_OK):
             evidence = f"'{place}' may not be written to"
             raise CannotCreate(f"No access for {fact.flag}", evidence, "choose another folder")
-        require_space(
-            place, f"No room for {fact.flag}", "free some space, or choose another folder"
-        )
+        remedy = "free some space, or choose another folder"
+        require_space(place, f"No room for {fact.flag}", remedy)
 
 
 def require_space(place: str, cause: str, remedy: str) -> None:
-    """Check that the disk of an existing folder has space left, and room for more files.
-
-    Quotas are not checked: file systems report them only on writing.
-    """
+    """Check that the disk of an existing folder has room (quotas show only on writing)."""
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
     if free < MIN_FREE:
@@ -195,10 +173,7 @@ def nearest_folder(path: str) -> str:
 
 
 def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFact, ...]:
-    """Return the facts of every path of a command line, and of files named by run folders.
-
-    Paths are relative to `folder`; those of a captured host, not `live`, are not read.
-    """
+    """Return the facts of every path of a command line, and of files named by run folders."""
     facts = []
     for spec, path in (*request.paths("input"), *request.paths("output")):
         joined, is_folder = os.path.join(folder, path), spec.field.endswith("dir")
@@ -227,9 +202,8 @@ def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFa
 def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
     real = os.path.realpath(absolute)
     is_folder = os.path.isdir(real)
-    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
-    if not is_folder and os.path.exists(real):
-        file_type = "file"
+    file_type: Literal["file", "folder", "nothing"]
+    file_type = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
     # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
     taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
     # Where symbolic links inside an input lead to, outside of it.
