@@ -180,18 +180,9 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
 
 
 def search(options: Search) -> dict[str, Any] | None:
-    """Run the trials that are left, then evaluate each fold.
+    """Run the trials that are left, then evaluate each fold; return the content of `search.json`.
 
-    Returns:
-        The content of `search.json`; None with --trials-only.
-
-    Raises:
-        UsageError: options that a search does not take, or another search in the folder or in the
-            storage.
-        CannotCreate: the folder has other files.
-        Unavailable: Optuna is not installed.
-        Interrupted: a stop is requested.
-        NotFinite: no trial of a fold has a score.
+    With --trials-only nothing is evaluated, and None returned.
     """
     import_optuna()
     metadata = read_metadata(options.target.metadata)
@@ -459,9 +450,8 @@ def open_studies(
     folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
     """Open the Optuna studies of a search in a storage, or create them."""
-    optuna = import_optuna()
-    storages = optuna.storages
-    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
+    optuna, in_folder = import_optuna(), given in (None, "journal")
+    file = folder / (JOURNAL if given else DATABASE)
     evidence = f"'{folder}' has files, and no search in this --storage"
     refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
     # Two processes might both find no study, and store two different identities of the search.
@@ -470,16 +460,16 @@ def open_studies(
             fcntl.lockf(stream, fcntl.LOCK_EX)
         # Hidden files may be those of a job that reserved the folder.
         occupied = any(not path.name.startswith(".") for path in folder.iterdir())
-        if occupied and given in files and not (folder / files[given]).exists():
+        if occupied and in_folder and not file.exists():
             raise refusal
         if given == "journal":
-            backend = storages.journal.JournalFileBackend(str(folder / JOURNAL))
-            storage = storages.JournalStorage(backend)
+            backend = optuna.storages.journal.JournalFileBackend(str(file))
+            storage = optuna.storages.JournalStorage(backend)
         else:
-            url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
+            url = given or f"sqlite:///{file.absolute()}"
             lite = {"timeout": _SQLITE_TIMEOUT} if url.startswith("sqlite") else {}
             try:
-                storage = storages.RDBStorage(
+                storage = optuna.storages.RDBStorage(
                     url, engine_kwargs={"connect_args": lite}, heartbeat_interval=_HEARTBEAT
                 )
             # Of SQLAlchemy, of the driver of the database, or an ImportError.
@@ -490,35 +480,32 @@ def open_studies(
                     "give journal, or the URL of a database such as sqlite:///search.db, as "
                     "--storage",
                 ) from error
-            if occupied and not storage.get_all_studies():
-                raise refusal
-        studies = []
-        for name in names:
-            study = optuna.create_study(
-                storage=storage,
-                study_name=name,
-                direction="maximize",
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
+        if occupied and not in_folder and not storage.get_all_studies():
+            raise refusal
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED)
+        studies = [
+            optuna.create_study(
+                storage=storage, study_name=name, direction="maximize", pruner=pruner,
                 load_if_exists=True,
             )
+            for name in names
+        ]  # fmt: skip
+        for study in studies:
             before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
             if before is None:
                 study.set_user_attr(_SEARCH, dict(identity))
-            elif changed := sorted(
-                key for key in {**identity, **before} if identity.get(key) != before.get(key)
-            ):
+            elif changed := {key for key, _ in before.items() ^ identity.items()}:
                 raise UsageError(
                     "The search that is there has other input or options",
-                    f"'{given or folder}', changed: {first_few(changed)}",
+                    f"'{given or folder}', changed: {first_few(sorted(changed))}",
                     "give the same, or another --output-dir and --storage for a new search",
                 )
-            studies.append(study)
     return studies
 
 
 def finished(study: Any, states: Sequence[str] = FINISHED) -> list[Any]:
     """Return the trials that have a result or were pruned, or are in other states."""
-    # Without copies: this is called before and after each trial, for all trials.
+    # Without copies: this is called after each trial, for all trials.
     return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in states]
 
 
@@ -539,13 +526,17 @@ def run_trials(
             shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
             info(f"{study.study_name}, trial {number} of {total}: {trial.params} {shown}")
         report(number)
-
-    while len(trials := finished(study, states)) < total:
-        stop_if_requested(stop)
-        # One trial at a time, so that a stop request and the trials of other processes are noticed.
-        study.optimize(objective, n_trials=1, callbacks=[ended])
         if stop.file:  # progress of a job whose members make no optimizer steps
             stop_file.count_steps(stop.file, stop_file.MIN_STEPS)
+        if len(finished(study, states)) >= total:
+            study.stop()
+        else:
+            stop_if_requested(stop)
+
+    if len(finished(study, states)) < total:
+        stop_if_requested(stop)
+        study.optimize(objective, callbacks=[ended])
+    trials = finished(study, states)
     if all(trial.state.name == "PRUNED" for trial in trials):
         raise NotFinite(
             "No trial has a score",
