@@ -113,7 +113,7 @@ def run_inspect(options: Inspect) -> int:
     inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
         # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
-        from aam.pipeline.inspect_target import inspect_target
+        from aam.pipeline.preview import inspect_target
 
         target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)
     elif (study := inspection.study) is not None:

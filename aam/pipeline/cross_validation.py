@@ -21,9 +21,8 @@ from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
-from aam.pipeline.plan import TrainingPlan
+from aam.pipeline.plan import Session, TrainingPlan
 from aam.pipeline.run_folder import RecordFact, no_record
-from aam.pipeline.session import Session
 
 METADATA, COUNTS = "metadata alone", "counts alone"
 

@@ -247,12 +247,6 @@ def class_weights(
     return tuple(weights.get(name, 1.0) for name in classes)
 
 
-def check_labels(options: Train, labelled: LabelledStudy) -> None:
-    """Check that a model can be fitted to the training samples of every split."""
-    for split in labelled.splits:
-        fit_labels(options, labelled, split)
-
-
 def fit_labels(
     options: Train, labelled: LabelledStudy, split: Split
 ) -> tuple[tuple[float, ...], TargetTransform | None]:
