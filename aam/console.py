@@ -171,13 +171,10 @@ class _Line:
 
 @contextmanager
 def as_library(rendered: Callable[[str], str] = str, title: str = "") -> Iterator[None]:
-    """Send messages to the logger `aam` and warnings to `warnings`.
+    """Send messages to the logger `aam` and warnings to `warnings`, as `rendered` for this caller.
 
-    Args:
-        rendered: function that returns the text of a message for this caller.
-        title: name of the call in its line of progress; none is shown without it, within another
-            call, beside that of another thread, and in a process that another one started, such as
-            those of joblib.
+    With a `title` the call has a line of progress: not within another call, beside that of another
+    thread, or in a process that another one started, such as those of joblib.
     """
     global _callers, _quiet
     with _lock:

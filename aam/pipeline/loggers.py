@@ -35,17 +35,11 @@ Status = Literal["complete", "stopped", "failed"]
 
 
 class Logger(Protocol):
-    """Run in a tracker, or its files, with the options by field; it goes on in the run `id`.
+    """Run in a tracker, or its files, with the options by field; it goes on in the run `id`."""
 
-    Attributes:
-        module: module that it needs, which is also the name of its package.
-        tracker: whether it also logs the scores of members that have no training loop.
-        id: id of the run in the tracker; empty without one.
-    """
-
-    module: ClassVar[str]
-    tracker: ClassVar[bool]
-    id: str = ""
+    module: ClassVar[str]  # that it needs, which is also the name of its package
+    tracker: ClassVar[bool]  # whether it also logs the scores of members without a training loop
+    id: str = ""  # of the run in the tracker
 
     def __init__(
         self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int

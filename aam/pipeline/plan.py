@@ -77,19 +77,12 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
 
 @dataclass(frozen=True)
 class Session:
-    """Session of a run, a context manager; without a network.
+    """Session of a run, a context manager; without a network."""
 
-    Attributes:
-        options: options of the run, without values that are chosen automatically.
-        length: nucleotides to read of each sequence; None for all.
-        group: the ranks.
-        gpus: names of the GPUs that the run can use.
-    """
-
-    options: Train
-    length: int | None
+    options: Train  # without values that are chosen automatically
+    length: int | None  # nucleotides to read of each sequence; None for all
     group: RankGroup = ONE_PROCESS
-    gpus: Sequence[str] = ()
+    gpus: Sequence[str] = ()  # names of those that the run can use
 
     def __enter__(self) -> Session:
         return self

@@ -96,17 +96,11 @@ _SEARCH = "search"  # attribute of an Optuna study with the facts that identify 
 
 @dataclass(frozen=True)
 class Axis:
-    """Option that is varied: between two numbers, or among choices.
-
-    Attributes:
-        spec: the option.
-        limits: lowest and highest number; None for choices.
-        choices: values of the option as they are written.
-    """
+    """Option that is varied: between two numbers, or among choices."""
 
     spec: OptionSpec
-    limits: tuple[float, float] | None
-    choices: Mapping[str, Any]
+    limits: tuple[float, float] | None  # None for choices
+    choices: Mapping[str, Any]  # value of the option by its text
 
     def suggest(self, trial: Any) -> Any:
         """Return a value of the option; numbers of several magnitudes are logarithmic."""
@@ -317,7 +311,7 @@ def _optimize(
 def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
     """Split the samples at `rows` into inner folds: the studies where enough are left, else groups.
 
-    As in a training, what is chosen serves a study that is not known, see `Labels.training`.
+    As in a training, what is chosen serves a study that is not known.
     """
     codes = category_codes(options.target, labelled.values[rows])
     studies = None if labelled.studies is None else [labelled.studies[row] for row in rows]
@@ -346,17 +340,10 @@ def _described(study: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trials:
-    """Trials of a search.
+    """Trials of a search on a study, which estimators share."""
 
-    Attributes:
-        base: options that no trial varies, with all members that a trial may have.
-        folder: where a network has its checkpoints while it trains.
-        labelled: the study as `base` reads it.
-        samples: samples of the study, for estimators.
-    """
-
-    base: Train
-    folder: Path
+    base: Train  # options that no trial varies, with all members that a trial may have
+    folder: Path  # of the checkpoints of a network while it trains
     labelled: LabelledStudy
     samples: TrainingSamples
 
