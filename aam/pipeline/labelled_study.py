@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from aam.arrays import F64, Rows
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few, nearest
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
@@ -32,11 +33,15 @@ from aam.data.targets import (
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import (
+    MIN_STUDIES,
     PARTS,
     Split,
     check_covariates,
+    make_splits,
     read_studies,
     split_samples,
+    study_splits,
+    without_held_out_subjects,
 )
 from aam.evaluation.subjects import Subjects, find_subjects
 
@@ -91,6 +96,28 @@ class LabelledStudy:
             "rarefy_depth": self.depth,
             "classes": self.classes,
         }
+
+    def inner_splits(self, options: Search, rows: Rows) -> list[Split]:
+        """Split samples into inner folds: the studies where enough are left, else groups.
+
+        As in a training, what is chosen serves a study that is not known.
+        """
+        codes = category_codes(options.target, self.values[rows])
+        studies = None if self.studies is None else [self.studies[row] for row in rows]
+        groups = self.subjects.groups
+        split = partial(make_splits, len(rows), folds=options.inner_folds)
+        if studies is not None and len(set(studies)) >= MIN_STUDIES:
+            split = partial(study_splits, studies, fitted=np.arange(len(rows)))
+        splits = split(
+            test_size=options.split.test_size,
+            seed=options.loop.seed,
+            groups=None if groups is None else [groups[row] for row in rows],
+            classes=codes if options.split.stratify else None,
+        )
+        return [
+            Split(rows[split.train], rows[split.validation], rows[split.test])
+            for split in without_held_out_subjects(splits, self.subjects.units_N[rows])
+        ]
 
 
 def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:

@@ -36,14 +36,15 @@ _FEW_SAMPLES = 20
 
 
 def preview(
-    planned: TrainingPlan,
+    plan: TrainingPlan,
 ) -> tuple[list[Association], RepeatedSamples | None, str | None]:
     """Print the samples and splits of a training, and warn of what it may learn instead.
 
-    Return the columns that predict the target by themselves, the subjects that the split divides,
-    and the column of studies that it divides.
+    Returns:
+        The columns that predict the target by themselves, see `associations`, the subjects that the
+        split divides, and the column of studies that it divides.
     """
-    study, folds, column = planned.study, planned.folds, planned.target.metadata_column
+    study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
     # What makes all that follows too good comes first.
     repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
@@ -54,9 +55,9 @@ def preview(
             f"Only {samples} samples have '{column}': so few say little of new samples, "
             "whatever the score; a few dozen are the least from which to learn."
         )
-    if planned.device not in ("auto", "cpu") and not planned.uses_network:
+    if plan.device not in ("auto", "cpu") and not plan.uses_network:
         warn(
-            f"--device {planned.device} has no effect: {' and '.join(planned.members)} "
+            f"--device {plan.device} has no effect: {' and '.join(plan.members)} "
             "compute on the processor."
         )
     start = f"Samples: {samples} with '{column}', of {len(study.study.table.feature_ids)} ASVs"

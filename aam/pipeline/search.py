@@ -21,9 +21,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ import pandas as pd
 
 from aam import run_record
 from aam.arrays import Rows
-from aam.console import as_library, info, warn
+from aam.console import info, warn
 from aam.contract import stop_file
 from aam.contract.errors import (
     CannotCreate,
@@ -45,35 +44,23 @@ from aam.contract.errors import (
 )
 from aam.contract.files import make_parent, write_json, write_text
 from aam.contract.installation import not_installed
-from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, values_of
+from aam.contract.options import OptionSpec, build, specs, to_plain, values_of
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
+from aam.contract.options.groups import TRANSFORMER, SplitOptions
 from aam.contract.version import __version__
-from aam.data.metadata import Metadata, as_numbers, read_metadata
-from aam.data.targets import category_codes
+from aam.data.metadata import as_numbers, read_metadata
 from aam.evaluation.intervals import COMPARED
-from aam.evaluation.metrics import ResampledMetric, ScoredPredictions, pooled, value_of
+from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
 from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
-from aam.evaluation.splits import (
-    MIN_STUDIES,
-    Split,
-    check_covariates,
-    make_splits,
-    study_splits,
-    without_held_out_subjects,
-)
-from aam.members.member import TrainingSamples
+from aam.evaluation.splits import Split
 from aam.members.option_checks import choose_members
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
-from aam.pipeline.cross_validation import Result, cross_validate
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
-from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.labelled_study import classes_of_words
 from aam.pipeline.stop_requests import StopRequests
-from aam.serialization.folders import temporary_folder
-from aam.threads import blas_threads
+from aam.pipeline.trials import Trials
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
@@ -182,7 +169,6 @@ def search(options: Search) -> dict[str, Any] | None:
     metadata = read_metadata(options.target.metadata)
     options = classes_of_words(options, metadata)
     base, axes = read_axes(options)
-    metric, function = COMPARED[base.target.type]
     folder = options.run.output_dir
     trials = Trials.of(base, folder, metadata)
     splits = trials.labelled.splits
@@ -206,14 +192,16 @@ def search(options: Search) -> dict[str, Any] | None:
         _optimize(studies, number, options, trials, axes, rows, stop)
     if options.trials_only:
         return None
-    folds, tables = [], _predictions_of_folds(folder)
+    folds, tables = [], dict[str, pd.DataFrame]()
+    if (folder / PREDICTIONS).exists():
+        tables = dict(iter(read_predictions(folder / PREDICTIONS).groupby("fold")))
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         # A search that is started again does not repeat the fold.
         evaluated = study.user_attrs.get("evaluated")
         if evaluated is None or str(number) not in tables:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
-            evaluated, table = _evaluated(trials, study, axes, split, function)
+            evaluated, table = _evaluated(trials, study, axes, split)
             tables[str(number)] = table.assign(fold=str(number))
             write_table(folder / PREDICTIONS, pd.concat(tables.values()))
             study.set_user_attr("evaluated", evaluated)
@@ -221,32 +209,29 @@ def search(options: Search) -> dict[str, Any] | None:
     best = _described(studies[-1])
     result = {
         "column": base.target.metadata_column,
-        "metric": metric,
+        "metric": COMPARED[base.target.type][0],
         "folds": folds,
         "inner": float(np.mean([fold["inner"] for fold in folds])),
-        "outer": _score_of_predictions(folder / PREDICTIONS, base.target),
+        "outer": _score_of_predictions(folder / PREDICTIONS, base),
         "best": best,
         "options": to_plain(options),
     }
     write_json(folder / RESULT, result)
-    lines = []
-    for axis in axes:
-        value = axis.value(best["values"][axis.spec.field])
-        plain = list(value) if isinstance(value, tuple) else value
-        lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
+    chosen = {axis.spec.flag[2:]: axis.value(best["values"][axis.spec.field]) for axis in axes}
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in chosen.items())
     write_text(folder / BEST, "".join(lines))  # for `aam train --config`
     return result
 
 
 def _evaluated(
-    trials: Trials, study: Any, axes: Sequence[Axis], split: Split, function: ResampledMetric
+    trials: Trials, study: Any, axes: Sequence[Axis], split: Split
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Train the best trial of an outer fold, and predict and score its test samples."""
     # With the values: more trials may find better ones, which this score is not of.
     evaluated = _described(study)
     values = {axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes}
     trained = trials.train(values, split)
-    evaluated["outer"] = _defined(value_of(function, trained.scored))
+    evaluated["outer"] = _score(trials.base, trained.scored)
     ids, predictions_MC = trained.samples.samples.sample_ids, trained.combined.uncalibrated_MC
     return evaluated, held_out_table(ids, trained.folds, predictions_MC).astype(str)
 
@@ -262,9 +247,8 @@ def _optimize(
 ) -> None:
     """Run the trials of a study that are left, and write `progress.json` after each of them."""
     optuna, study = import_optuna(), studies[number]
-    running = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
-    shared = options.trials_only or running
+    shared = options.trials_only or finished(study, ("RUNNING",))
     # The number of trials is part of the seed: a resumed search would otherwise draw the values of
     # its first trials again.
     seed = None if shared else options.loop.seed + len(study.trials)
@@ -275,13 +259,12 @@ def _optimize(
         # `constant_liar` keeps processes from drawing values near those of running trials.
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
-    inner = inner_splits(options, trials.labelled, rows)
+    inner = trials.labelled.inner_splits(options, rows)
     _, function = COMPARED[options.target.type]
 
     def objective(trial: Any) -> float:
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
-        parts: list[ScoredPredictions] = []
-        score = math.nan
+        parts, score = list[ScoredPredictions](), math.nan
         for step, split in enumerate(inner):
             try:
                 parts.append(trials.train(values, split).scored)
@@ -301,31 +284,11 @@ def _optimize(
         return score
 
     def report(count: int) -> None:
-        place = {"fold": number + 1, "folds": len(studies)}
-        content = place | {"trial": count, "trials": options.trials}
-        write_json(options.run.output_dir / "progress.json", content)
+        progress = {"fold": number + 1, "folds": len(studies), "trial": count}
+        path = options.run.output_dir / "progress.json"
+        write_json(path, progress | {"trials": options.trials})
 
     run_trials(study, objective, options.trials, stop, report, count_running=options.trials_only)
-
-
-def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
-    """Split the samples at `rows` into inner folds: the studies where enough are left, else groups.
-
-    As in a training, what is chosen serves a study that is not known.
-    """
-    codes = category_codes(options.target, labelled.values[rows])
-    studies = None if labelled.studies is None else [labelled.studies[row] for row in rows]
-    split = partial(make_splits, len(rows), folds=options.inner_folds)
-    if studies is not None and len(set(studies)) >= MIN_STUDIES:
-        split = partial(study_splits, studies, fitted=np.arange(len(rows)))
-    made = split(
-        test_size=options.split.test_size,
-        seed=options.loop.seed,
-        groups=None if (names := labelled.subjects.groups) is None else [names[k] for k in rows],
-        classes=codes if options.split.stratify else None,
-    )
-    made = without_held_out_subjects(made, labelled.subjects.units_N[rows])
-    return [Split(rows[split.train], rows[split.validation], rows[split.test]) for split in made]
 
 
 def _described(study: Any) -> dict[str, Any]:
@@ -338,88 +301,19 @@ def _described(study: Any) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Trials of a search on a study, which estimators share."""
-
-    base: Train  # options that no trial varies, with all members that a trial may have
-    folder: Path  # of the checkpoints of a network while it trains
-    labelled: LabelledStudy
-    samples: TrainingSamples
-
-    @classmethod
-    def of(cls, base: Train, folder: Path, metadata: Metadata | None = None) -> Trials:
-        """Read the study of a search, and split it."""
-        labelled = load_labelled_study(base, sequence_length(base), base.split, metadata)
-        return cls(base, folder, labelled, plan(base, labelled).samples())
-
-    def train(self, values: Mapping[str, Any], split: Split) -> Result:
-        """Train with other values of options, and predict the test samples of a split."""
-        options = replaced(self.base, values)
-        options = dataclasses.replace(options, members=choose_members(options), folds=1)
-        # Trials share the study and what estimators compute from it, unless they vary how it is
-        # read.
-        trials = self
-        if _reading(options) != _reading(self.base):
-            read = dataclasses.replace(options, members=self.base.members)
-            trials = Trials.of(read, self.folder)
-            before = self.labelled.study.table.sample_ids
-            row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
-            # The samples of the split that are left.
-            training, validation, test = (
-                np.array([row_of[before[row]] for row in rows if before[row] in row_of], np.int64)
-                for rows in (split.train, split.validation, split.test)
-            )
-            split = Split(training, validation, test)
-        study = trials.labelled
-        if study.covariates is not None:
-            check_covariates(study.covariates, (split,))
-        study = dataclasses.replace(study, splits=(split,))
-        # Processes of one search train at the same time, so each trial has a folder of its own.
-        place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
-        with as_library(), place as path:
-            run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with (
-                start_session(dataclasses.replace(options, run=run), study) as session,
-                blas_threads(len(study.values)),
-            ):
-                planned = plan(session.options, study)
-                session.check(study)
-                # A final fit, the bootstrap and the comparison with other columns would take longer
-                # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
-                result = cross_validate(planned, trials.samples, session, final=False)
-        assert result is not None  # a search runs in one process
-        return result
-
-
-def _predictions_of_folds(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the predictions of the folds that are evaluated, by the number of the fold."""
-    path = folder / PREDICTIONS
-    if not path.exists():
-        return {}
-    return {str(fold): table for fold, table in read_predictions(path).groupby("fold")}
-
-
-def _defined(score: float) -> float | None:
+def _score(base: Train, scored: ScoredPredictions) -> float | None:
     """Return a score, None where it is not defined: JSON has no NaN."""
+    score = value_of(COMPARED[base.target.type][1], scored)
     return None if math.isnan(score) else score
 
 
-def _score_of_predictions(path: Path, target: TargetOptions) -> float | None:
+def _score_of_predictions(path: Path, base: Train) -> float | None:
     """Return the score of the test samples of all folds."""
     frame = read_predictions(path)
-    if target.type == "regression":
-        scored = numeric_predictions(frame, as_numbers(frame["actual"].tolist()))
-    else:
-        scored = class_predictions(frame, frame["actual"].tolist(), target.levels)
-    return _defined(value_of(COMPARED[target.type][1], scored))
-
-
-def _reading(options: Train) -> tuple[object, ...]:
-    """Return the options on which the samples and labels of a study depend."""
-    sample = options.sample.max_bp, options.sample.rarefy_depth
-    limits = options.output_min, options.output_max
-    return (options.input, options.target, options.covariates, options.phylogeny, sample, limits)
+    labels: list[str] = frame["actual"].tolist()
+    if base.target.type == "regression":
+        return _score(base, numeric_predictions(frame, as_numbers(labels)))
+    return _score(base, class_predictions(frame, labels, base.target.levels))
 
 
 def import_optuna() -> Any:
