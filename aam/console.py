@@ -218,36 +218,37 @@ def collected() -> Iterator[list[Message]]:
         _collected.reset(token)
 
 
-def interactive() -> bool:
-    """Return whether progress bars are shown."""
-    return console.is_terminal and not console.quiet
-
-
 def _lines(message: str) -> str:
     """Return a message without control characters, which names of an input may have."""
     return "\n".join(printable(line, _LONGEST_LINE) for line in message.split("\n"))
 
 
-def info(message: str) -> None:
+def info(message: str, is_warning: bool = False) -> None:
     """Print a message."""
-    message = _lines(message)
+    message, rendered = _lines(message), _library.get()
     if (messages := _collected.get()) is not None:
-        messages.append(Message(message, is_warning=False))
+        messages.append(Message(message, is_warning))
         return
-    if (rendered := _library.get()) is not None:
+    if rendered is not None and is_warning:
+        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
+    elif rendered is not None:
         logging.getLogger("aam").info(rendered(message))
-    _print(message)
+    if is_warning:
+        message = f"warning: {message}"
+    if console.is_terminal:  # in lines of whole words
+        width = max(console.width - 1, 20)
+        lines = (
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for line in message.split("\n")
+        )
+        message = "\n".join(itertools.chain.from_iterable(lines))
+    # A path or a command that is longer than a line stays whole, so that it can be copied.
+    console.print(message, style="yellow" if is_warning else None, markup=False, soft_wrap=True)
 
 
 def warn(message: str) -> None:
     """Print a warning."""
-    message = _lines(message)
-    if (messages := _collected.get()) is not None:
-        messages.append(Message(message, is_warning=True))
-        return
-    if (rendered := _library.get()) is not None:
-        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
-    _print(f"warning: {message}", "yellow")
+    info(message, is_warning=True)
 
 
 @contextmanager
@@ -270,12 +271,11 @@ def _level_of_caller() -> int:
 
 def print_result(message: str, is_warning: bool = False) -> None:
     """Print a result on standard output, and as a message where that leads elsewhere."""
-    if _library.get() is not None or _collected.get() is not None:
-        (warn if is_warning else info)(message)
-        return
-    if not _same_stream(sys.stdout, sys.stderr):
-        (warn if is_warning else info)(message)
-    print(_lines(message), flush=True)
+    elsewhere = _library.get() is not None or _collected.get() is not None
+    if elsewhere or not _same_stream(sys.stdout, sys.stderr):
+        info(message, is_warning)
+    if not elsewhere:
+        print(_lines(message), flush=True)
 
 
 def _same_stream(first: TextIO, second: TextIO) -> bool:
@@ -284,19 +284,6 @@ def _same_stream(first: TextIO, second: TextIO) -> bool:
         return os.path.sameopenfile(first.fileno(), second.fileno())
     except (OSError, ValueError):  # closed, or in memory
         return False
-
-
-def _print(message: str, style: str | None = None) -> None:
-    """Print a message: in lines of whole words on a terminal, as it is elsewhere."""
-    if console.is_terminal:
-        width = max(console.width - 1, 20)
-        lines = (
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in message.split("\n")
-        )
-        message = "\n".join(itertools.chain.from_iterable(lines))
-    # A path or a command that is longer than a line stays whole, so that it can be copied.
-    console.print(message, style=style, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -322,12 +309,13 @@ class Bar:
 
     def __init__(self, what: str, total: int, completed: int = 0, transient: bool = False) -> None:
         self._line, self._total = _line.get(), total
-        self.is_visible = self._line is not None or interactive()
+        on_terminal = console.is_terminal and not console.quiet
+        self.is_visible = self._line is not None or on_terminal
         # Numbers and times take up to 45 columns; the bar what is left beside a short title.
         bar = BarColumn(bar_width=min(40, max(4, console.width - len(what) - 48)))
         self._bars = Progress(
             *(_DESCRIPTION, bar, MofNCompleteColumn(), _FIGURES, TimeElapsedColumn()),
-            console=console, transient=transient, disable=not interactive(),
+            console=console, transient=transient, disable=not on_terminal,
         )  # fmt: skip
         self._task = self._bars.add_task(what, total=total, completed=completed, figures="")
         self._bars.start()
