@@ -140,7 +140,6 @@ class _Line:
             self._display(f"{self.title}: {status} {duration(elapsed)}")
 
     def _after(self) -> str:
-        """Return what stands after the bar."""
         return f"{self._task.fields['figures']} ({duration(self._task.elapsed or 0.0)})".strip()
 
     def _print(self) -> None:
@@ -196,7 +195,6 @@ def as_library(rendered: Callable[[str], str] = str, title: str = "") -> Iterato
 
 @contextmanager
 def _line_of(title: str) -> Iterator[None]:
-    """Show the progress of the block in a line."""
     line, status = _Line(title), "stopped after"
     token = _line.set(line)
     try:

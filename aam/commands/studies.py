@@ -136,7 +136,6 @@ def run_inspect(options: Inspect) -> int:
 
 
 def _print(inspection: Inspection) -> None:
-    """Print a line for each finding: its subject, its severity, its text."""
     shown, columns = (
         inspection.findings,
         () if inspection.metadata is None else inspection.metadata.columns,

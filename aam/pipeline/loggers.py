@@ -183,7 +183,6 @@ def log_scores(run: RunOptions, options: Mapping[str, Any], scores: Mapping[str,
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options, by field."""
     return {
         name: value if isinstance(value, (bool, int, float)) else str(value)
         for name, value in flat(options).items()

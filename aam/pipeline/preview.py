@@ -163,7 +163,6 @@ def inspect_target(
 def _preview(
     options: Train, study: Study, metadata: Metadata
 ) -> tuple[MetadataColumn, list[Association]]:
-    """Print what a training would do."""
     options = resolve(options)
     labelled = label_study(options, study, metadata, options.split)
     planned = plan(options, labelled)

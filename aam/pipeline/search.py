@@ -6,11 +6,9 @@ pruned between them. The best trial of a fold is trained on all its training sam
 its test samples. The predictions of all folds, whose test samples chose nothing, have the score of
 the search. A last study on all samples gives the values to train with.
 
-Several processes share the studies in Optuna's storage. The number of trials is a total of finished
-ones: the process that evaluates the folds runs trials until there are so many. Processes that only
-run trials count the running ones too and go on to the next study, so that at most one trial too
-many is started by each, when two begin theirs at the same moment. Trials publish heartbeats; Optuna
-marks those of killed processes as failed, and they do not count.
+Several processes share the studies in Optuna's storage until so many trials are finished. Processes
+that only run trials count the running ones too and go on to the next study. Trials publish
+heartbeats; Optuna marks those of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
@@ -292,7 +290,6 @@ def _optimize(
 
 
 def _described(study: Any) -> dict[str, Any]:
-    """Return values, inner score and number of trials of a study."""
     return {
         "values": dict(study.best_params),
         "inner": study.best_value,
@@ -308,7 +305,6 @@ def _score(base: Train, scored: ScoredPredictions) -> float | None:
 
 
 def _score_of_predictions(path: Path, base: Train) -> float | None:
-    """Return the score of the test samples of all folds."""
     frame = read_predictions(path)
     labels: list[str] = frame["actual"].tolist()
     if base.target.type == "regression":
