@@ -38,8 +38,7 @@ FIRST_LINE, LINE_EVERY = 20.0, 60.0
 SHOWN_AFTER, SHOWN_EVERY = 2.0, 0.5
 """Seconds of a call from Python to its line of progress, and between its updates in a notebook."""
 
-_LONGEST_LINE = 5000
-"""Characters of a line of a message; the middle of a longer one is left out."""
+_LONGEST_LINE = 5000  # characters of a line of a message; the middle of a longer one is left out
 
 
 console = Console(stderr=True, highlight=False)

@@ -27,12 +27,8 @@ from aam.data.store import is_part, is_store, verify
 from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
 
-MAX_COLUMNS = 60
-"""Columns of the metadata up to which `inspect` prints those without a warning."""
-
-LONGEST_TEXT = 5000
-"""Characters of a finding; the middle of a longer one is left out."""
-
+MAX_COLUMNS = 60  # columns of the metadata up to which `inspect` prints those without a warning
+LONGEST_TEXT = 5000  # characters of a finding; the middle of a longer one is left out
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 

@@ -24,14 +24,9 @@ from aam.contract.options import flat
 from aam.contract.options.groups import LoggerName, RunOptions
 from aam.contract.records import read_json
 
-PROJECT = "aam"
-"""Experiment (MLflow) or project (Weights & Biases) of the runs."""
-
-_MLFLOW_LENGTH = 250
-"""Longest value of an option that every version of MLflow accepts."""
-
-Status = Literal["complete", "stopped", "failed"]
-"""How a run ends; one that is stopped may go on."""
+PROJECT = "aam"  # experiment (MLflow) or project (Weights & Biases) of the runs
+_MLFLOW_LENGTH = 250  # longest value of an option that every version of MLflow accepts
+Status = Literal["complete", "stopped", "failed"]  # how a run ends; one that is stopped may go on
 
 
 class Logger(Protocol):

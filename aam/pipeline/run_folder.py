@@ -37,8 +37,7 @@ from aam.pipeline import loggers
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 """Checkpoints of a fit, below the run folder or that of the fold."""
 
-RecordFact = Callable[[str, Any], None]
-"""Function that adds a named fact to the run record."""
+RecordFact = Callable[[str, Any], None]  # function that adds a named fact to the run record
 
 
 def no_record(name: str, fact: Any) -> None:

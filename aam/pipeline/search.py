@@ -64,12 +64,8 @@ RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
 """Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""
 
-ALL = "all samples"
-"""Name of the Optuna study that chooses the values to train with."""
-
-FINISHED = ("COMPLETE", "PRUNED")
-"""States of the trials that count."""
-
+ALL = "all samples"  # name of the Optuna study that chooses the values to train with
+FINISHED = ("COMPLETE", "PRUNED")  # states of the trials that count
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 

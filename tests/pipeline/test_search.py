@@ -317,6 +317,13 @@ def test_folders_with_other_files_and_unknown_storages_are_refused(tmp_path: Pat
             open_studies(tmp_path, storage, ["fold 1"], {})
 
 
+def test_a_search_that_was_killed_before_its_first_study_goes_on(tmp_path: Path) -> None:
+    import_optuna().storages.RDBStorage(f"sqlite:///{tmp_path / 'search.db'}")
+    assert [study.study_name for study in open_studies(tmp_path, None, ["fold 1"], {})] == [
+        "fold 1"
+    ]
+
+
 def test_a_stop_request_ends_the_search_between_two_trials(tmp_path: Path) -> None:
     stop = StopRequests(tmp_path / "stop")
     study = _study(tmp_path)
