@@ -95,10 +95,7 @@ class Session:
         return {}
 
     def networks(
-        self,
-        study: LabelledStudy,
-        record_fact: RecordFact = no_record,
-        counts_alone: bool = False,
+        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
     ) -> Mapping[str, Member]:
         """Return the members that all ranks train, by name; `counts_alone` without metadata.
 
