@@ -24,10 +24,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
+from rich.table import Column
 
 from aam.contract.errors import AamError, printable
 from aam.number_format import significant
@@ -40,8 +38,7 @@ FIRST_LINE, LINE_EVERY = 20.0, 60.0
 SHOWN_AFTER, SHOWN_EVERY = 2.0, 0.5
 """Seconds of a call from Python to its line of progress, and between its updates in a notebook."""
 
-_LONGEST_LINE = 5000
-"""Characters of a line of a message; the middle of a longer one is left out."""
+_LONGEST_LINE = 5000  # characters of a line of a message; the middle of a longer one is left out
 
 
 console = Console(stderr=True, highlight=False)
@@ -74,17 +71,33 @@ class AamWarning(UserWarning):
     """Warning of a computation that was called from Python."""
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Step of a computation: items done and in all, and what is known of them."""
+class Clock:
+    """Thread that calls a function after `first` seconds, and then every `every` seconds."""
 
-    what: str
-    completed: int
-    total: int
-    figures: str = ""
+    def __init__(self, show: Callable[[], None], first: float, every: float) -> None:
+        self._done = threading.Event()
+        # In the context of the caller, by which a kernel finds the cell of an output.
+        run = contextvars.copy_context().run
+        arguments = (self._run, show, first, every)
+        self._thread = threading.Thread(target=run, args=arguments, name="clock", daemon=True)
+        self._thread.start()
+
+    def _run(self, show: Callable[[], None], first: float, every: float) -> None:
+        wait = first
+        while not self._done.wait(wait):
+            wait = every
+            show()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done.set()
+        self._thread.join()
 
 
-_NO_STEP = _Step("", 0, 0)
+_DESCRIPTION = TextColumn(
+    "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+)
+_FIGURES = TextColumn("{task.fields[figures]}")
 
 
 class _Line:
@@ -96,58 +109,41 @@ class _Line:
     """
 
     def __init__(self, title: str) -> None:
-        self.title, self.step, self.began = title, _NO_STEP, time.monotonic()
-        self._console = Console(stderr=True, highlight=False)
-        self._live: Live | None = None
-        self._done = threading.Event()
-        # In the context of the call, by which a kernel finds the cell of an output.
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._show,), name="line", daemon=True)
-        self._thread.start()
+        self.title = title
+        self._console = console = Console(stderr=True, highlight=False)
+        columns = _DESCRIPTION, BarColumn(20), _FIGURES, TimeElapsedColumn()
+        self._bars = Progress(*columns, console=console, transient=True)
+        self._bars.add_task(title, total=None, figures="")
+        (self._task,) = self._bars.tasks
+        if console.is_jupyter:
+            self._clock = Clock(self._display, SHOWN_AFTER, SHOWN_EVERY)
+        elif console.is_terminal and not console.is_dumb_terminal:
+            self._clock = Clock(self._bars.start, SHOWN_AFTER, LINE_EVERY)
+        else:
+            self._clock = Clock(self._print, FIRST_LINE, LINE_EVERY)
 
-    def _text(self) -> tuple[str, str]:
-        """Return what stands before and after the bar."""
-        step, elapsed = self.step, duration(time.monotonic() - self.began)
-        if not step.total:
-            return self.title, f"({elapsed})"
-        figures = f"{step.completed}/{step.total} {step.figures}".strip()
-        return f"{self.title}: {step.what}", f"{figures} ({elapsed})"
+    def show(self, what: str = "", total: int = 0, completed: int = 0, figures: str = "") -> None:
+        """Show a step; without one the bar pulses."""
+        task, self._task.completed = self._task, completed
+        task.description = f"{self.title}: {what}" if total else self.title
+        task.total = total or None
+        task.fields["figures"] = f"{completed}/{total} {figures}".strip() if total else ""
 
     def end(self, status: str) -> None:
         """Remove the line, or show the status with the time."""
-        self._done.set()
-        self._thread.join()
+        self._clock.stop()
         with suppress(OSError):  # a terminal that is gone costs no result
-            if self._live is not None:
-                self._live.stop()
-        if self._console.is_jupyter and time.monotonic() - self.began >= SHOWN_AFTER:
-            self._display(f"{self.title}: {status} {duration(time.monotonic() - self.began)}")
+            self._bars.live.stop()
+        elapsed = self._task.elapsed or 0.0
+        if self._console.is_jupyter and elapsed >= SHOWN_AFTER:
+            self._display(f"{self.title}: {status} {duration(elapsed)}")
 
-    def _show(self) -> None:
-        if self._console.is_jupyter:
-            if not self._done.wait(SHOWN_AFTER):
-                self._display()
-            while not self._done.wait(SHOWN_EVERY):
-                self._display()
-        elif self._console.is_terminal and not self._console.is_dumb_terminal:
-            if not self._done.wait(SHOWN_AFTER):
-                console = self._console
-                self._live = Live(console=console, get_renderable=self._bar, transient=True)
-                self._live.start()
-        else:
-            wait = FIRST_LINE
-            while not self._done.wait(wait):
-                wait = LINE_EVERY
-                self._console.print(" ".join(self._text()), markup=False, soft_wrap=True)
+    def _after(self) -> str:
+        return f"{self._task.fields['figures']} ({duration(self._task.elapsed or 0.0)})".strip()
 
-    def _bar(self) -> Table:
-        before, after = self._text()
-        line = Table.grid(Column(no_wrap=True, overflow="ellipsis"), "", Column(no_wrap=True))
-        # Without steps the bar pulses.
-        bar = ProgressBar(self.step.total or None, self.step.completed, width=20)
-        line.padding = (0, 1)
-        line.add_row(before, bar, after)
-        return line
+    def _print(self) -> None:
+        line = f"{self._task.description} {self._after()}"
+        self._console.print(line, markup=False, soft_wrap=True)
 
     def _display(self, ended: str = "") -> None:
         """Show the line in the notebook cell, or the text of its end."""
@@ -155,9 +151,8 @@ class _Line:
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
-        before, after = self._text()
-        step = self.step
-        limits = f' value="{step.completed}" max="{step.total}"' if step.total else ""
+        task, before, after = self._task, self._task.description, self._after()
+        limits = f' value="{task.completed}" max="{task.total}"' if task.total else ""
         bar = f"{html.escape(before)} <progress{limits}></progress> {html.escape(after)}"
         content = {
             "text/plain": ended or f"{before} {after}",
@@ -174,13 +169,10 @@ class _Line:
 
 @contextmanager
 def as_library(rendered: Callable[[str], str] = str, title: str = "") -> Iterator[None]:
-    """Send messages to the logger `aam` and warnings to `warnings`.
+    """Send messages to the logger `aam` and warnings to `warnings`, as `rendered` for this caller.
 
-    Args:
-        rendered: function that returns the text of a message for this caller.
-        title: name of the call in its line of progress; none is shown without it, within another
-            call, beside that of another thread, and in a process that another one started, such as
-            those of joblib.
+    With a `title` the call has a line of progress: not within another call, beside that of another
+    thread, or in a process that another one started, such as those of joblib.
     """
     global _callers, _quiet
     with _lock:
@@ -202,7 +194,6 @@ def as_library(rendered: Callable[[str], str] = str, title: str = "") -> Iterato
 
 @contextmanager
 def _line_of(title: str) -> Iterator[None]:
-    """Show the progress of the block in a line."""
     line, status = _Line(title), "stopped after"
     token = _line.set(line)
     try:
@@ -224,36 +215,37 @@ def collected() -> Iterator[list[Message]]:
         _collected.reset(token)
 
 
-def interactive() -> bool:
-    """Return whether progress bars are shown."""
-    return console.is_terminal and not console.quiet
-
-
 def _lines(message: str) -> str:
     """Return a message without control characters, which names of an input may have."""
     return "\n".join(printable(line, _LONGEST_LINE) for line in message.split("\n"))
 
 
-def info(message: str) -> None:
+def info(message: str, is_warning: bool = False) -> None:
     """Print a message."""
-    message = _lines(message)
+    message, rendered = _lines(message), _library.get()
     if (messages := _collected.get()) is not None:
-        messages.append(Message(message, is_warning=False))
+        messages.append(Message(message, is_warning))
         return
-    if (rendered := _library.get()) is not None:
+    if rendered is not None and is_warning:
+        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
+    elif rendered is not None:
         logging.getLogger("aam").info(rendered(message))
-    _print(message)
+    if is_warning:
+        message = f"warning: {message}"
+    if console.is_terminal:  # in lines of whole words
+        width = max(console.width - 1, 20)
+        lines = (
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for line in message.split("\n")
+        )
+        message = "\n".join(itertools.chain.from_iterable(lines))
+    # A path or a command that is longer than a line stays whole, so that it can be copied.
+    console.print(message, style="yellow" if is_warning else None, markup=False, soft_wrap=True)
 
 
 def warn(message: str) -> None:
     """Print a warning."""
-    message = _lines(message)
-    if (messages := _collected.get()) is not None:
-        messages.append(Message(message, is_warning=True))
-        return
-    if (rendered := _library.get()) is not None:
-        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
-    _print(f"warning: {message}", "yellow")
+    info(message, is_warning=True)
 
 
 @contextmanager
@@ -276,12 +268,11 @@ def _level_of_caller() -> int:
 
 def print_result(message: str, is_warning: bool = False) -> None:
     """Print a result on standard output, and as a message where that leads elsewhere."""
-    if _library.get() is not None or _collected.get() is not None:
-        (warn if is_warning else info)(message)
-        return
-    if not _same_stream(sys.stdout, sys.stderr):
-        (warn if is_warning else info)(message)
-    print(_lines(message), flush=True)
+    elsewhere = _library.get() is not None or _collected.get() is not None
+    if elsewhere or not _same_stream(sys.stdout, sys.stderr):
+        info(message, is_warning)
+    if not elsewhere:
+        print(_lines(message), flush=True)
 
 
 def _same_stream(first: TextIO, second: TextIO) -> bool:
@@ -290,19 +281,6 @@ def _same_stream(first: TextIO, second: TextIO) -> bool:
         return os.path.sameopenfile(first.fileno(), second.fileno())
     except (OSError, ValueError):  # closed, or in memory
         return False
-
-
-def _print(message: str, style: str | None = None) -> None:
-    """Print a message: in lines of whole words on a terminal, as it is elsewhere."""
-    if console.is_terminal:
-        width = max(console.width - 1, 20)
-        lines = (
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in message.split("\n")
-        )
-        message = "\n".join(itertools.chain.from_iterable(lines))
-    # A path or a command that is longer than a line stays whole, so that it can be copied.
-    console.print(message, style=style, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -323,28 +301,19 @@ def duration(seconds: float) -> str:
 class Bar:
     """Bar of a step: on a terminal, or in the line of a call from Python; elsewhere nothing.
 
-    Args:
-        what: name of the step.
-        total, completed: items in all, and done already.
-        transient: leave no bar on the terminal.
+    With `transient` it leaves nothing on the terminal.
     """
 
     def __init__(self, what: str, total: int, completed: int = 0, transient: bool = False) -> None:
-        self._line = _line.get()
-        self.is_visible = self._line is not None or interactive()
+        self._line, self._total = _line.get(), total
+        on_terminal = console.is_terminal and not console.quiet
+        self.is_visible = self._line is not None or on_terminal
+        # Numbers and times take up to 45 columns; the bar what is left beside a short title.
+        bar = BarColumn(bar_width=min(40, max(4, console.width - len(what) - 48)))
         self._bars = Progress(
-            TextColumn(
-                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
-            ),
-            # Numbers and times take up to 45 columns; the bar what is left beside a short title.
-            BarColumn(bar_width=min(40, max(4, console.width - len(what) - 48))),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=transient,
-            disable=not interactive(),
-        )
+            *(_DESCRIPTION, bar, MofNCompleteColumn(), _FIGURES, TimeElapsedColumn()),
+            console=console, transient=transient, disable=not on_terminal,
+        )  # fmt: skip
         self._task = self._bars.add_task(what, total=total, completed=completed, figures="")
         self._bars.start()
         self.update(what, completed)
@@ -353,14 +322,13 @@ class Bar:
         """Show how many items are done, and figures on them."""
         self._bars.update(self._task, description=what, completed=completed, figures=figures)
         if self._line is not None:
-            total = int(self._bars.tasks[0].total or 0)
-            self._line.step = _Step(what, completed, total, figures)
+            self._line.show(what, self._total, completed, figures)
 
     def stop(self) -> None:
         """End the step."""
         self._bars.stop()
         if self._line is not None:
-            self._line.step = _NO_STEP
+            self._line.show()
 
 
 def track(

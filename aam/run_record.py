@@ -1,9 +1,8 @@
 """Run records: command, options, host, versions and input checksums, beside the output of a run.
 
-A run folder has `run.json` (`aam.pipeline.run_folder`), kept from the start of a run to
-its end. The other commands write one at their end: `FILE.run.json` beside an output file, or
-`COMMAND.run.json` in an output folder, since other commands may write there too.
-`--config` of a command reads them all.
+A run folder has `run.json` from the start of its run. The other commands write one at their end:
+`FILE.run.json` beside an output file, or `COMMAND.run.json` in an output folder, since other
+commands may write there too. `--config` of a command reads them all.
 """
 
 from __future__ import annotations
@@ -63,12 +62,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a run record; its options are of the types of those of its command.
-
-    Raises:
-        MissingInput: there is no such file, or it cannot be read.
-        DataError: it is damaged, or was edited to another schema.
-    """
+    """Read a run record; its options are of the types of those of its command."""
     content = read_json_object(path, RecordEntries, "run record")
     command, wrong = find(content["command"]), f"command is '{content['command']}'"
     if command is not None:
@@ -159,7 +153,7 @@ def now() -> str:
 
 
 def input_files(options: Any) -> dict[str, dict[str, Any]]:
-    """Return path, size and SHA-256 of every input file, by flag (see `numbered`)."""
+    """Return path, size and SHA-256 of every input file, by flag."""
     paths: dict[str, Any] = {}
     values = values_of(options)
     for spec in specs(type(options)):

@@ -24,7 +24,7 @@ from aam.contract.options import values_of
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.conditions import require_consistent
 from aam.data.inspection import inspect as inspect_files
-from aam.pipeline.inspect_target import inspect_target
+from aam.pipeline.preview import inspect_target
 from aam.report.inspection import write_inspection
 from aam.report.page import require_page
 

@@ -27,12 +27,8 @@ from aam.data.store import is_part, is_store, verify
 from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
 
-MAX_COLUMNS = 60
-"""Columns of the metadata up to which `inspect` prints those without a warning."""
-
-LONGEST_TEXT = 5000
-"""Characters of a finding; the middle of a longer one is left out."""
-
+MAX_COLUMNS = 60  # columns of the metadata up to which `inspect` prints those without a warning
+LONGEST_TEXT = 5000  # characters of a finding; the middle of a longer one is left out
 MARKS = {"fact": "", "warning": "warning", "error": "ERROR"}
 
 
@@ -113,7 +109,7 @@ def run_inspect(options: Inspect) -> int:
     inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
         # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
-        from aam.pipeline.inspect_target import inspect_target
+        from aam.pipeline.preview import inspect_target
 
         target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)
     elif (study := inspection.study) is not None:
@@ -136,7 +132,6 @@ def run_inspect(options: Inspect) -> int:
 
 
 def _print(inspection: Inspection) -> None:
-    """Print a line for each finding: its subject, its severity, its text."""
     shown, columns = (
         inspection.findings,
         () if inspection.metadata is None else inspection.metadata.columns,

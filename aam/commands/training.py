@@ -11,15 +11,26 @@ from aam.contract.preflight import check_run_folder
 
 
 def run_train(options: Train) -> None:
-    """Train the members, and print their scores."""
-    run = options.run
-    check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
-    from aam.members.option_checks import resolve
+    """Train the members for each target of --metadata-column, and print their scores."""
+    run_options = options.run
+    resumes = run_options.resume_from is not None
+    check_run_folder(run_options.output_dir, run_options.overwrite, resumes)
+    from aam.data.metadata import read_metadata
+    from aam.members.option_checks import check_targets, resolve
 
     options = resolve(options)
-    from aam.pipeline.several_targets import train_targets
+    metadata = read_metadata(options.target.metadata)
+    columns = metadata.listed((options.target.metadata_column,))
+    if len(columns) > 1:
+        check_targets(options, columns)
+    from aam.pipeline.run import run
+    from aam.pipeline.several_targets import options_of_targets, run_targets
 
-    train_targets(options)
+    targets = options_of_targets(options, columns, metadata)
+    if len(targets) > 1:
+        run_targets(options, targets, metadata)
+    else:
+        run(targets[columns[0]], metadata=metadata)
 
 
 def run_search(options: Search) -> None:

@@ -14,8 +14,6 @@ from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TRANSFORMER
-from aam.contract.preflight import metadata_columns
-from aam.data.metadata import Metadata
 from aam.environment import read_environment
 from aam.evaluation.splits import check_groups
 
@@ -23,7 +21,7 @@ from aam.evaluation.splits import check_groups
 def resolve(options: Train) -> Train:
     """Check the options of a training, and choose its members and folds.
 
-    `auto` folds and repeats remain without the transformer; with it they are
+    `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
     one split, since it takes long to train.
     """
     check_groups(options.target.metadata_column, options.split.group_column, options.study_column)
@@ -47,15 +45,7 @@ def resolve(options: Train) -> Train:
     if folds == 1 and repeats not in ("auto", 1):
         remedy = "give --folds 2 or more, or leave out --repeats"
         raise UsageError("Repeats of a single split", f"--folds 1 --repeats {repeats}", remedy)
-    options = dataclasses.replace(options, members=members, folds=folds, repeats=repeats)
-    # That the columns exist is checked before a command starts (`preflight.require_columns`); of a
-    # compressed file the header is not known here.
-    if (header := metadata_columns(options.target.metadata)) is not None:
-        known = Metadata((), dict.fromkeys(header, ()))
-        columns = known.listed((options.target.metadata_column,))
-        if len(columns) > 1:
-            check_targets(options, columns)
-    return options
+    return dataclasses.replace(options, members=members, folds=folds, repeats=repeats)
 
 
 def several_processes(options: Train) -> bool:

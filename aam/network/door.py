@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aam.network.member import TransformerReader
     from aam.network.numerics.backends import BackendPolicy
     from aam.pipeline.labelled_study import LabelledStudy
-    from aam.pipeline.session import Session
+    from aam.pipeline.plan import Session
 
 
 def member() -> TransformerReader:

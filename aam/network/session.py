@@ -25,8 +25,8 @@ from aam.network.training.fit import check_split
 from aam.network.training.runs import choose_length, read_pretrained_encoder
 from aam.network.training.runtime import Runtime, check_resources, make_runtime
 from aam.pipeline.labelled_study import LabelledStudy
+from aam.pipeline.plan import Session
 from aam.pipeline.run_folder import RecordFact, check_folds, no_record
-from aam.pipeline.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,30 +21,21 @@ from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
-from aam.pipeline.plan import TrainingPlan
+from aam.pipeline.plan import Session, TrainingPlan
 from aam.pipeline.run_folder import RecordFact, no_record
-from aam.pipeline.session import Session
 
 METADATA, COUNTS = "metadata alone", "counts alone"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a training.
-
-    Attributes:
-        samples: samples of the study.
-        folds: labels and splits.
-        members: predictions of the held-out samples and models of each member, by name.
-        combined: the ensemble of the members.
-        alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
-    """
+    """Result of a training."""
 
     samples: TrainingSamples
     folds: Folds
     members: Mapping[str, CrossValidated]
     combined: Combined
-    alone: Mapping[str, F64]
+    alone: Mapping[str, F64]  # held-out predictions [M, C] of metadata, and of counts, alone
 
     @property
     def scored(self) -> ScoredPredictions:
@@ -71,7 +62,7 @@ def cross_validate(
     networks = {
         name: network.cross_validate(samples, folds, final)
         for name, network in session.networks(study, record_fact).items()
-    }
+    }  # None on ranks other than the first
     of_counts = {}
     if compares:
         for name, network in session.networks(study, counts_alone=True).items():
@@ -85,7 +76,7 @@ def cross_validate(
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()
     }
-    results |= _present(networks)
+    results |= {name: result for name, result in networks.items() if result is not None}
     alone: dict[str, F64] = {}
     if compares:
         # No network is fitted to the metadata alone: without an estimator among the members, the
@@ -98,11 +89,7 @@ def cross_validate(
             predicted = {
                 name: member.cross_validate(inputs, folds, False, title, len(members) > 1)
                 for name, member in members.items()
-            } | _present(more)
+            }
+            predicted |= {name: result for name, result in more.items() if result is not None}
             alone[title] = combine_results(predicted, folds).predictions_MC
     return Result(samples, folds, results, combine_results(results, folds), alone)
-
-
-def _present(networks: Mapping[str, CrossValidated | None]) -> dict[str, CrossValidated]:
-    """Return the results of networks, all of which the first rank has."""
-    return {name: result for name, result in networks.items() if result is not None}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from aam.arrays import F64, Rows
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few, nearest
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import SampleOptions, SplitOptions
 from aam.data.covariates import Covariates, check_target, read_covariates
@@ -32,11 +33,15 @@ from aam.data.targets import (
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import (
+    MIN_STUDIES,
     PARTS,
     Split,
     check_covariates,
+    make_splits,
     read_studies,
     split_samples,
+    study_splits,
+    without_held_out_subjects,
 )
 from aam.evaluation.subjects import Subjects, find_subjects
 
@@ -53,7 +58,7 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
     return depth
 
 
-def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[np.int64]:
+def deep_enough(study: Study, depth: int, several: bool = False) -> Rows:
     """Return the rows of the samples that reach the depth; print the ids of the others."""
     rows = np.flatnonzero(study.reads >= depth)
     if len(rows) < 2:
@@ -70,29 +75,17 @@ def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[
 
 @dataclass(frozen=True)
 class LabelledStudy:
-    """A study with the label of every sample.
-
-    Attributes:
-        study: the samples that have a label and, for the transformer, reach the rarefaction depth;
-            with its phylogeny or distances for the transformer alone.
-        values: [N], numbers, ranks of ordered categories, or class codes.
-        classes: names of the classes; empty for numbers and ranks.
-        subjects: subject and group of each sample.
-        studies: name of the study of each sample; None of a single study.
-        depth: rarefaction depth; 0 where no member reads one.
-        metadata: all columns, of the samples.
-        covariates: columns that the model reads; None without any.
-    """
+    """A study with the label of every sample: those that have one and enough reads."""
 
     study: Study
-    values: npt.NDArray[np.float64]
-    classes: tuple[str, ...]
+    values: F64  # [N]: numbers, ranks of ordered categories, or class codes
+    classes: tuple[str, ...]  # empty for numbers and ranks
     splits: tuple[Split, ...]
     subjects: Subjects
-    studies: list[str] | None
-    depth: int
+    studies: list[str] | None  # name of the study of each sample; None of a single study
+    depth: int  # rarefaction depth; 0 where no member reads one
     metadata: Metadata
-    covariates: Covariates | None = None
+    covariates: Covariates | None = None  # columns that the model reads
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -104,13 +97,31 @@ class LabelledStudy:
             "classes": self.classes,
         }
 
+    def inner_splits(self, options: Search, rows: Rows) -> list[Split]:
+        """Split samples into inner folds: the studies where enough are left, else groups.
+
+        As in a training, what is chosen serves a study that is not known.
+        """
+        codes = category_codes(options.target, self.values[rows])
+        studies = None if self.studies is None else [self.studies[row] for row in rows]
+        groups = self.subjects.groups
+        split = partial(make_splits, len(rows), folds=options.inner_folds)
+        if studies is not None and len(set(studies)) >= MIN_STUDIES:
+            split = partial(study_splits, studies, fitted=np.arange(len(rows)))
+        splits = split(
+            test_size=options.split.test_size,
+            seed=options.loop.seed,
+            groups=None if groups is None else [groups[row] for row in rows],
+            classes=codes if options.split.stratify else None,
+        )
+        return [
+            Split(rows[split.train], rows[split.validation], rows[split.test])
+            for split in without_held_out_subjects(splits, self.subjects.units_N[rows])
+        ]
+
 
 def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
-    """Predict the classes of a column of words, unless an option states the type of the target.
-
-    Raises:
-        UsageError: an option of numbers alone.
-    """
+    """Predict the classes of a column of words, unless an option states the type of the target."""
     target = options.target
     column = target.metadata_column
     if target.type != "regression" or not has_classes(metadata, column):
@@ -125,10 +136,7 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
 def load_labelled_study(
     options: Train, max_bp: int | None, splits: SplitOptions, metadata: Metadata | None = None
 ) -> LabelledStudy:
-    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples.
-
-    `metadata` is that of the options, if it is read already.
-    """
+    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples."""
     study = read_study(options, max_bp)
     metadata = metadata or read_metadata(options.target.metadata)
     return label_study(options, study, metadata, splits)
@@ -152,11 +160,8 @@ def label_study(
 
     The transformer alone reads a rarefaction depth and a phylogeny. Without it no sample is left
     out for the one and no ASV refused for the other; with it all members use the same samples.
-
-    Raises:
-        UsageError: options of split and target contradict each other.
-        DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
+    column = options.target.metadata_column
     limits = output_range(options.target.levels, options.output_min, options.output_max)
     # Before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
@@ -170,35 +175,25 @@ def label_study(
     # Again after `read_labels`: the shallow samples may have been all of a class.
     if len(np.unique(values)) < 2:
         raise DataError(
-            f"The column '{options.target.metadata_column}' has one value in the samples left",
+            f"The column '{column}' has one value in the samples left",
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
     if not labelled.classes:
-        limits.check(values, options.target.metadata_column)
-    studies = read_studies(options.study_column, metadata, study.table.sample_ids)
+        limits.check(values, column)
     ids = study.table.sample_ids
+    studies = read_studies(options.study_column, metadata, ids)
+    subjects = study_subjects(options, study, metadata, studies)
+    codes = category_codes(options.target, values)
     parts, subjects = split_samples(
-        splits,
-        options.folds,
-        options.loop.seed,
-        ids,
-        study_subjects(options, study, metadata, studies),
-        category_codes(options.target, values),
-        options.repeats,
-        studies,
+        splits, options.folds, options.loop.seed, ids, subjects, codes, options.repeats, studies
     )
-    column = options.target.metadata_column
-    covariates = read_covariates(
-        options.covariates,
-        metadata,
-        ids,
-        {
-            "--metadata-column": column,
-            "--group-column": options.split.group_column,
-            "--study-column": options.study_column,
-        },
-    )
+    used = {
+        "--metadata-column": column,
+        "--group-column": options.split.group_column,
+        "--study-column": options.study_column,
+    }
+    covariates = read_covariates(options.covariates, metadata, ids, used)
     if covariates is not None:
         check_covariates(covariates, parts)
         check_target(covariates, values, column)
@@ -216,9 +211,7 @@ def study_subjects(
     return find_subjects(column, values, metadata, ids, Abundances.of(study), studies)
 
 
-def class_weights(
-    text: str, classes: tuple[str, ...], samples_C: npt.NDArray[np.int64]
-) -> tuple[float, ...]:
+def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple[float, ...]:
     """Return the weight of each class in the loss; nothing for equal weights.
 
     >>> class_weights("balanced", ("sick", "well"), np.array([10, 30]))
@@ -247,12 +240,6 @@ def class_weights(
     return tuple(weights.get(name, 1.0) for name in classes)
 
 
-def check_labels(options: Train, labelled: LabelledStudy) -> None:
-    """Check that a model can be fitted to the training samples of every split."""
-    for split in labelled.splits:
-        fit_labels(options, labelled, split)
-
-
 def fit_labels(
     options: Train, labelled: LabelledStudy, split: Split
 ) -> tuple[tuple[float, ...], TargetTransform | None]:
@@ -279,12 +266,10 @@ def fit_labels(
     return class_weights(options.class_weights, labelled.classes, number), None
 
 
-def study_weights(
-    labelled: LabelledStudy, levels: tuple[str, ...], split: Split
-) -> npt.NDArray[np.float64] | None:
+def study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
     """Return weights [N] that make categories and studies independent in each part of a split.
 
-    See `Labels.weights_N`; None of numbers and of a single study.
+    None of numbers and of a single study.
     """
     labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
     if labels.studies is None or labels.type == "regression":

@@ -24,28 +24,17 @@ from aam.contract.options import flat
 from aam.contract.options.groups import LoggerName, RunOptions
 from aam.contract.records import read_json
 
-PROJECT = "aam"
-"""Experiment (MLflow) or project (Weights & Biases) of the runs."""
-
-_MLFLOW_LENGTH = 250
-"""Longest value of an option that every version of MLflow accepts."""
-
-Status = Literal["complete", "stopped", "failed"]
-"""How a run ends; one that is stopped may go on."""
+PROJECT = "aam"  # experiment (MLflow) or project (Weights & Biases) of the runs
+_MLFLOW_LENGTH = 250  # longest value of an option that every version of MLflow accepts
+Status = Literal["complete", "stopped", "failed"]  # how a run ends; one that is stopped may go on
 
 
 class Logger(Protocol):
-    """Run in a tracker, or its files, with the options by field; it goes on in the run `id`.
+    """Run in a tracker, or its files, with the options by field; it goes on in the run `id`."""
 
-    Attributes:
-        module: module that it needs, which is also the name of its package.
-        tracker: whether it also logs the scores of members that have no training loop.
-        id: id of the run in the tracker; empty without one.
-    """
-
-    module: ClassVar[str]
-    tracker: ClassVar[bool]
-    id: str = ""
+    module: ClassVar[str]  # that it needs, which is also the name of its package
+    tracker: ClassVar[bool]  # whether it also logs the scores of members without a training loop
+    id: str = ""  # of the run in the tracker
 
     def __init__(
         self, folder: Path, name: str, options: Mapping[str, Any], id: str | None, step: int
@@ -189,7 +178,6 @@ def log_scores(run: RunOptions, options: Mapping[str, Any], scores: Mapping[str,
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options, by field."""
     return {
         name: value if isinstance(value, (bool, int, float)) else str(value)
         for name, value in flat(options).items()

@@ -1,7 +1,12 @@
-"""Plan of a training, resolved once: its session on this host, its members, samples and folds."""
+"""Plan and session of a training, resolved once: members, samples and folds; options and ranks.
+
+Estimators (kernel, forest) are fitted in one process, without PyTorch. The session of a run with a
+network (`aam.network.session`) has ranks, a device, a precision and an attention backend.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +14,14 @@ from aam import wings
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, networks
 from aam.data.targets import TargetScale, output_range
+from aam.environment import ONE_PROCESS, RankGroup
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.members.member import TrainingSamples
+from aam.members.member import Member, TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.pipeline.labelled_study import LabelledStudy, check_labels
-from aam.pipeline.session import Session
+from aam.pipeline.labelled_study import LabelledStudy, fit_labels
+from aam.pipeline.run_folder import RecordFact, no_record
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class TrainingPlan:
 
 def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     """Plan the training of a labelled study; the options are those that `resolve` returns."""
-    check_labels(options, study)
+    for split in study.splits:
+        fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
     limits = output_range(options.target.levels, options.output_min, options.output_max)
     # Named by their ids, samples without groups have the units of `aam compare`.
     names = study.subjects.groups or study.study.table.sample_ids
@@ -68,18 +75,46 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     )
 
 
+@dataclass(frozen=True)
+class Session:
+    """Session of a run, a context manager; without a network."""
+
+    options: Train  # without values that are chosen automatically
+    length: int | None  # nucleotides to read of each sequence; None for all
+    group: RankGroup = ONE_PROCESS
+    gpus: Sequence[str] = ()  # names of those that the run can use
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End the group of the ranks."""
+
+    def check(self, study: LabelledStudy) -> Mapping[str, Any]:
+        """Check a study before the run folder is changed; return facts for the run record."""
+        return {}
+
+    def networks(
+        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
+    ) -> Mapping[str, Member]:
+        """Return the members that all ranks train, by name; `counts_alone` without metadata.
+
+        Networks of the counts alone have a folder in the run folder.
+        """
+        return {}
+
+    def leave(self) -> bool:
+        """End the group of the ranks; return whether this is the first, which goes on alone."""
+        return True
+
+
 def start_session(
     options: Train, labelled: LabelledStudy | None = None, policy: Any = None
 ) -> Session:
     """Start the session of a run, which the end of a `with` block ends.
 
     With a network, join the group of the ranks, and choose --batch-size and --asv-chunk where they
-    are `auto`.
-
-    Args:
-        options: as `resolve` returns them.
-        labelled: the study, if it is read already.
-        policy: attention backends to choose from; None for those of PyTorch.
+    are `auto`. `policy` has the attention backends to choose from; None for those of PyTorch.
     """
     if not options.uses_network:
         return Session(options, sequence_length(options))

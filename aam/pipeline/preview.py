@@ -1,23 +1,34 @@
 """Preview of a training: its samples, splits and likely leaks, before anything is fitted.
 
-`aam train` prints it before the first fit, `aam inspect` without training.
+`aam train` prints it before the first fit, `aam inspect` without training (`inspect_target`).
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from aam.console import info, warn
 from aam.contract.errors import first_few, shortened
+from aam.contract.options import build, specs
+from aam.contract.options.commands.studies import Inspect
+from aam.contract.options.commands.train import Train
+from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.joined_metadata import STUDY
+from aam.data.metadata import Metadata
+from aam.data.study import Study
+from aam.data.targets import has_classes
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import TITLES
 from aam.evaluation.splits import several_studies
-from aam.pipeline.plan import TrainingPlan
+from aam.members.option_checks import resolve
+from aam.pipeline.labelled_study import label_study
+from aam.pipeline.plan import TrainingPlan, plan
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
 
 _SHOWN_CLASSES = 8
@@ -122,3 +133,46 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
         )
     if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.first.splits)]:
         warn(f"Classes of '{column}' with fewer {unit}s than folds: {first_few(rare)}.")
+
+
+def inspect_target(
+    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
+) -> tuple[MetadataColumn, list[Association]] | None:
+    """Add what `aam train` would do with a column: labels, and columns that predict them.
+
+    None where a training would refuse the column.
+    """
+    study = inspection.study
+    inspection.read("target", lambda: metadata.require(column))
+    if column not in metadata.columns or study is None:
+        return None
+    if set(study.table.sample_ids).isdisjoint(metadata.ids):
+        return None
+    classes = has_classes(metadata, column)
+    classifier = options.classifier or (classes and not options.ordinal)
+    if classifier and not options.classifier:
+        form = "is of the type categorical" if column in metadata.categorical else "has words"
+        inspection.fact("target", f"'{column}' {form}: aam train predicts its classes")
+    # The options of a training of the same files and column. It needs a folder; a preview writes
+    # nothing to it.
+    values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
+    given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
+    return inspection.read("target", lambda: _preview(build(Train, given), study, metadata))
+
+
+def _preview(
+    options: Train, study: Study, metadata: Metadata
+) -> tuple[MetadataColumn, list[Association]]:
+    options = resolve(options)
+    labelled = label_study(options, study, metadata, options.split)
+    planned = plan(options, labelled)
+    columns, *_ = preview(planned)
+    target, labels = options.target.metadata_column, planned.folds.labels
+    # `aam train` names those that predict as well as its model.
+    if leaks := [leak for leak in leading(columns, planned.folds) if not leak.other_form]:
+        listed = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)
+        title = TITLES[leaks[0].metric]
+        info(f"Columns that alone predict '{target}' on the same splits ({title}): {listed}.")
+    names = labels.classes or labels.levels
+    texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
+    return MetadataColumn(target, "categories" if names else "numbers", texts, ""), columns

@@ -6,8 +6,6 @@ not inherit it. On NFS the server releases it when the lease of a failed node ex
 or when the node is back; Lustre needs the mount option `flock`. On a file system without locks the
 run continues with a warning. A job that Slurm requeues does not wait for the lease of its failed
 node: the file names the job that holds the lock.
-
-PyTorch is not imported here: a run without a network saves the CPU-second that it takes.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ from aam.pipeline import loggers
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 """Checkpoints of a fit, below the run folder or that of the fold."""
 
-RecordFact = Callable[[str, Any], None]
-"""Function that adds a named fact to the run record."""
+RecordFact = Callable[[str, Any], None]  # function that adds a named fact to the run record
 
 
 def no_record(name: str, fact: Any) -> None:
@@ -49,20 +46,13 @@ def no_record(name: str, fact: Any) -> None:
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """A checked run folder.
-
-    Attributes:
-        content: content of `run.json`: versions, host, command line, options, inputs' SHA-256.
-        splits: splits.tsv of the run that is resumed; None if it has none or a run begins.
-        overwrite: whether a run that the folder holds is replaced.
-        resumes: whether a run that the folder holds goes on.
-    """
+    """A checked run folder."""
 
     folder: Path
-    content: dict[str, Any]
-    splits: Path | None
-    overwrite: bool
-    resumes: bool
+    content: dict[str, Any]  # of `run.json`
+    splits: Path | None  # splits.tsv of the run that is resumed, if it has one
+    overwrite: bool  # a run that the folder holds is replaced
+    resumes: bool  # a run that the folder holds goes on
 
     def split_options(self, options: SplitOptions) -> SplitOptions:
         """Return the options of the split, with the splits.tsv of the resumed run if it has one."""
@@ -72,16 +62,7 @@ class PreparedFolder:
 def prepare(
     command: str, options: Any, group: RankGroup = ONE_PROCESS, gpus: Sequence[str] = ()
 ) -> PreparedFolder:
-    """Check that a run may begin or resume in its folder; `begin` changes the folder.
-
-    Raises:
-        CannotCreate: the folder holds a run and neither --overwrite nor --resume-from was given,
-            another training writes to it, or it cannot be made or written to.
-        MissingInput: nothing to resume from.
-        DataError: the checkpoint to resume cannot be read, or is of another command or other input.
-        UsageError: an option differs that a resumed run may not change.
-        Unavailable: a logger is not installed.
-    """
+    """Check that a run may begin or resume in its folder; `begin` changes the folder."""
     loggers.require(options.run.logger, uses_network(options))
     folder, resume_from = options.run.output_dir, options.run.resume_from
     resumes = resume_from is not None
@@ -112,12 +93,8 @@ def prepare(
         )
     before = from_plain(type(options), config.options)
     was, now = values_of(before), values_of(options)
-    changed = [
-        f"{flag} {now[flag]} (was {was[flag]})"
-        for flag, spec in ((spec.flag, spec) for spec in specs(type(options)))
-        if not spec.resumable and spec.role == "value" and was[flag] != now[flag]
-    ]
-    if changed:
+    checked = [s.flag for s in specs(type(options)) if not s.resumable and s.role == "value"]
+    if changed := [f"{f} {now[f]} (was {was[f]})" for f in checked if was[f] != now[f]]:
         raise UsageError(
             "The resumed run has different options",
             ", ".join(changed),
@@ -130,12 +107,11 @@ def prepare(
     except (AamError, KeyError):
         warn(f"'{resumed}' has no record of its input files; they are not compared.")
         recorded = inputs
-    changed = [
+    if changed := [
         f"{flag} {_describe_file(inputs.get(flag))} (was {_describe_file(recorded.get(flag))})"
         for flag in sorted((inputs.keys() | recorded.keys()) - {"--resume-from"})
         if inputs.get(flag, {}).get("sha256") != recorded.get(flag, {}).get("sha256")
-    ]
-    if changed:
+    ]:
         raise DataError(
             "The resumed run has different input files",
             ", ".join(changed),
@@ -182,16 +158,8 @@ def begin(
     """Lock the run folder while the block runs, and write the run record with further `facts`.
 
     A run to replace is removed here, after the input of the new run is checked. All ranks call it:
-    the folder changes once each of them has checked it.
-
-    Args:
-        prepared: the checked folder.
-        group: the ranks.
-        files: what the run may write, see `run_files.planned`, which is the default of one fold.
-        facts: further entries of the record.
-
-    Raises:
-        CannotCreate: another training has begun in the folder.
+    the folder changes once each of them has checked it. `files` are those that the run may write;
+    by default those of one fold.
     """
     folder, is_main = prepared.folder, group.ranks.is_main
     # The first rank clears the folder below; a slower rank would look at it afterwards and find a
@@ -233,11 +201,7 @@ def _describe_file(file: dict[str, Any] | None) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder while the block runs; yield whether the lock is held.
-
-    Raises:
-        CannotCreate: another run holds it.
-    """
+    """Hold the lock of a folder while the block runs; yield whether the lock is held."""
     with _open(folder) as stream:
         held = _acquire(stream, folder)
         stream.truncate(0)
@@ -293,10 +257,7 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
 
 
 def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
-    """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
-
-    `folder` is the run folder or that of a fold in it.
-    """
+    """Return the checkpoint that the fit of a folder, of a run or a fold, resumes from, if any."""
     source = run.output_dir if run.resume_from == "auto" else run.resume_from
     if source is None or (source.exists() and not source.is_dir()):
         return source
@@ -305,11 +266,7 @@ def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
 
 
 def resumed_checkpoint(run: RunOptions) -> Path | None:
-    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
-
-    Raises:
-        MissingInput: the run of --resume-from has none.
-    """
+    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins."""
     source = run.output_dir if run.resume_from == "auto" else run.resume_from
     if source is None or source.is_file():
         return source

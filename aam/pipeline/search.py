@@ -6,11 +6,9 @@ pruned between them. The best trial of a fold is trained on all its training sam
 its test samples. The predictions of all folds, whose test samples chose nothing, have the score of
 the search. A last study on all samples gives the values to train with.
 
-Several processes share the studies in Optuna's storage. The number of trials is a total of finished
-ones: the process that evaluates the folds runs trials until there are so many. Processes that only
-run trials count the running ones too and go on to the next study, so that at most one trial too
-many is started by each, when two begin theirs at the same moment. Trials publish heartbeats; Optuna
-marks those of killed processes as failed, and they do not count.
+Several processes share the studies in Optuna's storage until so many trials are finished. Processes
+that only run trials count the running ones too and go on to the next study. Trials publish
+heartbeats; Optuna marks those of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,7 @@ import pandas as pd
 
 from aam import run_record
 from aam.arrays import Rows
-from aam.console import as_library, info, warn
+from aam.console import info, warn
 from aam.contract import stop_file
 from aam.contract.errors import (
     CannotCreate,
@@ -45,46 +42,30 @@ from aam.contract.errors import (
 )
 from aam.contract.files import make_parent, write_json, write_text
 from aam.contract.installation import not_installed
-from aam.contract.options import OptionSpec, build, replaced, specs, to_plain, values_of
+from aam.contract.options import OptionSpec, build, specs, to_plain, values_of
 from aam.contract.options import alternatives as types_of
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
-from aam.contract.options.groups import TRANSFORMER, SplitOptions, TargetOptions
+from aam.contract.options.groups import TRANSFORMER, SplitOptions
 from aam.contract.version import __version__
-from aam.data.metadata import Metadata, as_numbers, read_metadata
-from aam.data.targets import category_codes
+from aam.data.metadata import as_numbers, read_metadata
 from aam.evaluation.intervals import COMPARED
-from aam.evaluation.metrics import ResampledMetric, ScoredPredictions, pooled, value_of
+from aam.evaluation.metrics import ScoredPredictions, pooled, value_of
 from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
-from aam.evaluation.splits import (
-    MIN_STUDIES,
-    Split,
-    check_covariates,
-    make_splits,
-    study_splits,
-    without_held_out_subjects,
-)
-from aam.members.member import TrainingSamples
+from aam.evaluation.splits import Split
 from aam.members.option_checks import choose_members
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
-from aam.pipeline.cross_validation import Result, cross_validate
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
-from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.labelled_study import classes_of_words
 from aam.pipeline.stop_requests import StopRequests
-from aam.serialization.folders import temporary_folder
-from aam.threads import blas_threads
+from aam.pipeline.trials import Trials
 
 RESULT, BEST, PREDICTIONS = "search.json", "best.yaml", "predictions.tsv"
 DATABASE, JOURNAL = "search.db", "search.journal"
 """Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""
 
-ALL = "all samples"
-"""Name of the Optuna study that chooses the values to train with."""
-
-FINISHED = ("COMPLETE", "PRUNED")
-"""States of the trials that count."""
-
+ALL = "all samples"  # name of the Optuna study that chooses the values to train with
+FINISHED = ("COMPLETE", "PRUNED")  # states of the trials that count
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 
@@ -96,17 +77,11 @@ _SEARCH = "search"  # attribute of an Optuna study with the facts that identify 
 
 @dataclass(frozen=True)
 class Axis:
-    """Option that is varied: between two numbers, or among choices.
-
-    Attributes:
-        spec: the option.
-        limits: lowest and highest number; None for choices.
-        choices: values of the option as they are written.
-    """
+    """Option that is varied: between two numbers, or among choices."""
 
     spec: OptionSpec
-    limits: tuple[float, float] | None
-    choices: Mapping[str, Any]
+    limits: tuple[float, float] | None  # None for choices
+    choices: Mapping[str, Any]  # value of the option by its text
 
     def suggest(self, trial: Any) -> Any:
         """Return a value of the option; numbers of several magnitudes are logarithmic."""
@@ -180,24 +155,14 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
 
 
 def search(options: Search) -> dict[str, Any] | None:
-    """Run the trials that are left, then evaluate each fold.
+    """Run the trials that are left, then evaluate each fold; return the content of `search.json`.
 
-    Returns:
-        The content of `search.json`; None with --trials-only.
-
-    Raises:
-        UsageError: options that a search does not take, or another search in the folder or in the
-            storage.
-        CannotCreate: the folder has other files.
-        Unavailable: Optuna is not installed.
-        Interrupted: a stop is requested.
-        NotFinite: no trial of a fold has a score.
+    With --trials-only nothing is evaluated, and None returned.
     """
     import_optuna()
     metadata = read_metadata(options.target.metadata)
     options = classes_of_words(options, metadata)
     base, axes = read_axes(options)
-    metric, function = COMPARED[base.target.type]
     folder = options.run.output_dir
     trials = Trials.of(base, folder, metadata)
     splits = trials.labelled.splits
@@ -221,14 +186,16 @@ def search(options: Search) -> dict[str, Any] | None:
         _optimize(studies, number, options, trials, axes, rows, stop)
     if options.trials_only:
         return None
-    folds, tables = [], _predictions_of_folds(folder)
+    folds, tables = [], dict[str, pd.DataFrame]()
+    if (folder / PREDICTIONS).exists():
+        tables = dict(iter(read_predictions(folder / PREDICTIONS).groupby("fold")))
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         # A search that is started again does not repeat the fold.
         evaluated = study.user_attrs.get("evaluated")
         if evaluated is None or str(number) not in tables:
             stop_if_requested(stop)
             info(f"Fold {number}: evaluating {study.best_params}.")
-            evaluated, table = _evaluated(trials, study, axes, split, function)
+            evaluated, table = _evaluated(trials, study, axes, split)
             tables[str(number)] = table.assign(fold=str(number))
             write_table(folder / PREDICTIONS, pd.concat(tables.values()))
             study.set_user_attr("evaluated", evaluated)
@@ -236,32 +203,29 @@ def search(options: Search) -> dict[str, Any] | None:
     best = _described(studies[-1])
     result = {
         "column": base.target.metadata_column,
-        "metric": metric,
+        "metric": COMPARED[base.target.type][0],
         "folds": folds,
         "inner": float(np.mean([fold["inner"] for fold in folds])),
-        "outer": _score_of_predictions(folder / PREDICTIONS, base.target),
+        "outer": _score_of_predictions(folder / PREDICTIONS, base),
         "best": best,
         "options": to_plain(options),
     }
     write_json(folder / RESULT, result)
-    lines = []
-    for axis in axes:
-        value = axis.value(best["values"][axis.spec.field])
-        plain = list(value) if isinstance(value, tuple) else value
-        lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
+    chosen = {axis.spec.flag[2:]: axis.value(best["values"][axis.spec.field]) for axis in axes}
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in chosen.items())
     write_text(folder / BEST, "".join(lines))  # for `aam train --config`
     return result
 
 
 def _evaluated(
-    trials: Trials, study: Any, axes: Sequence[Axis], split: Split, function: ResampledMetric
+    trials: Trials, study: Any, axes: Sequence[Axis], split: Split
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Train the best trial of an outer fold, and predict and score its test samples."""
     # With the values: more trials may find better ones, which this score is not of.
     evaluated = _described(study)
     values = {axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes}
     trained = trials.train(values, split)
-    evaluated["outer"] = _defined(value_of(function, trained.scored))
+    evaluated["outer"] = _score(trials.base, trained.scored)
     ids, predictions_MC = trained.samples.samples.sample_ids, trained.combined.uncalibrated_MC
     return evaluated, held_out_table(ids, trained.folds, predictions_MC).astype(str)
 
@@ -277,9 +241,8 @@ def _optimize(
 ) -> None:
     """Run the trials of a study that are left, and write `progress.json` after each of them."""
     optuna, study = import_optuna(), studies[number]
-    running = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
-    shared = options.trials_only or running
+    shared = options.trials_only or finished(study, ("RUNNING",))
     # The number of trials is part of the seed: a resumed search would otherwise draw the values of
     # its first trials again.
     seed = None if shared else options.loop.seed + len(study.trials)
@@ -290,13 +253,12 @@ def _optimize(
         # `constant_liar` keeps processes from drawing values near those of running trials.
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
-    inner = inner_splits(options, trials.labelled, rows)
+    inner = trials.labelled.inner_splits(options, rows)
     _, function = COMPARED[options.target.type]
 
     def objective(trial: Any) -> float:
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
-        parts: list[ScoredPredictions] = []
-        score = math.nan
+        parts, score = list[ScoredPredictions](), math.nan
         for step, split in enumerate(inner):
             try:
                 parts.append(trials.train(values, split).scored)
@@ -316,35 +278,14 @@ def _optimize(
         return score
 
     def report(count: int) -> None:
-        place = {"fold": number + 1, "folds": len(studies)}
-        content = place | {"trial": count, "trials": options.trials}
-        write_json(options.run.output_dir / "progress.json", content)
+        progress = {"fold": number + 1, "folds": len(studies), "trial": count}
+        path = options.run.output_dir / "progress.json"
+        write_json(path, progress | {"trials": options.trials})
 
     run_trials(study, objective, options.trials, stop, report, count_running=options.trials_only)
 
 
-def inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
-    """Split the samples at `rows` into inner folds: the studies where enough are left, else groups.
-
-    As in a training, what is chosen serves a study that is not known, see `Labels.training`.
-    """
-    codes = category_codes(options.target, labelled.values[rows])
-    studies = None if labelled.studies is None else [labelled.studies[row] for row in rows]
-    split = partial(make_splits, len(rows), folds=options.inner_folds)
-    if studies is not None and len(set(studies)) >= MIN_STUDIES:
-        split = partial(study_splits, studies, fitted=np.arange(len(rows)))
-    made = split(
-        test_size=options.split.test_size,
-        seed=options.loop.seed,
-        groups=None if (names := labelled.subjects.groups) is None else [names[k] for k in rows],
-        classes=codes if options.split.stratify else None,
-    )
-    made = without_held_out_subjects(made, labelled.subjects.units_N[rows])
-    return [Split(rows[split.train], rows[split.validation], rows[split.test]) for split in made]
-
-
 def _described(study: Any) -> dict[str, Any]:
-    """Return values, inner score and number of trials of a study."""
     return {
         "values": dict(study.best_params),
         "inner": study.best_value,
@@ -353,95 +294,18 @@ def _described(study: Any) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Trials of a search.
-
-    Attributes:
-        base: options that no trial varies, with all members that a trial may have.
-        folder: where a network has its checkpoints while it trains.
-        labelled: the study as `base` reads it.
-        samples: samples of the study, for estimators.
-    """
-
-    base: Train
-    folder: Path
-    labelled: LabelledStudy
-    samples: TrainingSamples
-
-    @classmethod
-    def of(cls, base: Train, folder: Path, metadata: Metadata | None = None) -> Trials:
-        """Read the study of a search, and split it."""
-        labelled = load_labelled_study(base, sequence_length(base), base.split, metadata)
-        return cls(base, folder, labelled, plan(base, labelled).samples())
-
-    def train(self, values: Mapping[str, Any], split: Split) -> Result:
-        """Train with other values of options, and predict the test samples of a split."""
-        options = replaced(self.base, values)
-        options = dataclasses.replace(options, members=choose_members(options), folds=1)
-        # Trials share the study and what estimators compute from it, unless they vary how it is
-        # read.
-        trials = self
-        if _reading(options) != _reading(self.base):
-            read = dataclasses.replace(options, members=self.base.members)
-            trials = Trials.of(read, self.folder)
-            before = self.labelled.study.table.sample_ids
-            row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
-            # The samples of the split that are left.
-            training, validation, test = (
-                np.array([row_of[before[row]] for row in rows if before[row] in row_of], np.int64)
-                for rows in (split.train, split.validation, split.test)
-            )
-            split = Split(training, validation, test)
-        study = trials.labelled
-        if study.covariates is not None:
-            check_covariates(study.covariates, (split,))
-        study = dataclasses.replace(study, splits=(split,))
-        # Processes of one search train at the same time, so each trial has a folder of its own.
-        place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
-        with as_library(), place as path:
-            run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with (
-                start_session(dataclasses.replace(options, run=run), study) as session,
-                blas_threads(len(study.values)),
-            ):
-                planned = plan(session.options, study)
-                session.check(study)
-                # A final fit, the bootstrap and the comparison with other columns would take longer
-                # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
-                result = cross_validate(planned, trials.samples, session, final=False)
-        assert result is not None  # a search runs in one process
-        return result
-
-
-def _predictions_of_folds(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the predictions of the folds that are evaluated, by the number of the fold."""
-    path = folder / PREDICTIONS
-    if not path.exists():
-        return {}
-    return {str(fold): table for fold, table in read_predictions(path).groupby("fold")}
-
-
-def _defined(score: float) -> float | None:
+def _score(base: Train, scored: ScoredPredictions) -> float | None:
     """Return a score, None where it is not defined: JSON has no NaN."""
+    score = value_of(COMPARED[base.target.type][1], scored)
     return None if math.isnan(score) else score
 
 
-def _score_of_predictions(path: Path, target: TargetOptions) -> float | None:
-    """Return the score of the test samples of all folds."""
+def _score_of_predictions(path: Path, base: Train) -> float | None:
     frame = read_predictions(path)
-    if target.type == "regression":
-        scored = numeric_predictions(frame, as_numbers(frame["actual"].tolist()))
-    else:
-        scored = class_predictions(frame, frame["actual"].tolist(), target.levels)
-    return _defined(value_of(COMPARED[target.type][1], scored))
-
-
-def _reading(options: Train) -> tuple[object, ...]:
-    """Return the options on which the samples and labels of a study depend."""
-    sample = options.sample.max_bp, options.sample.rarefy_depth
-    limits = options.output_min, options.output_max
-    return (options.input, options.target, options.covariates, options.phylogeny, sample, limits)
+    labels: list[str] = frame["actual"].tolist()
+    if base.target.type == "regression":
+        return _score(base, numeric_predictions(frame, as_numbers(labels)))
+    return _score(base, class_predictions(frame, labels, base.target.levels))
 
 
 def import_optuna() -> Any:
@@ -459,9 +323,8 @@ def open_studies(
     folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
     """Open the Optuna studies of a search in a storage, or create them."""
-    optuna = import_optuna()
-    storages = optuna.storages
-    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
+    optuna, in_folder = import_optuna(), given in (None, "journal")
+    file = folder / (JOURNAL if given else DATABASE)
     evidence = f"'{folder}' has files, and no search in this --storage"
     refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
     # Two processes might both find no study, and store two different identities of the search.
@@ -470,16 +333,16 @@ def open_studies(
             fcntl.lockf(stream, fcntl.LOCK_EX)
         # Hidden files may be those of a job that reserved the folder.
         occupied = any(not path.name.startswith(".") for path in folder.iterdir())
-        if occupied and given in files and not (folder / files[given]).exists():
+        if occupied and in_folder and not file.exists():
             raise refusal
         if given == "journal":
-            backend = storages.journal.JournalFileBackend(str(folder / JOURNAL))
-            storage = storages.JournalStorage(backend)
+            backend = optuna.storages.journal.JournalFileBackend(str(file))
+            storage = optuna.storages.JournalStorage(backend)
         else:
-            url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
+            url = given or f"sqlite:///{file.absolute()}"
             lite = {"timeout": _SQLITE_TIMEOUT} if url.startswith("sqlite") else {}
             try:
-                storage = storages.RDBStorage(
+                storage = optuna.storages.RDBStorage(
                     url, engine_kwargs={"connect_args": lite}, heartbeat_interval=_HEARTBEAT
                 )
             # Of SQLAlchemy, of the driver of the database, or an ImportError.
@@ -490,35 +353,32 @@ def open_studies(
                     "give journal, or the URL of a database such as sqlite:///search.db, as "
                     "--storage",
                 ) from error
-            if occupied and not storage.get_all_studies():
-                raise refusal
-        studies = []
-        for name in names:
-            study = optuna.create_study(
-                storage=storage,
-                study_name=name,
-                direction="maximize",
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
+        if occupied and not in_folder and not storage.get_all_studies():
+            raise refusal
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED)
+        studies = [
+            optuna.create_study(
+                storage=storage, study_name=name, direction="maximize", pruner=pruner,
                 load_if_exists=True,
             )
+            for name in names
+        ]  # fmt: skip
+        for study in studies:
             before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
             if before is None:
                 study.set_user_attr(_SEARCH, dict(identity))
-            elif changed := sorted(
-                key for key in {**identity, **before} if identity.get(key) != before.get(key)
-            ):
+            elif changed := {key for key, _ in before.items() ^ identity.items()}:
                 raise UsageError(
                     "The search that is there has other input or options",
-                    f"'{given or folder}', changed: {first_few(changed)}",
+                    f"'{given or folder}', changed: {first_few(sorted(changed))}",
                     "give the same, or another --output-dir and --storage for a new search",
                 )
-            studies.append(study)
     return studies
 
 
 def finished(study: Any, states: Sequence[str] = FINISHED) -> list[Any]:
     """Return the trials that have a result or were pruned, or are in other states."""
-    # Without copies: this is called before and after each trial, for all trials.
+    # Without copies: this is called after each trial, for all trials.
     return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in states]
 
 
@@ -539,13 +399,17 @@ def run_trials(
             shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
             info(f"{study.study_name}, trial {number} of {total}: {trial.params} {shown}")
         report(number)
-
-    while len(trials := finished(study, states)) < total:
-        stop_if_requested(stop)
-        # One trial at a time, so that a stop request and the trials of other processes are noticed.
-        study.optimize(objective, n_trials=1, callbacks=[ended])
         if stop.file:  # progress of a job whose members make no optimizer steps
             stop_file.count_steps(stop.file, stop_file.MIN_STEPS)
+        if len(finished(study, states)) >= total:
+            study.stop()
+        else:
+            stop_if_requested(stop)
+
+    if len(finished(study, states)) < total:
+        stop_if_requested(stop)
+        study.optimize(objective, callbacks=[ended])
+    trials = finished(study, states)
     if all(trial.state.name == "PRUNED" for trial in trials):
         raise NotFinite(
             "No trial has a score",

@@ -21,8 +21,7 @@ _AT_ONCE = b"aam: stopping after this step with a checkpoint; Ctrl-C again stops
 _AGAIN = 1.0
 """Seconds after which another Ctrl-C is a second one, and not the first through a parent."""
 
-_CHECK_SECONDS = 1.0
-"""How often the file is looked for; it may be on a network file system."""
+_CHECK_SECONDS = 1.0  # how often the file is looked for; it may be on a network file system
 
 
 class StopRequests:

@@ -41,7 +41,7 @@ def test_a_terminal_shows_a_bar_which_vanishes(tmp_path: Path) -> None:
     # Each drawing erases the one before, and the end erases the last.
     *drawn, after = shown.split("\x1b[2K")
     assert after == "done\n" and all(line.count("\n") <= 3 for line in drawn)
-    assert re.search(r"fit: Models ━\S* \d/8 [\d.]+ models/s, \d s left \(\d s\)", "".join(drawn))
+    assert re.search(r"fit: Models ━\S* \d/8 [\d.]+ models/s, \d s left 0:00:0\d", "".join(drawn))
 
 
 @pytest.mark.parametrize("title", ["", "processes"])

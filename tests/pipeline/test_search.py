@@ -27,10 +27,8 @@ from aam.evaluation.splits import write_splits
 from aam.pipeline.labelled_study import load_labelled_study
 from aam.pipeline.run import run
 from aam.pipeline.search import (
-    Trials,
     finished,
     import_optuna,
-    inner_splits,
     open_studies,
     read_axes,
     read_axis,
@@ -38,6 +36,7 @@ from aam.pipeline.search import (
     search,
 )
 from aam.pipeline.stop_requests import StopRequests
+from aam.pipeline.trials import Trials
 from tests.support.commands import aam, read
 
 pytest.importorskip("optuna")
@@ -131,7 +130,7 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
     groups = np.array(labelled.subjects.groups)
     for outer in labelled.splits:
         rows = np.sort(np.concatenate([outer.train, outer.validation]))
-        inner = inner_splits(options, labelled, rows)
+        inner = labelled.inner_splits(options, rows)
         assert sorted(np.concatenate([one.test for one in inner])) == rows.tolist()
         for one in inner:
             used = np.concatenate([one.train, one.validation, one.test])
@@ -318,6 +317,13 @@ def test_folders_with_other_files_and_unknown_storages_are_refused(tmp_path: Pat
             open_studies(tmp_path, storage, ["fold 1"], {})
 
 
+def test_a_search_that_was_killed_before_its_first_study_goes_on(tmp_path: Path) -> None:
+    import_optuna().storages.RDBStorage(f"sqlite:///{tmp_path / 'search.db'}")
+    assert [study.study_name for study in open_studies(tmp_path, None, ["fold 1"], {})] == [
+        "fold 1"
+    ]
+
+
 def test_a_stop_request_ends_the_search_between_two_trials(tmp_path: Path) -> None:
     stop = StopRequests(tmp_path / "stop")
     study = _study(tmp_path)
@@ -355,7 +361,7 @@ def test_studies_are_left_out_and_no_score_pools_them(study_dir: Path, tmp_path:
     assert labelled.studies is not None
     for outer in labelled.splits:
         rows = np.sort(np.concatenate([outer.train, outer.validation]))
-        for inner in inner_splits(options, labelled, rows):
+        for inner in labelled.inner_splits(options, rows):
             held_out = {labelled.studies[row] for row in inner.test}
             trained = {labelled.studies[row] for row in (*inner.train, *inner.validation)}
             assert len(held_out) == 1 and len(trained) == 2 and not held_out & trained

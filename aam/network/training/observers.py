@@ -40,7 +40,6 @@ import multiprocessing
 import os
 import resource
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -50,7 +49,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 from torch import Tensor
 
-from aam.console import FIRST_LINE, LINE_EVERY, Bar, console, duration, info
+from aam.console import FIRST_LINE, LINE_EVERY, Bar, Clock, console, duration, info
 from aam.contract.files import write_json, write_text
 from aam.contract.options.groups import RunOptions
 from aam.network.batches import Batch, BatchShard
@@ -128,8 +127,7 @@ class Progress(Observer):
         self.validation_seconds = 0.0
         self._start, self._first_step = 0.0, 0
         self._updated = self._written = self._shown = 0.0
-        self._done = threading.Event()
-        self._lines: threading.Thread | None = None
+        self._lines: Clock | None = None
         self._bar: Bar | None = None
         self._validated = ""
         self._loss: HostCopy | None = None
@@ -158,8 +156,7 @@ class Progress(Observer):
         self._start, self._first_step = time.monotonic(), progress.step
         self._updated = time.time()
         if not console.is_terminal:
-            self._lines = threading.Thread(target=self._print, name="progress", daemon=True)
-            self._lines.start()
+            self._lines = Clock(self._print, self.first_line, self.line_every)
         self._bar = Bar(f"{self._place()}, step", self.steps, self.step, transient=True)
 
     def step_ends(self, progress: TrainingProgress) -> None:
@@ -206,9 +203,8 @@ class Progress(Observer):
             info(f"epoch {int(row['epoch']) + 1}/{self.epochs}  {figures}  ({times})")
 
     def end(self, status: Status) -> None:
-        self._done.set()
         if self._lines is not None:
-            self._lines.join()
+            self._lines.stop()
         if self._bar is not None:
             self._bar.stop()
         self._write()
@@ -218,16 +214,12 @@ class Progress(Observer):
         return f"{fold}epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}"
 
     def _print(self) -> None:
-        wait = self.first_line
-        while not self._done.wait(wait):
-            wait = self.line_every
-            rate, left = self.samples_per_second, self.seconds_left
-            if rate is None or left is None:
-                elapsed = duration(time.time() - self._updated)
-                speed = f"the first step is running for {elapsed}"
-            else:
-                speed = f"{significant(rate)} samples/s, {duration(left)} left"
-            info(f"{self._place()}, step {self.step}/{self.steps}, {speed}")
+        rate, left = self.samples_per_second, self.seconds_left
+        if rate is None or left is None:
+            speed = f"the first step is running for {duration(time.time() - self._updated)}"
+        else:
+            speed = f"{significant(rate)} samples/s, {duration(left)} left"
+        info(f"{self._place()}, step {self.step}/{self.steps}, {speed}")
 
     def _write(self) -> None:
         self._written, left = time.monotonic(), self.seconds_left
