@@ -249,7 +249,7 @@ def confounding_sentences(
         named = [column for column in columns if (column.column == DEPTH) == depth]
         if not named:
             continue
-        title = TITLES[named[0].metric]
+        title = TITLES.get(named[0].metric, named[0].metric)  # a file may have been edited
         intervals = (Score(column.value, column.lower, column.upper) for column in named)
         scores = [score.estimate(named[0].metric) for score in intervals]
         if depth:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -32,7 +32,6 @@ from aam.evaluation.confounding import (
     Association,
     Confounder,
     confounders,
-    confounding_sentences,
 )
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
@@ -43,11 +42,7 @@ from aam.evaluation.scores import (
     Scores,
     compare_inputs,
     evaluate,
-    next_step,
-    performance,
-    result_sentences,
 )
-from aam.evaluation.scores import write as write_scores
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out
@@ -135,9 +130,9 @@ def run(
                 scores = _scores(
                     options.equal_depth, planned, result, associated, repeated, divided_studies
                 )
-                facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
+                facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
-                write_scores(folder / "scores.json", scores)
+                scores.write(folder / "scores.json")
                 # The metrics of all models for a tracker, such as `test_r2/forest`.
                 finals = {
                     f"{folds.part}_{metric}/{name}": score.value
@@ -166,7 +161,7 @@ def run(
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
-    following = next_step(scores, str(options.run.output_dir), run_record.study_files(options))
+    following = scores.next_step(str(options.run.output_dir), run_record.study_files(options))
     show_verdict(scores, following)
 
 
@@ -367,11 +362,16 @@ def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
 
 
 def show_scores(scores: Scores) -> None:
-    """Print what the verdict rests on, the scores of every model, and last the verdict."""
-    _, *sentences = result_sentences(scores)
-    for sentence in sentences:
-        repeated = scores.repeated_samples and sentence == sentences[0]
-        (warn if repeated else info)(sentence)
+    """Print what the verdict rests on, the scores of every model, and what makes it doubtful."""
+    findings = scores.findings()[1:]  # without the verdict, which comes last
+    below_tables = ("inputs", "confounders")
+
+    def show(fields: Collection[str]) -> None:
+        for finding in findings:
+            if finding.field in fields:
+                (warn if finding.is_warning else info)(finding.text)
+
+    show({finding.field for finding in findings} - {*below_tables})
     if scores.studies is not None:
         print_table(studies_table(scores.studies, scores.classes))
     names: Sequence[str] = ("mcfadden_r2", *SCORED[cast(TargetType, scores.kind)])
@@ -385,11 +385,6 @@ def show_scores(scores: Scores) -> None:
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
         print_table(models_table(inputs.models, names, brief=True))
-        for difference in inputs.differences:
-            info(f"{difference.sentence}.")
-        (info if inputs.counts_add else warn)(inputs.conclusion)
-    equal = None if scores.equal_depth is None else scores.equal_depth.sentence
-    for sentence in confounding_sentences(scores.confounders, scores.is_better, equal):
-        warn(sentence)
+    show(below_tables)
     if not scores.is_better and scores.external is None:
         info("importance.tsv tells how the model computes, not which ASVs matter.")

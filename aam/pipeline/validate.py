@@ -41,8 +41,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
-from aam.evaluation.scores import Scores, evaluate, next_step
-from aam.evaluation.scores import write as write_scores
+from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import (
     Split,
     check_groups,
@@ -151,7 +150,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         info(f"Scores, predictions and report: {options.output}")
     files = run_record.study_files(options)
     training = run_record.joinable(options.model, files)
-    show_verdict(scores, next_step(scores, str(options.model), files, training))
+    show_verdict(scores, scores.next_step(str(options.model), files, training))
     return scores, of_samples
 
 
@@ -332,7 +331,7 @@ def _write(
     with run_folder.begin(prepared, files=_FILES) as record:
         write_table(folder / "predictions.tsv", predicted)
         write_splits(folder / "splits.tsv", ids, folds.splits, groups_M)
-        write_scores(folder / "scores.json", scores)
+        scores.write(folder / "scores.json")
         record.finish(
             samples={"train": 0, "validation": 0, "test": len(ids)},
             asvs=len(study.table.feature_ids),

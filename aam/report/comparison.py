@@ -19,7 +19,7 @@ from aam.evaluation.intervals import (
 )
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.evaluation.scores import Scores, ensemble_description
+from aam.evaluation.scores import Scores
 from aam.report.figures import (
     INK,
     MARKERS,
@@ -180,7 +180,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
         )
         if equal:
             alone = [
-                f"The ensemble of {name} is {ensemble_description(weights.model, weights.folds)}."
+                f"The ensemble of {name} is {weights.description}."
                 for name, run in zip(names, runs, strict=True)
                 if name in {reference, *equal} and run.scores is not None
                 and len(run.scores.members) > 1 and (weights := run.scores.weights) is not None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from aam.arrays import F64, Rows
-from aam.evaluation.external_validation import CalibrationLine, calibration_sentence
+from aam.evaluation.external_validation import CalibrationLine
 from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
     ScoredPredictions,
@@ -254,7 +254,7 @@ def calibration_line_picture(given: ReportInput) -> Drawing | None:
     axes.scatter(*zip(*points, strict=True), color=SERIES[0], label=legend, **_look(len(points)))
     axes.plot(x, y, color=SERIES[1], lw=2, label="calibration line")
     legend_below(axes, ncols=3)
-    caption = calibration_sentence(line, given.unit)
+    caption = line.sentence(given.unit)
     return Drawing(figure, caption, f"Truth over predictions. {caption}")
 
 

@@ -34,7 +34,6 @@ from aam.evaluation.prediction_files import (
     read_predictions,
 )
 from aam.evaluation.scores import Scores
-from aam.evaluation.scores import read as read_scores
 from aam.evaluation.splits import read_assignments
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
@@ -182,7 +181,7 @@ def read_run(folder: Path) -> Run:
         ordination=read_ordination(path) if (path := there("ordination.txt")) else None,
         groups=groups,
         unifrac=read_distances(path) if (path := there("unifrac.tsv")) else None,
-        scores=read_scores(path) if (path := there("scores.json")) else None,
+        scores=Scores.read(path) if (path := there("scores.json")) else None,
         importance=_read_importance(path) if (path := there("importance.tsv")) else (),
         associations=_read_associations(path) if (path := there("associations.tsv")) else (),
         explanations=_read_explanations(path) if (path := there("explanations.tsv")) else None,
