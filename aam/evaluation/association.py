@@ -176,14 +176,6 @@ def study_agreement(
 ) -> StudyAgreement | None:
     """Test each feature within all studies together, and return its direction in each of them.
 
-    Args:
-        abundances: relative abundances of ASVs or taxa, [N, F].
-        labels: labels, groups and studies of the N samples.
-        reads: see `rank_test`.
-
-    Returns:
-        None where `rank_test` has none.
-
     >>> rng = np.random.default_rng(0)
     >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
     >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 60), (), None, (), studies)
@@ -308,13 +300,8 @@ def mixed_model_test(
     Shuffled labels have the null distribution, of all ASVs together, by which Benjamini and
     Hochberg's q-values are computed. None is below the part of the shufflings of which the least
     q-value of all ASVs is as low: without any association, at most a part q of the studies has an
-    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1.
-
-    Args:
-        kernel_NN: kernel of the N samples.
-        log_abundances: [N, F].
-        outputs_NC: labels, see `permutation.standard_outputs`.
-        folds: splits and groups, among which labels are shuffled.
+    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1. Labels are those of
+    `permutation.standard_outputs`, shuffled among the groups of `folds`.
     """
     number = len(outputs_NC)
     weights = sparse.csc_array(log_abundances, dtype=np.float64)

@@ -183,9 +183,8 @@ def combine_members(
 ) -> Combined:
     """Combine the members' predictions [M, C] of the held-out samples.
 
-    The temperature of a held-out sample comes from the other folds; a single split has none, and
-    its samples have the temperature 1. Without `left_out`, see `Estimator.left_out`, all weights
-    are equal.
+    Without `left_out`, predictions of the training samples that do not know their group, all
+    weights are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []

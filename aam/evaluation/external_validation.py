@@ -231,10 +231,7 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
 def part_scores(
     column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
 ) -> list[PartScores]:
-    """Score each part of the samples by itself, with intervals over its groups.
-
-    Of several studies a score is the mean of those within the studies.
-    """
+    """Score each part of the samples by itself; of several studies by the mean of theirs."""
     scores = []
     for value, rows in rows_of.items():
         metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
@@ -288,9 +285,9 @@ def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str
 
 
 def exact_proportion(share: float, units: int) -> Score:
-    """Return a proportion of as many observations as there are units, with its exact interval.
+    """Return a proportion with its exact interval (Clopper and Pearson 1934).
 
-    That of Clopper and Pearson (1934); of groups of samples the product need not be whole.
+    Of groups of samples the number of right ones need not be whole.
     """
     right, wrong = share * units, (1 - share) * units
     lower = float(betaincinv(right, wrong + 1, 0.025)) if right > 0 else 0.0

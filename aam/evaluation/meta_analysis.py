@@ -120,12 +120,7 @@ class RandomEffects:
 
 
 def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffects:
-    """Average the scores of studies.
-
-    Args:
-        value_K: scores on a scale with normal errors, float64 [K], K at least 2.
-        variance_K: sampling variances on that scale, at least 0.
-        spread: what is known of the spread between studies on that scale.
+    """Average K scores, at least two, on a scale with normal errors.
 
     >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
     >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
@@ -229,12 +224,7 @@ class MetricsOverStudies(ResampledMetrics):
 
 
 def resample(scored: ScoredPredictions, groups_M: npt.NDArray[Any]) -> ResampledMetrics:
-    """Compute the metrics of predictions for intervals: of the samples, or of each study.
-
-    Args:
-        scored: predictions of M samples with their labels.
-        groups_M: names or numbers of their groups, which are left out as wholes.
-    """
+    """Compute metrics for intervals over groups: of all samples, or of each study."""
     if not scored.studies:
         return resample_metrics(scored, units_of(groups_M))
     metrics = scored_metrics(scored)

@@ -132,8 +132,7 @@ class ScoredPredictions:
 def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
     """Combine the predictions of several folds, as those of one cross-validation.
 
-    A metric of them is the one of `aam train`: a fold of one class has no AUC of its own, but the
-    pairs of the other folds have one.
+    A fold of one class has no AUC of its own, but the pairs of the other folds have one.
     """
     first = folds[0]
     chances = [fold.probabilities for fold in folds if fold.probabilities is not None]

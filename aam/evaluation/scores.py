@@ -72,7 +72,7 @@ Outcome = Literal["better", "worse", "not better", "undecided"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ModelFinding:
     """Statement about a model; its numbers are the field of `Scores` that it is from."""
 
     field: str
@@ -288,15 +288,15 @@ class Scores:
         """Write `scores.json` atomically."""
         write_json(path, asdict(self))
 
-    def findings(self, unit: str = "") -> list[Finding]:
+    def findings(self, unit: str = "") -> list[ModelFinding]:
         """List all that is stated about the model, the verdict against the guess first.
 
         `unit` is that of a numeric target; "" if it is unknown.
         """
-        findings = [Finding("verdict", self.verdict.sentence, not self.is_better)]
+        findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
 
         def add(field: str, text: str, is_warning: bool = False) -> None:
-            findings.append(Finding(field, text, is_warning))
+            findings.append(ModelFinding(field, text, is_warning))
 
         if self.repeated_samples is not None:
             add("repeated_samples", f"{self.repeated_samples.sentence}.", True)
@@ -351,11 +351,8 @@ class Scores:
     ) -> tuple[str, list[str]]:
         """Return what follows from the verdict, and the words of its command.
 
-        Args:
-            model: folder of the model.
-            files: --table, --metadata and --sequences of the scored samples, as far as there are
-                any.
-            training: those of the training, of samples of another study.
+        `files` are --table, --metadata and --sequences of the scored samples, `training` those of
+        the training of a model that is scored in another study.
         """
         column = ["--metadata-column", self.column]
         if self.repeated_samples is not None:
@@ -398,16 +395,8 @@ def evaluate(
 ) -> Scores:
     """Score the ensemble, its members and the guess on the held-out samples.
 
-    Args:
-        column: metadata column that is predicted.
-        folds, combined: labels and splits, and the ensemble of them.
-        seconds: CPU-seconds of each member, by name.
-        test: permutation test of the same samples; None without one.
-        repeated: scores with repeated subjects kept together; None without such a column.
-        divided_studies: column of several studies, which the folds divide; None without one.
-
-    Returns:
-        The scores, without those of inputs, depth, learning curve and confounders.
+    `seconds` are CPU-seconds of the members; `repeated` and `divided_studies` are what the folds
+    divide. Scores of inputs, depth, learning curve and confounders are added by the pipeline.
     """
     labels, members = folds.labels, combined.members
     if len(members) == 1:  # the model itself, calibrated
@@ -683,14 +672,9 @@ def compare(
 def compare_inputs(
     columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds, better: bool
 ) -> InputScores:
-    """Compare models that read metadata and counts, or one of these.
+    """Compare models that read metadata and counts (`both`), or one of these.
 
-    Args:
-        columns: the metadata columns.
-        predictions: held-out predictions [M, C] by metadata alone, by counts alone, and by both.
-        both: name of the latter.
-        folds: labels and splits.
-        better: whether the model of both is shown to be better than a guess.
+    `better` tells whether the model of both is shown to be better than a guess.
     """
     drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]

@@ -60,11 +60,7 @@ def transfer_matrix(
 ) -> TransferMatrix:
     """Fit a model to each study alone, and score it in each study.
 
-    Args:
-        model: name of the model.
-        predict: see the module.
-        folds: labels, and a split for each study.
-        predictions_MC: predictions of the model that is fitted to all other studies.
+    `predictions_MC` are those of the model that is fitted to all other studies.
     """
     metric, function = next(iter(scored_metrics(folds.scored(predictions_MC)).items()))
     rows_of = _rows_of(folds)
@@ -94,12 +90,7 @@ def transfer_matrix(
 
 
 def study_differences(model: str, predict: Predict, folds: Folds, column: str) -> StudyDifferences:
-    """Predict the study of each sample, and measure how much of the target it is.
-
-    Args:
-        model, predict, folds: see `transfer_matrix`.
-        column: name of the target.
-    """
+    """Predict the study of each sample, and measure how much of the target it is."""
     rows_of = _rows_of(folds)
     rows = np.sort(np.concatenate([*rows_of.values()]))
     codes = np.empty(len(folds.labels.values))

@@ -27,12 +27,7 @@ _FEW_SAMPLES = 20
 def preview(
     plan: TrainingPlan,
 ) -> tuple[list[Association], RepeatedSamples | None, str | None]:
-    """Print the samples and splits of a training, and warn of what it may learn instead.
-
-    Returns:
-        The columns that predict the target by themselves, see `associations`, the subjects that the
-        split divides, and the column of studies that it divides.
-    """
+    """Print the samples and splits of a training, and warn of what it may learn instead."""
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
     # What makes all that follows too good comes first.

@@ -335,10 +335,7 @@ def score_with_groups(
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> RepeatedScore | None:
-    """Return `repeated_samples` of scores.json: the kernel's score with and without the subjects.
-
-    None where the subjects cannot be split.
-    """
+    """Return the kernel's score with and without the subjects kept together, if possible."""
     kernel, folds = estimator(KERNEL), plan.folds
     codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]

@@ -79,16 +79,8 @@ def run(
 ) -> None:
     """Train the members, write the run folder, and print the scores.
 
-    Args:
-        options: as `resolve` returns them.
-        labelled: the study, if it is read already.
-        policy: attention backends to choose from; None for those of PyTorch.
-        report: write report.html.
-        facts: entries of run.json in place of those of the command line.
-        metadata: that of the options, if it is read already.
-
-    Raises:
-        AamError: see `start_session`, `load_labelled_study`, `plan` and `cross_validate`.
+    `options` are as `resolve` returns them; study and metadata are read if they are not given;
+    `facts` are entries of run.json in place of those of the command line.
     """
     with start_session(options, labelled, policy) as session:
         options, group = session.options, session.group
@@ -166,12 +158,7 @@ def run(
 
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
-    """Train the members on a study in memory, without a run folder and without scores.
-
-    Args:
-        options: as `resolve` returns them; a network has its checkpoints in the run folder.
-        labelled: the study.
-    """
+    """Train the members on a study in memory, without a run folder and without scores."""
     with start_session(options, labelled) as session:
         options = session.options
         planned = plan(options, labelled)

@@ -70,18 +70,9 @@ _FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
 
 
 def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Scores, pd.DataFrame]:
-    """Predict and score the samples of a study, and write a run folder.
+    """Predict and score the samples of a study, and write a run folder if there is an --output.
 
-    Args:
-        options: with --model and --table; without --output nothing is written.
-        loaded: the model, if it is read already.
-
-    Returns:
-        The scores, and a row for each scored sample: predictions.tsv.
-
-    Raises:
-        AamError: the output exists, the model has no such target, no sample has a label, all have
-            one number, or trained the model; see `load_study`.
+    Returns the scores, and a row for each scored sample: predictions.tsv.
     """
     assert options.model is not None and options.table is not None
     column = options.metadata_column

@@ -73,13 +73,8 @@ _NO_FINDING = (
 def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame | None:
     """Read the relative abundances of the leading ASVs in the table of a run, samples x ASVs.
 
-    Args:
-        run: run with predictions and importance.tsv.
-        table: samples of the run; None to read them from the recorded path.
-
-    Returns:
-        None without importance or predictions, or where the table is gone or larger than
-        `LARGEST_TABLE`.
+    None without importance.tsv or predictions, or where the table is gone or larger than
+    `LARGEST_TABLE`.
     """
     import pandas as pd
 
@@ -118,15 +113,7 @@ def importance_picture(given: ReportInput) -> Drawing | None:
 
 @styled
 def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
-    """Draw the measure of the most important ASVs as bars, the first at the top.
-
-    Args:
-        importance: rows of importance.tsv, the most important ASV first.
-        effect: name of an effect, with the unit of the target.
-
-    Returns:
-        The drawing; None without rows, or where they have no measure.
-    """
+    """Draw the measure of the most important ASVs as bars; None where there is none."""
     from matplotlib.patches import Patch
 
     rows = importance[:ASVS]
@@ -399,14 +386,9 @@ def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> 
 
 @styled
 def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], sample: str) -> Figure:
-    """Draw attention and abundance of the first ASVs of a sample, and the attention between them.
+    """Draw attention and abundance of the first ASVs of a sample, and attention between them.
 
-    The number after a name is the row of the table.
-
-    Args:
-        table: rows of `aam.members.importance.attention_table`.
-        mixing_UU: attention of each ASV (row) to each (column).
-        sample: its id.
+    The number after a name is the row of the table, `aam.members.importance.attention_table`.
     """
     from matplotlib.figure import Figure
 

@@ -56,19 +56,10 @@ class _Scored(NamedTuple):
 
 
 def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
-    """Compare runs with the first of them.
+    """Compare runs of one target with the first: tables, what differs first, and pictures by name.
 
-    Args:
-        runs: two or more runs that predict the same column.
-
-    Returns:
-        Tables, what differs first, and pictures by their names; none without common samples.
-        Metrics are of each run on its own samples where these differ, and of all runs on their
-        common samples; differences are paired.
-
-    Raises:
-        DataError: a run has no predictions, or predicts another column than the first, as another
-            type of target, or with other true values of the same samples.
+    Metrics are of each run on its own samples where these differ, and of all runs on their common
+    samples; differences are paired. There are no pictures without common samples.
     """
     first, scored = runs[0], [run.partitions for run in runs if run.partitions is not None]
     for run in runs:

@@ -26,12 +26,7 @@ ROWS = 10
 
 @styled
 def waterfall(effects: pd.DataFrame, sample: str) -> Drawing:
-    """Draw how the effects of a sample lead from the mean training label to its prediction.
-
-    Args:
-        effects: table of `Model.explain`.
-        sample: its id.
-    """
+    """Draw how the effects of a sample lead from the mean label to its prediction."""
     parts = effects[effects["sample"] == sample]
     mean = float(parts.loc[parts["kind"] == "mean", "effect"].iloc[0])
     features = parts[parts["kind"].isin(FEATURES)]
@@ -68,10 +63,7 @@ def waterfall(effects: pd.DataFrame, sample: str) -> Drawing:
 def beeswarm(effects: pd.DataFrame, abundances: pd.DataFrame | None = None) -> Drawing:
     """Draw the effects of the strongest features in every sample as points, a row each.
 
-    Args:
-        effects: table of `Model.explain`.
-        abundances: samples x ASVs, which colour the points of an ASV by their rank within it; None
-            for one colour.
+    Abundances (samples x ASVs) colour the points of an ASV by their rank within it.
     """
     shown = effects[effects["kind"].isin(FEATURES)]
     # The mean over all samples: a sample has no row for a feature of small effect.

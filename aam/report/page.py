@@ -26,7 +26,7 @@ from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.metrics import metric_text
-from aam.evaluation.scores import Finding
+from aam.evaluation.scores import ModelFinding
 from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
@@ -78,15 +78,7 @@ def write_report(
     unit: str = "",
     abundances: pd.DataFrame | None = None,
 ) -> None:
-    """Write the page of a run or of one target; an existing one is replaced.
-
-    Args:
-        run: content of the run folder, see `read_run`.
-        place: path of the page.
-        metadata, color_by, categories: see `choose_colours`.
-        unit: unit of a numeric target, such as months; "" if unknown.
-        abundances: see `read_abundances`.
-    """
+    """Write the page of a run or of one target; an existing one is replaced."""
     colours = choose_colours(run, metadata, color_by, categories)
     write_page(place, page(ReportInput(run, colours, unit, abundances), place))
     run_files.add(place.parent, place.name)
@@ -111,11 +103,7 @@ def write_page(place: Path, text: str) -> None:
 
 
 def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
-    """Write the page of a run that has just ended, and return its path.
-
-    A fault of a page leaves the run as it is, without a page. The samples of the run are not read
-    again.
-    """
+    """Write the page of a run that has just ended; a fault leaves the run without a page."""
     place = folder / "report.html"
     with later_step("report"):
         run = read_run(folder)
@@ -222,7 +210,7 @@ def _next_command(run: Run) -> tuple[str, str] | None:
     return what, shlex.join(words)
 
 
-def result_of(given: ReportInput) -> list[Finding]:
+def result_of(given: ReportInput) -> list[ModelFinding]:
     """Return the statements on the result, the verdict against the guess first."""
     if given.run.scored is None:
         return []
@@ -233,7 +221,7 @@ def result_of(given: ReportInput) -> list[Finding]:
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
     texts = [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
-    return [Finding("verdict", text) for text in texts]
+    return [ModelFinding("verdict", text) for text in texts]
 
 
 class Tile(NamedTuple):

@@ -93,8 +93,8 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
 def roc_picture(given: ReportInput) -> Drawing | None:
     """Draw ROC curves: one for two classes, else one for each frequent class against the rest.
 
-    Of several folds it is the mean of their curves at each false positive rate, weighted by their
-    pairs of samples: its area is the AUC of `aam.evaluation.metrics`.
+    Of several folds the curves are averaged, weighted by their pairs of samples: the area is the
+    AUC.
     """
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
@@ -130,8 +130,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
 def precision_recall_picture(given: ReportInput) -> Drawing | None:
     """Draw precision over recall of the same classes; dotted: the precision of chance.
 
-    Of several folds it is the mean of their curves at each recall, weighted by the samples of the
-    class.
+    Of several folds the curves are averaged, weighted by the samples of the class.
     """
     scored = given.run.scored
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
@@ -345,10 +344,7 @@ def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def _shown_classes(scored: ScoredPredictions, both: bool = False) -> list[int]:
-    """Return the codes of frequent classes with a curve, or of the second of two.
-
-    With `both` the first of two classes is included.
-    """
+    """Return frequent classes with a curve; of two the second, with `both` the first as well."""
     times = np.bincount(scored.actual, minlength=len(scored.classes))
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())

@@ -133,15 +133,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
-
-    Args:
-        folder: folder of `aam train` or `aam pretrain`, with run.json; other files may be missing.
-
-    Raises:
-        MissingInput: the folder does not exist or has no run.json.
-        DataError: a file of it is damaged or has another format.
-    """
+    """Read a run folder, of which files other than run.json may be missing."""
     if not (folder / RECORD).is_file():
         raise MissingInput(
             "Not a run folder",
@@ -288,10 +280,8 @@ class ReportInput:
     def models(self) -> Mapping[str, Mapping[str, Score]]:
         """Model -> metric -> value with its interval; the model of the run first.
 
-        They are those of scores.json; without it, those of the predictions.
-
-        Raises:
-            DataError: scores.json and predictions.tsv contradict each other.
+        They are those of scores.json, which predictions.tsv must not contradict; without it, those
+        of the predictions.
         """
         run, scored = self.run, self.run.scored
         if scored is None or run.partitions is None:

@@ -60,9 +60,7 @@ def curve_picture(
 ) -> Drawing | None:
     """Draw columns of metrics.csv over the epochs; several folds are thin, their mean is thick.
 
-    Args:
-        columns: column -> its label; those without a finite number are left out.
-        part: of a loss, its name; a part that is the whole loss is not drawn twice.
+    `columns` has their labels. A `part` of the loss that is the whole loss is not drawn twice.
     """
     import pandas as pd
     from matplotlib.ticker import MaxNLocator

@@ -85,10 +85,7 @@ class Table:
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print the result of `aam.evaluation.metrics.summary`: folds, their spread, all samples.
-
-    `by`, if there, has the metrics of each value of metadata columns.
-    """
+    """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
     for column, parts in summary.get("by", {}).items():
         names = [name for name in TITLES if any(name in scores for scores in parts.values())]
@@ -165,10 +162,7 @@ def models_table(
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
-    """Return the scores of each study with their intervals, their mean, and the next study.
-
-    `classes` are those of the target.
-    """
+    """Return the scores of each study with their intervals, their mean, and the next study."""
     metrics = scores.studies[0].metrics
     first, *further = metrics
     shown = [first, *(name for name in further if name in ("auc", "mae", "mae_ranks"))]
