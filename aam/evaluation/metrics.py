@@ -515,24 +515,15 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
     >>> found["samples"], found["r2"], found["median_error"]
     (3, 0.5, 0.0)
     """
-    if scored.studies:
-        parts = [compute_metrics(part) for _, part in scored.by_study.values()]
-        metrics = {
-            name: [part[name] for part in parts if part[name] is not None] for name in parts[0]
-        }
-        averages = {
-            name: float(np.mean(np.array(values, dtype=np.float64))) if values else None
-            for name, values in metrics.items()
-        }
-        return averages | {"samples": len(scored.actual)}
-    if scored.repeats:
-        parts = [compute_metrics(part) for _, part in scored.partitions]
-        columns = {name: [part[name] for part in parts] for name in parts[0]}
-        means: Metrics = {
-            name: None if None in column else float(np.mean(np.array(column, dtype=np.float64)))
-            for name, column in columns.items()
-        }
-        return means | {"samples": len(scored.first.actual)}
+    if scored.studies or scored.repeats:
+        divided = scored.by_study.values() if scored.studies else scored.partitions
+        parts = [compute_metrics(part) for _, part in divided]
+        means: Metrics = {}
+        for name in parts[0]:
+            values = [value for part in parts if (value := part[name]) is not None]
+            is_defined = bool(values) if scored.studies else len(values) == len(parts)
+            means[name] = float(np.mean(values)) if is_defined else None
+        return means | {"samples": len((scored if scored.studies else scored.first).actual)}
     metrics_of = {
         name: metric
         for name, metric in METRICS.items()

@@ -699,32 +699,6 @@ def compare_inputs(
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
 
-def equal_depth_score(
-    equal: ResampledMetrics,
-    plain: ResampledMetrics,
-    dummy: ResampledMetrics,
-    depth: int,
-    confounder: bool,
-) -> EqualDepthScore | None:
-    """State the score on rarefied samples beside that on all reads; None where it has none."""
-    metric, score = next(iter(equal.score().items()))
-    ahead, before = equal.paired_difference(dummy)[1], plain.whole[metric]
-    if score.value is None or math.isnan(before):
-        return None
-    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
-    guess = "" if better else ", which is not shown to be better than a guess"
-    samples = len(equal.scored.first.actual)
-    text = (
-        f"On tables of equal depth ({depth} reads, {samples} samples) the model has "
-        f"{TITLES[metric]} {score.text()}{guess}; on all reads of these samples "
-        f"{fixed(before, score.digits)}"
-    )
-    return EqualDepthScore(
-        text, confounder, depth, samples, metric, before, score.value, score.lower, score.upper,
-        better,
-    )  # fmt: skip
-
-
 def difference_sentence(
     model: str, reference: str, metric: str, difference: Score, units: str
 ) -> str:

@@ -375,9 +375,3 @@ def score_with_groups(
             f"{shlex.quote(repeated.column)}"
         ),
     )
-
-
-def same_values(left: Sequence[str], right: Sequence[str]) -> bool:
-    """Return whether two columns divide the samples alike, whatever the values are called."""
-    pairs = set(zip(left, right, strict=True))
-    return len(pairs) == len(set(left)) == len(set(right))

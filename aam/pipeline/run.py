@@ -27,12 +27,7 @@ from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
-from aam.evaluation.confounding import (
-    DEPTH,
-    Association,
-    Confounder,
-    confounders,
-)
+from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
@@ -60,8 +55,8 @@ from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
 from aam.pipeline.loggers import log_scores
 from aam.pipeline.plan import TrainingPlan, plan, start_session
-from aam.pipeline.preview import preview
-from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
+from aam.pipeline.preview import Leaks, preview
+from aam.pipeline.repeated_samples import score_with_groups
 from aam.report.page import write_report_of_run
 from aam.report.terminal import models_table, print_table, studies_table
 from aam.threads import blas_threads
@@ -99,12 +94,10 @@ def run(
             run_folder.begin(prepared, group, files, **checked, **facts) as record,
             blas_threads(len(labelled.values)),
         ):
-            associated: list[Association] = []
-            repeated: RepeatedSamples | None = None
-            divided_studies: str | None = None
+            leaks = Leaks([], None, None)
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                associated, repeated, divided_studies = preview(planned)
+                leaks = preview(planned)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.subjects.groups)
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
@@ -119,9 +112,7 @@ def run(
             for member in result.members.values():
                 made |= member.facts
             with later_step("scores"):
-                scores = _scores(
-                    options.equal_depth, planned, result, associated, repeated, divided_studies
-                )
+                scores = _scores(options.equal_depth, planned, result, leaks)
                 facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
                 scores.write(folder / "scores.json")
@@ -212,7 +203,7 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, study.reads if study.table.quantity == "reads" else None)
+        rates = q_values(samples, folds, _reads(study))
     return dataclasses.replace(model, fold_importance=importance, q_values=rates)
 
 
@@ -247,40 +238,30 @@ def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> 
         write_ordination(folder / "ordination.txt", ids, coordinates, explained)
 
 
-def _scores(
-    at_equal_depth: bool,
-    planned: TrainingPlan,
-    result: Result,
-    associated: Sequence[Association],
-    repeated: RepeatedSamples | None,
-    divided_studies: str | None,
-) -> Scores:
+def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
     """Score the run, and everything that it is compared with."""
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
-    grouped = None
+    predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
-    test = permutation_test(folds, result.combined.predictions_MC)
-    kernel = result.members.get(KERNEL)
-    if repeated is not None:
+    test, grouped = permutation_test(folds, predictions_MC), None
+    if leaks.repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC
-        grouped = score_with_groups(planned, result.samples, repeated, given_MC)
-    scores = evaluate(column, folds, result.combined, seconds, test, grouped, divided_studies)
-    predictions_MC = result.combined.predictions_MC
-    inputs, curve, equal, transfer, differences = None, None, None, None, None
-    columns: list[Confounder] = []
+        grouped = score_with_groups(planned, result.samples, leaks.repeated, given_MC)
+    scores = evaluate(column, folds, result.combined, seconds, test, grouped, leaks.divided_studies)
+    fields: dict[str, Any] = {}
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
-            inputs = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
+            fields["inputs"] = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
-        columns = confounders(associated, folds, predictions_MC)
-    confounded = any(column.column == DEPTH for column in columns)
+        fields["confounders"] = confounders(leaks.associations, folds, predictions_MC)
+    confounded = any(column.column == DEPTH for column in fields.get("confounders", ()))
     if at_equal_depth or confounded:
         with later_step("score at equal depth"):
-            equal = score_at_equal_depth(labelled, result, confounded)
+            fields["equal_depth"] = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= EXACT_KERNEL:
         # A network takes too long to be fitted once more for each study and part.
         refitted = [name for name in result.members if not MEMBERS[name].network]
@@ -293,22 +274,15 @@ def _scores(
         if kernel is not None:
             with later_step("learning curve"):
                 curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+                fields["learning_curve"] = curve
         # Tables of studies: how well each can be told from the others, and predicts another.
         if folds.study_column is not None:
             with later_step("comparison of the studies"):
-                differences = study_differences(name, predict, folds, column)
+                fields["study_differences"] = study_differences(name, predict, folds, column)
                 if refitted:
                     left_out_MC = result.members[name].predictions_MC
-                    transfer = transfer_matrix(name, predict, folds, left_out_MC)
-    return dataclasses.replace(
-        scores,
-        inputs=inputs,
-        learning_curve=curve,
-        equal_depth=equal,
-        confounders=columns,
-        transfer=transfer,
-        study_differences=differences,
-    )
+                    fields["transfer"] = transfer_matrix(name, predict, folds, left_out_MC)
+    return dataclasses.replace(scores, **fields)
 
 
 def _write_importance(

@@ -79,12 +79,6 @@ class Run:
     files: tuple[str, ...]
     facts: dict[str, Any]
     curves: dict[str, dict[str, F64]]
-    sample_ids: tuple[str, ...]
-    scored: ScoredPredictions | None
-    partitions: ScoredPredictions | None
-    partition_ids: tuple[str, ...]
-    limits: F64 | None
-    part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
     ordination: tuple[tuple[str, ...], F64, F64] | None
@@ -94,6 +88,12 @@ class Run:
     importance: tuple[dict[str, str], ...]
     associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
+    sample_ids: tuple[str, ...] = ()
+    scored: ScoredPredictions | None = None
+    partitions: ScoredPredictions | None = None
+    partition_ids: tuple[str, ...] = ()
+    limits: F64 | None = None
+    part: str = ""
 
     @property
     def is_better(self) -> bool:
@@ -155,19 +155,13 @@ def read_run(folder: Path) -> Run:
     metrics = {fold.name.removeprefix("fold-"): fold.name for fold in fold_folders(folder)}
     curve_files = {fold: there(f"{name}/metrics.csv") for fold, name in metrics.items()}
     curve_files[""] = there("metrics.csv")
-    path = there(REPEATS) or there(PREDICTIONS)
-    scored = _read_scored(path, facts) if path else _ScoredSamples()
+    predictions = there(REPEATS) or there(PREDICTIONS)
     return Run(
         folder=folder,
         files=files,
         facts=facts,
         curves=_read_curves({fold: file for fold, file in curve_files.items() if file}),
-        sample_ids=scored.sample_ids,
-        scored=scored.first,
-        partitions=scored.partitions,
-        partition_ids=scored.partition_ids,
-        limits=scored.limits,
-        part=scored.part,
+        **(_scored_fields(predictions, facts) if predictions else {}),
         embedded_ids=embedded_ids,
         embeddings=embeddings,
         ordination=read_ordination(path) if (path := there("ordination.txt")) else None,
@@ -193,23 +187,11 @@ def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
     return curves
 
 
-@dataclass(frozen=True)
-class _ScoredSamples:
-    """Predictions with labels, as the fields of `Run` hold them; empty without labels."""
-
-    sample_ids: tuple[str, ...] = ()
-    first: ScoredPredictions | None = None
-    partitions: ScoredPredictions | None = None
-    partition_ids: tuple[str, ...] = ()
-    limits: F64 | None = None
-    part: str = ""
-
-
-def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
-    """Read the predictions of the run that `facts` describe."""
+def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the predictions of a run as fields of `Run`; none without labels."""
     frame = read_predictions(path)
     if "actual" not in frame.columns:
-        return _ScoredSamples()
+        return {}
     ids, options, limits = tuple(frame[ID_HEADER]), flat(facts["options"]), None
     levels = listed(options.get("ordinal") or ())
     if options.get("classifier") or levels:
@@ -218,16 +200,21 @@ def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
         partitions = numeric_predictions(frame, numeric_column(frame, "actual"))
         if {"lower", "upper"} <= set(frame.columns):
             limits = np.column_stack([numeric_column(frame, name) for name in ("lower", "upper")])
-    part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    if not partitions.repeats:
-        return _ScoredSamples(ids, partitions, partitions, ids, limits, part)
     # Pictures and tables of samples show the first of several partitions, in which each sample is
     # predicted once; the scores are means over all.
-    rows, first = partitions.partitions[0]
-    limits = None if limits is None else limits[rows]
-    return _ScoredSamples(
-        tuple(ids[row] for row in rows.tolist()), first, partitions, ids, limits, part
-    )
+    first, sample_ids = partitions, ids
+    if partitions.repeats:
+        rows, first = partitions.partitions[0]
+        limits = None if limits is None else limits[rows]
+        sample_ids = tuple(ids[row] for row in rows.tolist())
+    return {
+        "sample_ids": sample_ids,
+        "scored": first,
+        "partitions": partitions,
+        "partition_ids": ids,
+        "limits": limits,
+        "part": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
+    }
 
 
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -26,9 +26,6 @@ from aam.report.figures import (
 )
 from aam.report.run import ReportInput
 from aam.report.terminal import Table
-
-if TYPE_CHECKING:
-    pass
 
 Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
