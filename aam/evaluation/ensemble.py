@@ -134,7 +134,6 @@ def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
 
 
 def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
-    """Return the sum of the squared errors of each group, [I]."""
     return np.bincount(group_N, np.square(errors_NC).sum(axis=1)).astype(np.float64)
 
 

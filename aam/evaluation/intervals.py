@@ -287,7 +287,6 @@ class ResampledMetrics:
         return name, jackknife_interval(difference, difference_Z, self.units.effective)
 
     def _of(self, name: str) -> Score:
-        """Return the interval of a metric on its scale."""
         units = self.units.number
         if name == "auc":
             units = units_of_two_classes(self.scored, self.units)

@@ -69,15 +69,12 @@ MIN_SUMMARISED = 3
 
 @dataclass(frozen=True)
 class Spread:
-    """Distribution of the standard deviation tau between studies over many models.
+    """Distribution of the standard deviation tau between studies over many models."""
 
-    Attributes:
-        tau: root of the mean of tau².
-        degrees: degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau².
-    """
-
-    tau: float
-    degrees: float
+    tau: float  # root of the mean of tau²
+    degrees: (
+        float  # degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau²
+    )
 
 
 AUC_SPREAD = Spread(tau=0.057, degrees=6.0)

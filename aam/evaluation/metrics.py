@@ -445,7 +445,6 @@ def _resampled(
     scale: Scale,
     **rest: Any,
 ) -> Metric:
-    """Return a metric with an interval, whose value is that of all samples."""
     return Metric(title, targets, partial(value_of, function), function, scale, **rest)
 
 

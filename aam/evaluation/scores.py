@@ -473,7 +473,6 @@ def evaluate(
 def _verdict_over_studies(
     column: str, studies: StudyScores, test: PermutationTest | None
 ) -> Verdict:
-    """Decide by the summary whether the model is better than a guess in studies it has not seen."""
     included = [study for study in studies.studies if not study.left_out]
     metric = next(iter(studies.studies[0].metrics))
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
@@ -552,7 +551,6 @@ def _headline(outcome: Outcome, few: str | None) -> str:
 
 
 def _with_limits(score: Score) -> str:
-    """Format a score and its interval for a text in brackets."""
     if score.value is None:
         return "not defined"
     return ", ".join(filter(None, (score.estimate(), score.limits())))

@@ -302,7 +302,6 @@ def _hold_out(
     classes: npt.NDArray[np.int64] | None,
     test: Rows,
 ) -> Split:
-    """Draw about `test_size` of `rows` for validation."""
     from sklearn.model_selection import StratifiedShuffleSplit
 
     if test_size == 0:
@@ -382,7 +381,6 @@ def _assign(
 
 
 def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) -> Rows:
-    """Return the fold of each sample that a splitter of scikit-learn makes."""
     assigned = np.empty(len(y), dtype=np.int64)
     with warnings.catch_warnings():
         # A class with fewer samples than folds is absent from some folds, which is allowed.
@@ -573,7 +571,6 @@ def _partitions(
     labels: Sequence[str] | None,
     samples: int,
 ) -> tuple[int, int]:
-    """Return the numbers of folds and of partitions into them."""
     units = samples if labels is None else len(set(labels))
     number = min(FOLDS, max(2, units)) if folds == "auto" else folds
     if folds == "auto" and options.group_column is not None and number < FOLDS:
@@ -605,7 +602,6 @@ def _check_held_out_classes(
 
 
 def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:
-    """Refuse the splits of a file that have samples of one group in several parts."""
     counts = Counter(chain.from_iterable({names[row] for row in part} for part in parts))
     if divided := sorted(name for name, times in counts.items() if times > 1):
         cause = "The splits file divides groups between the parts of a split"

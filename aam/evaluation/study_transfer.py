@@ -117,7 +117,6 @@ def study_differences(model: str, predict: Predict, folds: Folds, column: str) -
 
 
 def _rows_of(folds: Folds) -> dict[str, Rows]:
-    """Return the held-out samples of each study."""
     rows, codes = folds.rows_M, folds.held_out.studies
     assert codes is not None
     return {
@@ -144,7 +143,6 @@ def _split(rows: Rows, labels: Labels, seed: int) -> tuple[Split, ...]:
 
 
 def _value(function: ResampledMetric, scored: ScoredPredictions) -> float | None:
-    """Return a metric; None where it is not defined."""
     if not len(scored.actual):
         return None
     value = value_of(function, scored)

@@ -79,7 +79,6 @@ def find_subjects(
 
 
 def _named(pairs: Rows, sample_ids: Sequence[str]) -> str:
-    """Return the number of pairs of samples and the first of them."""
     return first_few(" and ".join(sample_ids[row] for row in pair) for pair in pairs.tolist())
 
 

@@ -104,18 +104,14 @@ class RepeatedSamples:
 
 @dataclass(frozen=True)
 class Communities:
-    """Similarity of the communities of R of N samples.
-
-    Attributes:
-        rows_R: rows of the samples.
-        similarity_RR: cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with
-            itself. Subjects differ in rare ASVs too, which count more than in other similarities.
-        comparable_RR: whether two samples have the same class, or numbers that at most a quarter of
-            the samples lie between.
-    """
+    """Similarity of the communities of R of N samples."""
 
     rows_R: Rows
+    # cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with itself. Subjects
+    # differ in rare ASVs too, which count more than in other similarities
     similarity_RR: npt.NDArray[np.float32]
+    # whether two samples have the same class, or numbers that at most a quarter of the samples lie
+    # between
     comparable_RR: npt.NDArray[np.bool_]
 
     @classmethod
@@ -272,7 +268,6 @@ def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Ro
 
 
 def _pairs(values: Iterable[object]) -> int:
-    """Return the number of pairs of samples that have the same value."""
     return sum(math.comb(number, 2) for number in Counter(values).values())
 
 

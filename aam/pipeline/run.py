@@ -208,12 +208,10 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
 
 
 def _reads(study: Study) -> Rows | None:
-    """Return the reads of each sample, [N]; None of a table of relative abundances."""
     return study.reads if study.table.quantity == "reads" else None
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
-    """Write predictions.tsv, and the predictions of each repeat if there are several."""
     folds, combined = result.folds, result.combined
     folder, ids = options.run.output_dir, labelled.study.table.sample_ids
     predicted = combined.predictions_MC, combined.members, combined.half_widths_M
@@ -227,7 +225,6 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
 
 
 def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> None:
-    """Write ordination.txt, the principal coordinates of the samples by the kernel."""
     ids, names = labelled.study.table.sample_ids, tuple(result.members)
     # Of a network alone the report shows the embeddings.
     if 3 <= len(ids) <= EXACT_KERNEL and networks(names) != names:
@@ -239,7 +236,6 @@ def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> 
 
 
 def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
-    """Score the run, and everything that it is compared with."""
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
     predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
@@ -288,7 +284,6 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
 def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
-    """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
     folder, ids = options.run.output_dir, labelled.study.table.feature_ids
     taxa = None
     with later_step("names of taxa"):

@@ -181,7 +181,6 @@ def _new_samples(
 
 
 def _model_of(options: Evaluate) -> TrainedModel:
-    """Read the model; of several targets, the one that has the name of the column."""
     assert options.model is not None
     column, path = options.metadata_column, options.model
     if targets := run_files.target_folders(path):
@@ -194,7 +193,6 @@ def _model_of(options: Evaluate) -> TrainedModel:
 
 
 def _show_training(options: Evaluate, facts: ModelFacts) -> None:
-    """Print what the model was trained for, where this study may differ."""
     if facts.column != options.metadata_column:
         info(f"The model predicts '{facts.column}', compared with '{options.metadata_column}'.")
     if where := flat(facts.options).get("where"):
@@ -255,7 +253,6 @@ def _class_codes(
 
 
 def _folds(options: Evaluate, facts: ModelFacts, labels: Labels, studies: Sequence[str]) -> Folds:
-    """Return one fold, of test samples alone, with the guess of the training."""
     none, everything = np.empty(0, dtype=np.int64), np.arange(len(labels.values))
     return Folds(
         labels,
@@ -314,7 +311,6 @@ def _write(
     groups_M: Sequence[str] | None,
     predicted: pd.DataFrame,
 ) -> None:
-    """Write the run folder; its record has the kind of the target, which the model decides."""
     ids = study.table.sample_ids
     recorded = dataclasses.replace(options, classifier=bool(facts.classes), ordinal=facts.levels)
     content = run_record.describe("evaluate", recorded)

@@ -101,7 +101,6 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
 
 
 def _recorded_table(path: Path) -> FeatureTable | None:
-    """Read the table of a run, or map its store; None if it is gone or larger than allowed."""
     mapped = is_store(path)
     file = path / "counts.npy" if mapped else path
     if not file.is_file() or file.stat().st_size > LARGEST_TABLE:

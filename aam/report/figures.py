@@ -261,19 +261,12 @@ STEPS = 10
 
 @dataclass(frozen=True)
 class Colour:
-    """Metadata column of N samples, as numbers or as labels; the other is None.
-
-    Attributes:
-        column: its name.
-        texts: N values as in the metadata; "" where unknown.
-        values: float64 [N], NaN where unknown.
-        labels: N categories, "" where unknown.
-    """
+    """Metadata column of N samples, as numbers or as labels; the other is None."""
 
     column: str
-    texts: tuple[str, ...]
-    values: F64 | None = None
-    labels: tuple[str, ...] | None = None
+    texts: tuple[str, ...]  # as in the metadata; "" where unknown
+    values: F64 | None = None  # [N], NaN where unknown
+    labels: tuple[str, ...] | None = None  # categories, "" where unknown
 
     @property
     def legend(self) -> list[tuple[str, str]]:

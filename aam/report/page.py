@@ -200,7 +200,6 @@ def heading(run: Run) -> str:
 
 
 def _next_command(run: Run) -> tuple[str, str] | None:
-    """Return what follows from the verdict, and its command line."""
     if run.scores is None or not run.scores.verdict.headline:
         return None
     model = run.option("model") or run.option("output_dir") or run.folder

@@ -204,7 +204,6 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
 
 
 def _calibration_curve(scored: ScoredPredictions) -> tuple[F64, F64, Rows]:
-    """Return mean probability, part that is true and samples of bins of the predicted class."""
     assert scored.probabilities is not None
     chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
     bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
@@ -370,7 +369,6 @@ def _look(points: int) -> dict[str, Any]:
 
 
 def _point_names(given: ReportInput) -> list[str]:
-    """Return the sample, true and predicted number of each point."""
     run, scored = given.run, given.run.scored
     assert scored is not None
     numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
@@ -601,7 +599,6 @@ def wrongness(scored: ScoredPredictions) -> F64:
 
 
 def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
-    """Format number, and MAE and mean error or accuracies, of some samples."""
     if not len(rows):  # an interpolated quantile between equal values leaves a bin empty
         return ["0", "", ""]
     part = scored.take(rows)

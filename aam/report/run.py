@@ -51,49 +51,28 @@ NETWORK_EFFECT = f"{TRANSFORMER}_effect"
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder; None where a file is absent.
-
-    Attributes:
-        folder: its path.
-        files: names of its files, below the folder.
-        facts: content of run.json.
-        curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
-        sample_ids: samples of the predictions.
-        scored: predictions with labels, of the first partition into folds; each sample once.
-        partitions: the same of all partitions, whose mean scores are those of the run.
-        partition_ids: samples of `partitions`.
-        limits: float64 [n, 2], the prediction interval of each number.
-        part: scored samples: "test" or "validation"; "" if unknown.
-        embedded_ids: N samples with an embedding.
-        embeddings: float64 [N, D].
-        ordination: ids, principal coordinates [N, 2] of the kernel and their parts of the variance.
-        groups: sample -> group in splits.tsv.
-        unifrac: distances of unifrac.tsv.
-        scores: scores.json, the ensemble and its members.
-        importance: rows of importance.tsv, the most important ASV first.
-        associations: rows of associations.tsv.
-        explanations: rows of explanations.tsv.
-    """
+    """Content of a run folder; None where a file is absent."""
 
     folder: Path
-    files: tuple[str, ...]
-    facts: dict[str, Any]
-    curves: dict[str, dict[str, F64]]
-    embedded_ids: tuple[str, ...]
-    embeddings: F64 | None
+    files: tuple[str, ...]  # names, below the folder
+    facts: dict[str, Any]  # content of run.json
+    curves: dict[str, dict[str, F64]]  # fold ("" without) -> column of metrics.csv -> [epochs]
+    embedded_ids: tuple[str, ...]  # N samples with an embedding
+    embeddings: F64 | None  # [N, D]
+    # ids, principal coordinates [N, 2] of the kernel and their parts of the variance
     ordination: tuple[tuple[str, ...], F64, F64] | None
-    groups: dict[str, str]
+    groups: dict[str, str]  # sample -> group in splits.tsv
     unifrac: DistanceMatrix | None
     scores: Scores | None
-    importance: tuple[dict[str, str], ...]
+    importance: tuple[dict[str, str], ...]  # rows of importance.tsv, the most important ASV first
     associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
-    sample_ids: tuple[str, ...] = ()
-    scored: ScoredPredictions | None = None
-    partitions: ScoredPredictions | None = None
-    partition_ids: tuple[str, ...] = ()
-    limits: F64 | None = None
-    part: str = ""
+    sample_ids: tuple[str, ...] = ()  # samples of the predictions
+    scored: ScoredPredictions | None = None  # with labels, of the first partition into folds
+    partitions: ScoredPredictions | None = None  # of all, whose mean scores are those of the run
+    partition_ids: tuple[str, ...] = ()  # samples of `partitions`
+    limits: F64 | None = None  # [n, 2], the prediction interval of each number
+    part: str = ""  # scored samples: "test" or "validation"; "" if unknown
 
     @property
     def is_better(self) -> bool:
@@ -175,7 +154,6 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
-    """Read metrics.csv of each fold that has rows."""
     curves, what = {}, "metrics file"
     for fold, file in metrics.items():
         header, rows = read_rows(file, what, ("epoch",), delimiter=",")
@@ -248,19 +226,12 @@ def _read_explanations(path: Path) -> tuple[dict[str, str], ...]:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """Data of a report.
-
-    Attributes:
-        run: content of the run folder.
-        colours: metadata columns of the described samples; empty for none.
-        unit: unit of a numeric target; "" if unknown.
-        abundances: relative abundances of the leading ASVs, the most important first (samples x
-            ASVs); None without importance.tsv or the table.
-    """
+    """Data of a report."""
 
     run: Run
-    colours: tuple[Colour, ...] = ()
-    unit: str = ""
+    colours: tuple[Colour, ...] = ()  # metadata columns of the described samples
+    unit: str = ""  # of a numeric target
+    # relative abundances of the leading ASVs, the most important first (samples x ASVs)
     abundances: pd.DataFrame | None = None
 
     @cached_property

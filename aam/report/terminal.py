@@ -37,29 +37,20 @@ _NUMBER = re.compile(r"[-+<±\N{EN DASH}]?\d|\N{EN DASH}$")
 class Table:
     """A table for the page or the terminal.
 
-    Attributes:
-        title: text above the table; "" for none.
-        heads: titles of the columns.
-        rows: cells; the first of a row names it.
-        lead: sentence above it, on the page.
-        note: sentence below it.
-        strong: numbers of rows to emphasize.
-        ids: whole name of each row, where its first cell is a short one: the title of the cell on
-            the page, and the last column of the TSV.
-        filtered: whether the page has a filter, which also finds the rows that it hides.
-
     >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
     ['Fold', 'R²', '1', '0.5']
     """
 
     title: str
     heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    strong: Sequence[int] = ()
+    rows: Sequence[Sequence[str]]  # the first cell of a row names it
+    note: str = ""  # sentence below
+    strong: Sequence[int] = ()  # numbers of rows to emphasize
+    # whole name of each row, where its first cell is a short one: the title of the cell on the
+    # page, and the last column of the TSV
     ids: Sequence[str] = ()
-    lead: str = ""
-    filtered: bool = False
+    lead: str = ""  # sentence above, on the page
+    filtered: bool = False  # whether the page has a filter, which also finds the rows that it hides
 
     @property
     def text_columns(self) -> tuple[bool, ...]:
