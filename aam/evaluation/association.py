@@ -121,13 +121,8 @@ def rank_test(
     More reads show more of the rare ASVs, whose ranks rise with them. Where the reads differ with
     the target (by the same test), samples are compared at equal depth, see `_compare`.
 
-    Args:
-        abundances: relative abundances, [N, F].
-        labels: labels and groups of the N samples.
-        reads: reads of each sample, int64 [N]; None for abundances that are no counts of reads.
-
-    Returns:
-        None of fewer than six observations, or where all labels (of each stratum) are equal.
+    Abundances are relative, [N, F]; reads are None where they are no counts of reads. There is no
+    test of fewer than six observations, or where all labels (of each stratum) are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> shares = rng.random((40, 3))

@@ -485,11 +485,8 @@ METRICS: dict[str, Metric] = {
 def metric_text(name: str, value: float | None, digits: int = 3) -> str:
     """Format a metric; an en dash where it is not defined.
 
-    Args:
-        name: name of the metric; "samples" is a whole number.
-        value: value of the metric.
-        digits: digits after the point; fewer from 100 on. Errors in units of the target below 0.01
-            and from a billion on have three significant digits.
+    There are fewer digits from 100 on. Errors in units of the target below 0.01 and from a billion
+    on have three significant digits.
 
     >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
     ('90', '0.000', '0.0002')
@@ -519,9 +516,9 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
         parts = [compute_metrics(part) for _, part in divided]
         means: Metrics = {}
         for name in parts[0]:
-            values = [value for part in parts if (value := part[name]) is not None]
-            is_defined = bool(values) if scored.studies else len(values) == len(parts)
-            means[name] = float(np.mean(values)) if is_defined else None
+            column = [value for part in parts if (value := part[name]) is not None]
+            is_defined = bool(column) if scored.studies else len(column) == len(parts)
+            means[name] = float(np.mean(column)) if is_defined else None
         return means | {"samples": len((scored if scored.studies else scored.first).actual)}
     metrics_of = {
         name: metric
@@ -542,14 +539,8 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
 def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     """Compute the content of `metrics.json`: all metrics, overall and by fold.
 
-    Args:
-        scored: predictions of N samples with their labels.
-        column: name of the metadata column of the target.
-
-    Returns:
-        `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
-        None where a metric is not defined); with several partitions `repeats`, with several studies
-        `studies` in place of `folds`. For classes also `confusion`, of the first partition.
+    In place of `folds` there are `repeats` with several partitions, and `studies` with several
+    studies; `confusion`, of classes, is of the first partition.
     """
     part_of = scored.studies or scored.repeats or scored.folds
     # By length first, so that fold 10 stands after fold 9.
@@ -593,11 +584,9 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
 
 
 def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the rows of each value, in the order of the values.
+    """Return the rows of each value, "" where it is missing, in the order of the values.
 
-    Args:
-        texts: value of each sample, "" where it is missing. More than `FEW_VALUES` different
-            numbers are put into `BINS` bins of about equal numbers of samples.
+    More than `FEW_VALUES` different numbers are put into `BINS` bins of about equal sizes.
     """
     numbers = as_numbers(texts)
     missing = sum(not text for text in texts)
@@ -614,9 +603,8 @@ def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
     """Divide values, at least one of them finite, at their quantiles into at most `number` bins.
 
-    Returns:
-        The rows of each bin by its range, with four significant digits, or more where four do not
-        tell the ranges apart; values that are not finite are in none.
+    Ranges have four significant digits, or more where four do not tell them apart; values that are
+    not finite are in no bin.
 
     >>> {name: rows.tolist() for name, rows in quantile_bins(np.arange(4.0), 2).items()}
     {'0 to 1.5': [0, 1], '1.5 to 3': [2, 3]}

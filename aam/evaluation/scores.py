@@ -511,14 +511,11 @@ def _verdict_over_studies(
         reasons.append(f"not in the summary: {', '.join(named)}")
     if constant := [study.study for study in included if study.constant]:
         reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
-    value, lower, upper = (
-        (None, None, None)
-        if summary is None
-        else (summary.value, summary.lower - guess, summary.upper - guess)
-    )
-    few = None
+    value = lower = upper = few = None
     if summary is None:
         few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
+    else:
+        value, lower, upper = summary.value, summary.lower - guess, summary.upper - guess
     place = " in a study that it has not seen" if few is None else ""
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
@@ -655,15 +652,10 @@ def compare(
 ) -> PairedDifference:
     """Compare a model with a reference on the same units."""
     metric, difference = drawn[model].paired_difference(drawn[reference])
+    text = difference_sentence(model, reference, metric, difference, units)
+    value, lower, upper = difference.value, difference.lower, difference.upper
     return PairedDifference(
-        model,
-        reference,
-        difference_sentence(model, reference, metric, difference, units),
-        metric,
-        difference.value,
-        difference.lower,
-        difference.upper,
-        difference.beyond_noise,
+        model, reference, text, metric, value, lower, upper, difference.beyond_noise
     )
 
 

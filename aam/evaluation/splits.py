@@ -93,16 +93,10 @@ def make_splits(
 ) -> tuple[Split, ...]:
     """Split samples into parts; the same arguments give the same splits.
 
-    Args:
-        samples: number of rows.
-        test_size: fraction of the (remaining) samples for validation, 0 to below 1; 0 only with
-            folds.
-        folds: 1 for one split, else the number of folds of the cross-validation.
-        seed: seed of the shuffles.
-        groups: group of each row; rows of one group are in one part.
-        classes: class of each row, to stratify by as far as classes and groups are large enough:
-            a class with fewer samples than parts is absent from some of them.
-        repeats: number of partitions into folds; each is shuffled by a seed of its own.
+    `test_size` is the fraction of the (remaining) samples for validation, 0 only with folds; of one
+    fold there is a single split. Rows of one group are in one part. Classes are stratified as far
+    as they and the groups are large enough: one with fewer samples than parts is absent from some
+    of them. Each of the partitions into folds is shuffled by a seed of its own.
 
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)

@@ -78,7 +78,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
     if same:
         title = f"{target}: {len(inside)} samples of every run"
     tables.append(_metrics_table(title, shared))
-    drawings = {}
+    drawings: dict[str, Drawing] = {}
     # Classifiers without probabilities have no score with an interval.
     if sum(scored_run.drawn is not None for scored_run in shared) > 1:
         table, drawing = _differences(shared)

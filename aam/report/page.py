@@ -351,18 +351,6 @@ def measured_on(run: Run) -> str:
     return f"{samples} samples; which split they are from is not recorded."
 
 
-def duration(seconds: float) -> str:
-    """Format a time span in its largest unit, with three digits.
-
-    >>> duration(5400)
-    '1.5 h'
-    """
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     """Yield a sentence and a command line for each part that the run folder lacks."""
     run, folder = given.run, str(given.run.folder.resolve())
