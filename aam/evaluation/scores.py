@@ -30,10 +30,7 @@ from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.confounding import Confounder, confounding_sentences
 from aam.evaluation.ensemble import Combined
-from aam.evaluation.external_validation import (
-    ExternalValidation,
-    of_one_class,
-)
+from aam.evaluation.external_validation import ExternalValidation, of_one_class
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
     LEVEL,

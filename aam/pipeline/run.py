@@ -32,12 +32,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
-from aam.evaluation.scores import (
-    ENSEMBLE,
-    Scores,
-    compare_inputs,
-    evaluate,
-)
+from aam.evaluation.scores import ENSEMBLE, Scores, compare_inputs, evaluate
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out

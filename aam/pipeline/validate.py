@@ -42,13 +42,7 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
-from aam.evaluation.splits import (
-    Split,
-    check_groups,
-    read_studies,
-    several_studies,
-    write_splits,
-)
+from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.new_samples import trained_subjects
 from aam.members.output_tables import write_table

@@ -12,11 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from aam.contract.errors import DataError
-from aam.evaluation.intervals import (
-    ResampledMetrics,
-    Score,
-    joint_groups,
-)
+from aam.evaluation.intervals import ResampledMetrics, Score, joint_groups
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.scores import Scores

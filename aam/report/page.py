@@ -31,12 +31,7 @@ from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
-from aam.report.run import (
-    ReportInput,
-    Run,
-    choose_colours,
-    read_run,
-)
+from aam.report.run import ReportInput, Run, choose_colours, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
