@@ -53,9 +53,8 @@ from aam.members.new_samples import Comparison, read_covariates, select_as_train
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.validate import validate
-from aam.report.asvs import importance_drawing, read_abundances
+from aam.report.asvs import beeswarm, importance_drawing, read_abundances, waterfall
 from aam.report.comparison import compare_runs
-from aam.report.explanation_pictures import beeswarm, waterfall
 from aam.report.figures import Drawing, drawing_on
 from aam.report.page import FILES, write_report
 from aam.report.run import ReportInput, Run, read_run

@@ -121,13 +121,8 @@ def rank_test(
     More reads show more of the rare ASVs, whose ranks rise with them. Where the reads differ with
     the target (by the same test), samples are compared at equal depth, see `_compare`.
 
-    Args:
-        abundances: relative abundances, [N, F].
-        labels: labels and groups of the N samples.
-        reads: reads of each sample, int64 [N]; None for abundances that are no counts of reads.
-
-    Returns:
-        None of fewer than six observations, or where all labels (of each stratum) are equal.
+    Abundances are relative, [N, F]; reads are None where they are no counts of reads. There is no
+    test of fewer than six observations, or where all labels (of each stratum) are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> shares = rng.random((40, 3))
@@ -175,14 +170,6 @@ def study_agreement(
     abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
 ) -> StudyAgreement | None:
     """Test each feature within all studies together, and return its direction in each of them.
-
-    Args:
-        abundances: relative abundances of ASVs or taxa, [N, F].
-        labels: labels, groups and studies of the N samples.
-        reads: see `rank_test`.
-
-    Returns:
-        None where `rank_test` has none.
 
     >>> rng = np.random.default_rng(0)
     >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
@@ -308,13 +295,8 @@ def mixed_model_test(
     Shuffled labels have the null distribution, of all ASVs together, by which Benjamini and
     Hochberg's q-values are computed. None is below the part of the shufflings of which the least
     q-value of all ASVs is as low: without any association, at most a part q of the studies has an
-    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1.
-
-    Args:
-        kernel_NN: kernel of the N samples.
-        log_abundances: [N, F].
-        outputs_NC: labels, see `permutation.standard_outputs`.
-        folds: splits and groups, among which labels are shuffled.
+    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1. Labels are those of
+    `permutation.standard_outputs`, shuffled among the groups of `folds`.
     """
     number = len(outputs_NC)
     weights = sparse.csc_array(log_abundances, dtype=np.float64)

@@ -94,16 +94,9 @@ def associations(
 ) -> list[Association]:
     """Predict the target by each column and by the sequencing depth, the best first.
 
-    Args:
-        metadata: metadata of the samples of the study.
-        skipped: columns that are not tested: the target, the groups, the inputs of the model.
-        study: the N samples, with their reads.
-        folds: labels and splits of the same samples.
-
-    Returns:
-        An entry for each column that varies and has a score, by descending score; none for a target
-        of more than `_MAX_CLASSES` classes. The score is the
-        metric of `COMPARED` for the type of the target: R², AUC or weighted kappa.
+    Columns that are `skipped`, do not vary or have no score are left out; a target of more than
+    `_MAX_CLASSES` classes has none. The score is the metric of `COMPARED` for the type of the
+    target.
     """
     tested: dict[str, npt.NDArray[Any]] = {}
     if study.table.quantity == "reads":
@@ -168,12 +161,8 @@ def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:
 def leading(columns: Sequence[Association], folds: Folds) -> list[Association]:
     """Return the first columns that predict the target clearly better than a guess.
 
-    Their score is ahead of that of a guess by at least `_WORTH_NAMING`, and beyond noise. The
-    sequencing depth is the first of them: it is no property of the samples.
-
-    Args:
-        found: result of `associations`, the best first.
-        folds: labels and splits.
+    Their score is ahead of the guess by at least `_WORTH_NAMING`, and significantly. The sequencing
+    depth is the first of them: it is no property of the samples.
     """
     guess = folds.drawn(folds.dummy_MC)
     least = guess.whole[COMPARED[folds.labels.type][0]] + _WORTH_NAMING
@@ -192,15 +181,7 @@ def leading(columns: Sequence[Association], folds: Folds) -> list[Association]:
 
 
 def confounders(columns: Sequence[Association], folds: Folds, ensemble_MC: F64) -> list[Confounder]:
-    """Return the columns that the ensemble is not ahead of beyond noise.
-
-    The sequencing depth comes first, then the best column.
-
-    Args:
-        found: result of `associations`, the best first.
-        folds: labels and splits.
-        ensemble_MC: its predictions of the held-out samples.
-    """
+    """Return the columns that the ensemble is not significantly ahead of, the depth first."""
     metric, _ = COMPARED[folds.labels.type]
     model = folds.drawn(ensemble_MC)
     dummy = folds.drawn(folds.dummy_MC)
@@ -235,11 +216,8 @@ def confounding_sentences(
 ) -> list[str]:
     """Return a sentence about the sequencing depth, and one about all other columns.
 
-    Args:
-        found: result of `confounders`; other forms of the target, which are said before the
-            training, are left out.
-        better: whether the model is shown to be better than a guess.
-        at_equal_depth: sentence about its score on tables of equal depth; None without.
+    Other forms of the target are left out, since the training warns of them. `at_equal_depth` is
+    the sentence about the score at equal depth.
     """
     claim = "alone predict{s} the target as well as the table does"
     if not better:
@@ -249,7 +227,7 @@ def confounding_sentences(
         named = [column for column in columns if (column.column == DEPTH) == depth]
         if not named:
             continue
-        title = TITLES[named[0].metric]
+        title = TITLES.get(named[0].metric, named[0].metric)  # a file may have been edited
         intervals = (Score(column.value, column.lower, column.upper) for column in named)
         scores = [score.estimate(named[0].metric) for score in intervals]
         if depth:

@@ -134,7 +134,6 @@ def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
 
 
 def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
-    """Return the sum of the squared errors of each group, [I]."""
     return np.bincount(group_N, np.square(errors_NC).sum(axis=1)).astype(np.float64)
 
 
@@ -183,9 +182,8 @@ def combine_members(
 ) -> Combined:
     """Combine the members' predictions [M, C] of the held-out samples.
 
-    The temperature of a held-out sample comes from the other folds; a single split has none, and
-    its samples have the temperature 1. Without `left_out`, see `Estimator.left_out`, all weights
-    are equal.
+    Without `left_out`, predictions of the training samples that do not know their group, all
+    weights are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []

@@ -19,6 +19,7 @@ from scipy.special import betaincinv, expit, logit
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import SMALLEST
 from aam.evaluation.intervals import (
+    TITLES,
     Score,
     Units,
     jackknife_interval,
@@ -62,6 +63,27 @@ class CalibrationLine:
     shift: Score
     study: str = ""  # study of the samples; "" of a single one
 
+    @property
+    def title(self) -> str:
+        """Start of the sentence."""
+        return f"Calibration of '{self.name}'" if self.name else "Calibration"
+
+    def sentence(self, unit: str = "") -> str:
+        """Describe the line; `unit` is that of a number."""
+        if self.slope.value is None or self.shift.value is None:
+            return f"{self.title}: no line, the predictions are constant or separate the classes."
+        unit = "in log odds" if self.name else unit
+        shift = f"true less predicted {self.shift.text()} {unit}".rstrip()
+        meaning = []
+        if self.slope.upper is not None and self.slope.upper < 1:
+            meaning.append("too extreme")
+        if self.slope.lower is not None and self.slope.lower > 1:
+            meaning.append("too near to the mean")
+        if self.shift.beyond_noise:
+            meaning.append("too low" if self.shift.value > 0 else "too high")
+        text = f"{self.title}: slope {self.slope.text()} (1 is ideal), {shift} (0 is ideal)"
+        return f"{text}: predictions are {' and '.join(meaning)}." if meaning else f"{text}."
+
 
 @dataclass(frozen=True)
 class PartScores:
@@ -83,6 +105,30 @@ class ExternalValidation:
     # the values of metadata columns
     parts: list[PartScores]
     notes: list[str]  # sentences on labels that differ from those of the training
+
+    def sentences(self, unit: str = "") -> list[str]:
+        """State what differs from the training; `unit` is that of a number."""
+        sentences = [*self.notes]
+        if not any(line.study for line in self.calibration):
+            sentences += [line.sentence(unit) for line in self.calibration]
+        else:  # those of several studies in one sentence for each class
+            for name in dict.fromkeys(line.name for line in self.calibration):
+                lines = [line for line in self.calibration if line.name == name]
+                slopes = (f"{line.slope.text()} in {line.study}" for line in lines)
+                sentences.append(f"{lines[0].title}, slope (1 is ideal): {', '.join(slopes)}.")
+        # Samples that are unlike the training samples, compared with the others.
+        of = {part.value: part for part in self.parts if part.column == UNLIKE_TRAINING}
+        if len(of) == 2:
+            name = next(iter(of["no"].metrics))
+            like, unlike = (
+                f"{of[value].metrics[name].text(name)} of {of[value].samples} that"
+                for value in ("no", "yes")
+            )
+            sentences.append(
+                f"Samples by likeness: {TITLES[name]} {like} resemble the training samples, "
+                f"{unlike} do not."
+            )
+        return sentences
 
 
 def calibration_lines(
@@ -185,10 +231,7 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
 def part_scores(
     column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
 ) -> list[PartScores]:
-    """Score each part of the samples by itself, with intervals over its groups.
-
-    Of several studies a score is the mean of those within the studies.
-    """
+    """Score each part of the samples by itself; of several studies by the mean of theirs."""
     scores = []
     for value, rows in rows_of.items():
         metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
@@ -241,21 +284,10 @@ def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str
     return notes
 
 
-def calibration_sentences(lines: Sequence[CalibrationLine], unit: str = "") -> list[str]:
-    """Describe calibration lines, those of several studies in one sentence for each class."""
-    if not any(line.study for line in lines):
-        return [calibration_sentence(line, unit) for line in lines]
-    sentences = []
-    for name in dict.fromkeys(line.name for line in lines):
-        slopes = (f"{line.slope.text()} in {line.study}" for line in lines if line.name == name)
-        sentences.append(f"{_start(name)}, slope (1 is ideal): {', '.join(slopes)}.")
-    return sentences
-
-
 def exact_proportion(share: float, units: int) -> Score:
-    """Return a proportion of as many observations as there are units, with its exact interval.
+    """Return a proportion with its exact interval (Clopper and Pearson 1934).
 
-    That of Clopper and Pearson (1934); of groups of samples the product need not be whole.
+    Of groups of samples the number of right ones need not be whole.
     """
     right, wrong = share * units, (1 - share) * units
     lower = float(betaincinv(right, wrong + 1, 0.025)) if right > 0 else 0.0
@@ -275,26 +307,3 @@ def of_one_class(scored: ScoredPredictions, units: int) -> str:
         f"{exact_proportion(float(right_N.mean()), units).text()}: {int(right_N.sum())} of "
         f"{len(right_N)} samples, all of the class '{name}', are predicted as '{name}' (95 % exact)"
     )
-
-
-def _start(name: str) -> str:
-    return f"Calibration of '{name}'" if name else "Calibration"
-
-
-def calibration_sentence(line: CalibrationLine, unit: str = "") -> str:
-    """Describe a calibration line; `unit` is that of a number."""
-    start = _start(line.name)
-    if line.slope.value is None or line.shift.value is None:
-        return f"{start}: no line, the predictions are constant or separate the classes."
-    slope = f"slope {line.slope.text()}"
-    unit = "in log odds" if line.name else unit
-    shift = f"true less predicted {line.shift.text()} {unit}".rstrip()
-    meaning = []
-    if line.slope.upper is not None and line.slope.upper < 1:
-        meaning.append("too extreme")
-    if line.slope.lower is not None and line.slope.lower > 1:
-        meaning.append("too near to the mean")
-    if line.shift.beyond_noise:
-        meaning.append("too low" if line.shift.value > 0 else "too high")
-    text = f"{start}: {slope} (1 is ideal), {shift} (0 is ideal)"
-    return f"{text}: predictions are {' and '.join(meaning)}." if meaning else f"{text}."

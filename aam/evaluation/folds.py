@@ -28,10 +28,6 @@ class Folds:
 
     The held-out samples are ordered by fold; with several partitions, or where the splits file has
     it so, a sample is held out in several folds.
-
-    Raises:
-        DataError: a split without test and validation samples, or some with test samples and some
-            with validation samples alone.
     """
 
     labels: Labels  # labels of all N samples, in the units of the target
@@ -129,10 +125,7 @@ class Folds:
 
     @property
     def units(self) -> str:
-        """Number and name of the units of the intervals ("42 groups of infant", "90 samples").
-
-        Of several studies it is these.
-        """
+        """Number and name of the units of the intervals: "42 groups of infant", "3 studies"."""
         if self.studies:
             return f"{len(self.studies)} studies"
         unit = "samples" if self.group_column is None else f"groups of {self.group_column}"
@@ -155,10 +148,7 @@ class Folds:
         return np.concatenate(parts)
 
     def scored(self, predictions_MC: F64) -> ScoredPredictions:
-        """Combine predictions of the held-out samples with their labels.
-
-        Of ordered categories the median one is the prediction, see `with_levels`.
-        """
+        """Combine held-out predictions with their labels; of ordered categories the median."""
         labels = self.held_out
         folds = tuple(str(fold) for fold in self.fold_M) if len(self.splits) > 1 else ()
         repeats = tuple(str(repeat) for repeat in self.repeat_M) if self.repeats > 1 else ()

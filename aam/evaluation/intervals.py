@@ -140,15 +140,10 @@ class Score:
 def jackknife_interval(
     value: float, replicates_Z: F64, effective: float, scale: Scale = LINEAR, units: int = 0
 ) -> Score:
-    """Return the t interval of a statistic by its values without each unit.
+    """Return the t interval of a statistic by its values without each unit, on a scale.
 
-    Args:
-        value: the statistic of all units; NaN where it is not defined.
-        replicates_Z: its values without one unit (or block of units) each; none for no interval.
-        effective: effective number of units, see `Units.effective`; t has one degree of freedom
-            less.
-        scale: scale of the interval.
-        units: units that agree where the value is an end of the scale.
+    There is none without replicates. `effective` is the number of units, see `Units.effective`;
+    `units` those that agree where the value is an end of the scale.
     """
     if math.isnan(value):
         return Score(None, None, None)
@@ -211,11 +206,7 @@ class Units:
             yield (block_M != left_out_Z1).astype(np.float64)
 
     def replicates(self, statistic: Callable[[F64], F64]) -> F64:
-        """Compute a statistic without each block, float64 [Z]; empty with few units.
-
-        Args:
-            statistic: function of weights [Z, M] of the samples, such as a metric.
-        """
+        """Compute a function of weights [Z, M] without each block, [Z]; empty with few units."""
         return np.concatenate([np.empty(0), *map(statistic, self.weights())])
 
 
@@ -296,7 +287,6 @@ class ResampledMetrics:
         return name, jackknife_interval(difference, difference_Z, self.units.effective)
 
     def _of(self, name: str) -> Score:
-        """Return the interval of a metric on its scale."""
         units = self.units.number
         if name == "auc":
             units = units_of_two_classes(self.scored, self.units)
@@ -321,10 +311,7 @@ def resample_metrics(
 
 
 def units_of_two_classes(scored: ScoredPredictions, units: Units) -> int:
-    """Return the units of the second of the classes by their units, of two the rarer one.
-
-    They decide the error of an AUC.
-    """
+    """Return the units of the rarer of two classes, which decide the error of an AUC."""
     codes = range(len(scored.classes))
     present = [len(np.unique(units.unit_M[scored.actual == code])) for code in codes]
     return sorted([0, *present])[-2]

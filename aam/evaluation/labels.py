@@ -149,5 +149,4 @@ class LabelSummary:
 
 
 def _numbered(names: Sequence[str] | Rows) -> Rows:
-    """Return the number of each name, in their sorted order."""
     return np.unique(names, return_inverse=True)[1].astype(np.int64)

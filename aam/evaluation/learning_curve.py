@@ -53,17 +53,9 @@ def learning_curve(
     """Fit a model to parts of the groups of each split, and score it on its held-out samples.
 
     The parts are drawn at random, each inside the next. All are scored on the same samples, so the
-    last doubling has a paired difference.
-
-    Args:
-        name: name of the model.
-        predict: fits the model to the training samples of other folds, and returns its predictions
-            [M, C] of their held-out samples; the text names the part in a progress bar.
-        folds: labels and splits.
-        predictions_MC: predictions of the model fitted to all groups.
-
-    Returns:
-        The curve; None with fewer than twice `MIN_GROUPS` groups in training.
+    last doubling has a paired difference. `predict` fits the model to the training samples of other
+    folds and returns predictions [M, C], named in a progress bar. None with fewer than twice
+    `MIN_GROUPS` groups in training.
     """
     # The other partitions would multiply the time of the longest part of a small study.
     folds, predictions_MC = folds.first, predictions_MC[folds.repeat_M == 1]

@@ -69,15 +69,12 @@ MIN_SUMMARISED = 3
 
 @dataclass(frozen=True)
 class Spread:
-    """Distribution of the standard deviation tau between studies over many models.
+    """Distribution of the standard deviation tau between studies over many models."""
 
-    Attributes:
-        tau: root of the mean of tau².
-        degrees: degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau².
-    """
-
-    tau: float
-    degrees: float
+    tau: float  # root of the mean of tau²
+    degrees: (
+        float  # degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau²
+    )
 
 
 AUC_SPREAD = Spread(tau=0.057, degrees=6.0)
@@ -120,12 +117,7 @@ class RandomEffects:
 
 
 def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffects:
-    """Average the scores of studies.
-
-    Args:
-        value_K: scores on a scale with normal errors, float64 [K], K at least 2.
-        variance_K: sampling variances on that scale, at least 0.
-        spread: what is known of the spread between studies on that scale.
+    """Average K scores, at least two, on a scale with normal errors.
 
     >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
     >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
@@ -229,12 +221,7 @@ class MetricsOverStudies(ResampledMetrics):
 
 
 def resample(scored: ScoredPredictions, groups_M: npt.NDArray[Any]) -> ResampledMetrics:
-    """Compute the metrics of predictions for intervals: of the samples, or of each study.
-
-    Args:
-        scored: predictions of M samples with their labels.
-        groups_M: names or numbers of their groups, which are left out as wholes.
-    """
+    """Compute metrics for intervals over groups: of all samples, or of each study."""
     if not scored.studies:
         return resample_metrics(scored, units_of(groups_M))
     metrics = scored_metrics(scored)

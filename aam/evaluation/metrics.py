@@ -132,8 +132,7 @@ class ScoredPredictions:
 def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
     """Combine the predictions of several folds, as those of one cross-validation.
 
-    A metric of them is the one of `aam train`: a fold of one class has no AUC of its own, but the
-    pairs of the other folds have one.
+    A fold of one class has no AUC of its own, but the pairs of the other folds have one.
     """
     first = folds[0]
     chances = [fold.probabilities for fold in folds if fold.probabilities is not None]
@@ -446,7 +445,6 @@ def _resampled(
     scale: Scale,
     **rest: Any,
 ) -> Metric:
-    """Return a metric with an interval, whose value is that of all samples."""
     return Metric(title, targets, partial(value_of, function), function, scale, **rest)
 
 
@@ -487,11 +485,8 @@ METRICS: dict[str, Metric] = {
 def metric_text(name: str, value: float | None, digits: int = 3) -> str:
     """Format a metric; an en dash where it is not defined.
 
-    Args:
-        name: name of the metric; "samples" is a whole number.
-        value: value of the metric.
-        digits: digits after the point; fewer from 100 on. Errors in units of the target below 0.01
-            and from a billion on have three significant digits.
+    There are fewer digits from 100 on. Errors in units of the target below 0.01 and from a billion
+    on have three significant digits.
 
     >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
     ('90', '0.000', '0.0002')
@@ -516,24 +511,15 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
     >>> found["samples"], found["r2"], found["median_error"]
     (3, 0.5, 0.0)
     """
-    if scored.studies:
-        parts = [compute_metrics(part) for _, part in scored.by_study.values()]
-        metrics = {
-            name: [part[name] for part in parts if part[name] is not None] for name in parts[0]
-        }
-        averages = {
-            name: float(np.mean(np.array(values, dtype=np.float64))) if values else None
-            for name, values in metrics.items()
-        }
-        return averages | {"samples": len(scored.actual)}
-    if scored.repeats:
-        parts = [compute_metrics(part) for _, part in scored.partitions]
-        columns = {name: [part[name] for part in parts] for name in parts[0]}
-        means: Metrics = {
-            name: None if None in column else float(np.mean(np.array(column, dtype=np.float64)))
-            for name, column in columns.items()
-        }
-        return means | {"samples": len(scored.first.actual)}
+    if scored.studies or scored.repeats:
+        divided = scored.by_study.values() if scored.studies else scored.partitions
+        parts = [compute_metrics(part) for _, part in divided]
+        means: Metrics = {}
+        for name in parts[0]:
+            column = [value for part in parts if (value := part[name]) is not None]
+            is_defined = bool(column) if scored.studies else len(column) == len(parts)
+            means[name] = float(np.mean(column)) if is_defined else None
+        return means | {"samples": len((scored if scored.studies else scored.first).actual)}
     metrics_of = {
         name: metric
         for name, metric in METRICS.items()
@@ -553,14 +539,8 @@ def compute_metrics(scored: ScoredPredictions) -> Metrics:
 def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     """Compute the content of `metrics.json`: all metrics, overall and by fold.
 
-    Args:
-        scored: predictions of N samples with their labels.
-        column: name of the metadata column of the target.
-
-    Returns:
-        `column`, `kind` (type of the target), `overall` and, for each fold, `folds` (name -> value;
-        None where a metric is not defined); with several partitions `repeats`, with several studies
-        `studies` in place of `folds`. For classes also `confusion`, of the first partition.
+    In place of `folds` there are `repeats` with several partitions, and `studies` with several
+    studies; `confusion`, of classes, is of the first partition.
     """
     part_of = scored.studies or scored.repeats or scored.folds
     # By length first, so that fold 10 stands after fold 9.
@@ -604,11 +584,9 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
 
 
 def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the rows of each value, in the order of the values.
+    """Return the rows of each value, "" where it is missing, in the order of the values.
 
-    Args:
-        texts: value of each sample, "" where it is missing. More than `FEW_VALUES` different
-            numbers are put into `BINS` bins of about equal numbers of samples.
+    More than `FEW_VALUES` different numbers are put into `BINS` bins of about equal sizes.
     """
     numbers = as_numbers(texts)
     missing = sum(not text for text in texts)
@@ -625,9 +603,8 @@ def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
     """Divide values, at least one of them finite, at their quantiles into at most `number` bins.
 
-    Returns:
-        The rows of each bin by its range, with four significant digits, or more where four do not
-        tell the ranges apart; values that are not finite are in none.
+    Ranges have four significant digits, or more where four do not tell them apart; values that are
+    not finite are in no bin.
 
     >>> {name: rows.tolist() for name, rows in quantile_bins(np.arange(4.0), 2).items()}
     {'0 to 1.5': [0, 1], '1.5 to 3': [2, 3]}

@@ -56,16 +56,11 @@ class PermutationTest:
 
 
 def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | None:
-    """Test whether predictions of held-out samples score better than by chance.
+    """Test whether predictions of held-out samples, which these did not train, beat chance.
 
     A group receives the labels of another one in random order, repeated where that has fewer
     samples; of several studies one of its own study, so that what differs between studies stays as
     it is. There is no test where that gives fewer than 100 different orders.
-
-    Args:
-        folds: labels and splits.
-        predictions_MC: predictions of the held-out samples, of models that their labels did not
-            train.
     """
     scored = folds.scored(predictions_MC)
     # A sample that is held out in several folds, as of several partitions, has one label in all.
@@ -98,10 +93,7 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
 
 
 def standard_outputs(folds: Folds) -> F64 | None:
-    """Return transformed numbers or indicators of classes, of mean 0 and standard deviation 1.
-
-    None with more than `EXACT_KERNEL`, or where all labels are equal.
-    """
+    """Return labels of mean 0 and standard deviation 1; None of many or equal labels."""
     labels, outputs_NC = folds.labels, folds.labels.outputs_NC
     if len(outputs_NC) > EXACT_KERNEL:
         return None

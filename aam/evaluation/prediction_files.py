@@ -34,12 +34,8 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     """Read a predictions file as strings, a row for each sample and fold; missing values are "".
 
     Training rows are left out, and validation rows too if there are test rows; a line is printed.
-
-    Args:
-        path: TSV file of `aam predict`, or `predictions.tsv` of a run folder, in place of which the
-            predictions of each repeat are read if there are several.
-        target: name of the target in a file of several, whose columns `TARGET_predicted`, ... are
-            read; "" if there is one.
+    In place of `predictions.tsv` of a run with several repeats those of each repeat are read;
+    `target` names one of several, whose columns are `TARGET_predicted`, ...
     """
     import pandas as pd
 
@@ -109,11 +105,7 @@ def join_labels(
     classifier: bool,
     levels: tuple[str, ...] = (),
 ) -> tuple[ScoredPredictions, list[str]]:
-    """Join predictions with the labels of the metadata by sample id, see `label_samples`.
-
-    Returns:
-        The predictions of the labelled samples with their labels, and their sample ids.
-    """
+    """Join predictions with the labels of the metadata by sample id; also return the ids."""
     ids = frame[ID_HEADER].tolist()
     if not set(ids) & set(metadata.ids):
         raise DataError(
@@ -131,12 +123,7 @@ def join_labels(
 
 
 def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[str]) -> int:
-    """Count the samples whose label differs from `actual` of the predictions file; 0 without it.
-
-    Args:
-        frame: predictions from `read_predictions`.
-        scored, ids: scored samples and their ids, from `join_labels`.
-    """
+    """Count the samples whose label differs from `actual` of the predictions file; 0 without it."""
     if "actual" not in frame.columns:
         return 0
     recorded = dict(zip(frame[ID_HEADER], frame["actual"], strict=True))
@@ -160,10 +147,7 @@ def class_predictions(
 ) -> ScoredPredictions:
     """Combine predicted classes, and their probabilities if there are any, with n labels.
 
-    Args:
-        frame: predictions of n rows, from `read_predictions`.
-        actual: label of each row.
-        levels: all classes if they are ordered, the lowest first.
+    `levels` are all classes if they are ordered, the lowest first.
     """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]

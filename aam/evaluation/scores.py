@@ -1,17 +1,13 @@
 """Evaluation of an ensemble and its members: `Scores`, the content of `scores.json`.
 
-The classes are the scheme of the file: `evaluate` makes them, `write` and `read` are the only ones
-that know its form, and report, comparison and `aam.api` read the fields. What is said about a model
-(a verdict, a difference, a conclusion) is a record of its numbers with its sentence, decided here.
+The classes are the scheme of the file. A statement about a model (a verdict, a difference, a
+conclusion) is stored with its numbers, and decided here; `Scores.findings` lists all of them for
+console, page and models.
 
-AUC, Pearson and Spearman compare samples of the same fold alone, see `aam.evaluation.metrics`: the
-AUC is the fraction of concordant pairs among all pairs of samples of the same fold, so the guess
-has 0.5.
-
-The held-out predictions themselves are in `predictions.tsv`, of several repeats in
-`predictions-repeats.tsv`, beside means of each sample: `fold`, and `predicted`, `lower`,
-`upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix
-`<member>_`.
+AUC, Pearson and Spearman compare samples of the same fold alone (`aam.evaluation.metrics`), so the
+guess has an AUC of 0.5. The held-out predictions are in `predictions.tsv`, of several repeats in
+`predictions-repeats.tsv`: `fold`, and `predicted`, `lower`, `upper`, `p_<class>` of the ensemble,
+and the same columns of each member with the prefix `<member>_`.
 """
 
 from __future__ import annotations
@@ -32,15 +28,9 @@ from aam.contract.errors import first_few
 from aam.contract.files import write_json
 from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
-from aam.evaluation.confounding import Confounder
+from aam.evaluation.confounding import Confounder, confounding_sentences
 from aam.evaluation.ensemble import Combined
-from aam.evaluation.external_validation import (
-    UNLIKE_TRAINING,
-    ExternalValidation,
-    PartScores,
-    calibration_sentences,
-    of_one_class,
-)
+from aam.evaluation.external_validation import ExternalValidation, of_one_class
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import (
     LEVEL,
@@ -76,6 +66,15 @@ _GUESSES = {
 
 
 Outcome = Literal["better", "worse", "not better", "undecided"]
+
+
+@dataclass(frozen=True)
+class ModelFinding:
+    """Statement about a model; its numbers are the field of `Scores` that it is from."""
+
+    field: str
+    text: str
+    is_warning: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +130,32 @@ class EnsembleWeights:
 
     model: dict[str, float]
     folds: list[dict[str, float]]  # empty in another study
+
+    @property
+    def description(self) -> str:
+        """How the members are combined, with the weights of the final model and the folds.
+
+        >>> folds = [{"kernel": 0.5, "forest": 0.5}]
+        >>> EnsembleWeights({"kernel": 1.0, "forest": 0.0}, folds).description
+        'the kernel alone; the scored models of the folds are kernel 50%, forest 50%'
+        """
+        weights = self.model
+        named = [name for name, weight in weights.items() if weight > 0]
+        if len(set(weights.values())) == 1:
+            text = f"the mean of {' and '.join(named)}"
+        elif len(named) == 1:
+            text = f"the {named[0]} alone"
+        else:
+            text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+        if not self.folds:  # one model, as in another study
+            return text
+        if all(fold == weights for fold in self.folds):
+            return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
+        ranges = []
+        for name in weights:
+            low, high = (limit(fold[name] for fold in self.folds) for limit in (min, max))
+            ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
+        return f"{text}; the scored models of the folds are {', '.join(ranges)}"
 
 
 @dataclass(frozen=True)
@@ -251,44 +276,109 @@ class Scores:
         """Whether the model is shown to be better than a guess."""
         return self.verdict.outcome == "better"
 
+    @classmethod
+    def read(cls, path: Path) -> Scores:
+        """Read `scores.json`."""
+        return read_json(path, cls, "scores of the run")
 
-def performance(scores: Scores) -> Performance:
-    """State how well a model does in studies that it has not seen, or that it is not known."""
-    if scores.studies is not None:
-        text = scores.verdict.sentence
-    else:
-        shown = _with_limits(scores.models[ENSEMBLE].metrics[scores.metric])
-        if (repeated := scores.repeated_samples) is not None:
-            shown = f"{fixed(repeated.grouped)} of new subjects"
-        known = "predicts better than a guess"
-        if not scores.is_better:
-            known = f"is not shown to {known.replace('predicts', 'predict')}"
-        text = _UNKNOWN.format(scores.column)
-        text += f"; in held-out samples of its own it {known} "
-        text += f"({TITLES[scores.metric]} {shown})."
-    if not scores.is_better:
-        text += " These predictions may be no better."
-    return Performance(text, scores.is_better)
+    def write(self, path: Path) -> None:
+        """Write `scores.json` atomically."""
+        write_json(path, asdict(self))
+
+    def findings(self, unit: str = "") -> list[ModelFinding]:
+        """List all that is stated about the model, the verdict against the guess first.
+
+        `unit` is that of a numeric target; "" if it is unknown.
+        """
+        findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
+
+        def add(field: str, text: str, is_warning: bool = False) -> None:
+            findings.append(ModelFinding(field, text, is_warning))
+
+        if self.repeated_samples is not None:
+            add("repeated_samples", f"{self.repeated_samples.sentence}.", True)
+        if len(self.members) > 1 and (weights := self.weights) is not None:
+            add("weights", f"The ensemble is {weights.description}.")
+        if self.study_differences is not None:
+            add("study_differences", self.study_differences.sentence)
+        if self.external is not None:
+            for text in self.external.sentences(unit):
+                add("external", text)
+        # Where the depth predicts, the sentence stands beside that.
+        equal = self.equal_depth
+        if equal is not None and not equal.confounder:
+            add("equal_depth", f"{equal.sentence}.")
+        if (interval := self.interval) is not None:
+            unit = "ranks" if self.kind == "ordinal" else unit
+            half = f"{significant(interval.half_width)} {unit}".rstrip()
+            add(
+                "interval",
+                f"Prediction interval: {interval.coverage:.0%} of new samples are expected within "
+                f"{half} of their prediction; of these samples {interval.covered:.0%} are.",
+            )
+        if (inputs := self.inputs) is not None:
+            for difference in inputs.differences:
+                add("inputs", f"{difference.sentence}.")
+            add("inputs", inputs.conclusion, not inputs.counts_add)
+        at_depth = None if equal is None else equal.sentence
+        for text in confounding_sentences(self.confounders, self.is_better, at_depth):
+            add("confounders", text, True)
+        return findings
+
+    @property
+    def performance(self) -> Performance:
+        """How well the model does in studies that it has not seen, or that it is not known."""
+        if self.studies is not None:
+            text = self.verdict.sentence
+        else:
+            shown = _with_limits(self.models[ENSEMBLE].metrics[self.metric])
+            if (repeated := self.repeated_samples) is not None:
+                shown = f"{fixed(repeated.grouped)} of new subjects"
+            known = "predicts better" if self.is_better else "is not shown to predict better"
+            text = (
+                f"{_UNKNOWN.format(self.column)}; in held-out samples of its own it {known} than a "
+                f"guess ({TITLES[self.metric]} {shown})."
+            )
+        if not self.is_better:
+            text += " These predictions may be no better."
+        return Performance(text, self.is_better)
+
+    def next_step(
+        self, model: str, files: Mapping[str, str], training: Mapping[str, str] = NO_FILES
+    ) -> tuple[str, list[str]]:
+        """Return what follows from the verdict, and the words of its command.
+
+        `files` are --table, --metadata and --sequences of the scored samples, `training` those of
+        the training of a model that is scored in another study.
+        """
+        column = ["--metadata-column", self.column]
+        if self.repeated_samples is not None:
+            words = ["--group-column", self.repeated_samples.column]
+            return "the same with", [*words, "--output-dir", f"{model}-grouped"]
+        if self.is_better and self.divided_studies is not None:
+            words = ["--study-column", self.divided_studies, "--output-dir", f"{model}-studies"]
+            return "for a study that it has not seen, the same with", words
+        if self.is_better and self.studies is None and self.external is None:
+            words = ["--model", model, "--table", "TABLE", "--metadata", "METADATA", *column]
+            words += ["--output", f"{model}-elsewhere"]
+            return "in another study", ["aam", "evaluate", *words]
+        one_class = self.external is not None and self.verdict.model is None
+        if self.is_better or (one_class and self.studies is None):
+            words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
+            return "new samples", ["aam", "predict", *words]
+        switches = [flag for flag in files if not files[flag]]
+        if self.external is not None and {*training, *switches} == files.keys():
+            pairs = [(flag, training[flag], flag, files[flag]) for flag in training]
+            words = [*itertools.chain.from_iterable(pairs), *switches]
+            words += ["--studies", "training,other", "--output", "both.aam"]
+            return "both studies as one", ["aam", "prepare", *words]
+        named = [word for pair in files.items() for word in pair if word]
+        return "what the data allow", ["aam", "inspect", *named, *column]
 
 
 def unknown_performance(column: str) -> Performance:
     """Return the performance of a model that was fitted without an evaluation."""
     return Performance(f"{_UNKNOWN.format(column)}: it was fitted without an evaluation.", True)
-
-
-def write(path: Path, scores: Scores) -> None:
-    """Write `scores.json` atomically."""
-    write_json(path, asdict(scores))
-
-
-def read(path: Path) -> Scores:
-    """Read `scores.json`.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: it is damaged.
-    """
-    return read_json(path, Scores, "scores of the run")
 
 
 def evaluate(
@@ -302,16 +392,8 @@ def evaluate(
 ) -> Scores:
     """Score the ensemble, its members and the guess on the held-out samples.
 
-    Args:
-        column: metadata column that is predicted.
-        folds, combined: labels and splits, and the ensemble of them.
-        seconds: CPU-seconds of each member, by name.
-        test: permutation test of the same samples; None without one.
-        repeated: scores with repeated subjects kept together; None without such a column.
-        divided_studies: column of several studies, which the folds divide; None without one.
-
-    Returns:
-        The scores, without those of inputs, depth, learning curve and confounders.
+    `seconds` are CPU-seconds of the members; `repeated` and `divided_studies` are what the folds
+    divide. Scores of inputs, depth, learning curve and confounders are added by the pipeline.
     """
     labels, members = folds.labels, combined.members
     if len(members) == 1:  # the model itself, calibrated
@@ -388,7 +470,6 @@ def evaluate(
 def _verdict_over_studies(
     column: str, studies: StudyScores, test: PermutationTest | None
 ) -> Verdict:
-    """Decide by the summary whether the model is better than a guess in studies it has not seen."""
     included = [study for study in studies.studies if not study.left_out]
     metric = next(iter(studies.studies[0].metrics))
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
@@ -407,11 +488,7 @@ def _verdict_over_studies(
         reasons.append("the interval is above a guess, but shuffled labels often do as well")
     elif summary is not None:
         outcome = "better"
-    claim = {
-        "better": f"predicts '{column}' better than a guess",
-        "worse": f"predicts '{column}' worse than a guess",
-    }.get(outcome, f"is not shown to predict '{column}' better than a guess")
-    text = f"In a study it has not seen, the model {claim} ("
+    text = f"In a study it has not seen, the model {_claim(outcome, column)} ("
     if summary is None:
         shown = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
                  for study in included]  # fmt: skip
@@ -431,14 +508,11 @@ def _verdict_over_studies(
         reasons.append(f"not in the summary: {', '.join(named)}")
     if constant := [study.study for study in included if study.constant]:
         reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
-    value, lower, upper = (
-        (None, None, None)
-        if summary is None
-        else (summary.value, summary.lower - guess, summary.upper - guess)
-    )
-    few = None
+    value = lower = upper = few = None
     if summary is None:
         few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
+    else:
+        value, lower, upper = summary.value, summary.lower - guess, summary.upper - guess
     place = " in a study that it has not seen" if few is None else ""
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
@@ -450,10 +524,16 @@ def _verdict_over_studies(
         difference=None if value is None else value - guess,
         lower=lower,
         upper=upper,
-        p=None if test is None else test.p,
-        shufflings=0 if test is None else test.shufflings,
+        **({} if test is None else asdict(test)),
         units=f"{len(included)} studies",
     )
+
+
+def _claim(outcome: Outcome, column: str) -> str:
+    claim = f"predicts '{column}' {outcome}"
+    if outcome not in ("better", "worse"):
+        claim = f"is not shown to predict '{column}' better"
+    return f"{claim} than a guess"
 
 
 def _headline(outcome: Outcome, few: str | None) -> str:
@@ -465,7 +545,6 @@ def _headline(outcome: Outcome, few: str | None) -> str:
 
 
 def _with_limits(score: Score) -> str:
-    """Format a score and its interval for a text in brackets."""
     if score.value is None:
         return "not defined"
     return ", ".join(filter(None, (score.estimate(), score.limits())))
@@ -526,11 +605,7 @@ def _verdict(
                 reason += f" (difference {limits})"
             reason += ": the score of this split is that of known samples"
         reasons.append(reason)
-    start = {
-        "better": f"The model predicts '{column}' better than a guess",
-        "worse": f"The model predicts '{column}' worse than a guess",
-    }.get(outcome, f"The model is not shown to predict '{column}' better than a guess")
-    text = f"{start} ({_GUESSES[folds.labels.type]})"
+    text = f"The model {_claim(outcome, column)} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:
         text += f": {TITLES[metric]} is not defined"
     else:
@@ -564,8 +639,7 @@ def _verdict(
         difference=difference.value,
         lower=lower,
         upper=upper,
-        p=None if test is None else test.p,
-        shufflings=0 if test is None else test.shufflings,
+        **({} if test is None else asdict(test)),
         units=folds.units,
     )
 
@@ -575,29 +649,19 @@ def compare(
 ) -> PairedDifference:
     """Compare a model with a reference on the same units."""
     metric, difference = drawn[model].paired_difference(drawn[reference])
+    text = difference_sentence(model, reference, metric, difference, units)
+    value, lower, upper = difference.value, difference.lower, difference.upper
     return PairedDifference(
-        model,
-        reference,
-        sentence(model, reference, metric, difference, units),
-        metric,
-        difference.value,
-        difference.lower,
-        difference.upper,
-        difference.beyond_noise,
+        model, reference, text, metric, value, lower, upper, difference.beyond_noise
     )
 
 
 def compare_inputs(
     columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds, better: bool
 ) -> InputScores:
-    """Compare models that read metadata and counts, or one of these.
+    """Compare models that read metadata and counts (`both`), or one of these.
 
-    Args:
-        columns: the metadata columns.
-        predictions: held-out predictions [M, C] by metadata alone, by counts alone, and by both.
-        both: name of the latter.
-        folds: labels and splits.
-        better: whether the model of both is shown to be better than a guess.
+    `better` tells whether the model of both is shown to be better than a guess.
     """
     drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
@@ -622,33 +686,9 @@ def compare_inputs(
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
 
-def equal_depth_score(
-    equal: ResampledMetrics,
-    plain: ResampledMetrics,
-    dummy: ResampledMetrics,
-    depth: int,
-    confounder: bool,
-) -> EqualDepthScore | None:
-    """State the score on rarefied samples beside that on all reads; None where it has none."""
-    metric, score = next(iter(equal.score().items()))
-    ahead, before = equal.paired_difference(dummy)[1], plain.whole[metric]
-    if score.value is None or math.isnan(before):
-        return None
-    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
-    guess = "" if better else ", which is not shown to be better than a guess"
-    samples = len(equal.scored.first.actual)
-    text = (
-        f"On tables of equal depth ({depth} reads, {samples} samples) the model has "
-        f"{TITLES[metric]} {score.text()}{guess}; on all reads of these samples "
-        f"{fixed(before, score.digits)}"
-    )
-    return EqualDepthScore(
-        text, confounder, depth, samples, metric, before, score.value, score.lower, score.upper,
-        better,
-    )  # fmt: skip
-
-
-def sentence(model: str, reference: str, metric: str, difference: Score, units: str) -> str:
+def difference_sentence(
+    model: str, reference: str, metric: str, difference: Score, units: str
+) -> str:
     """Describe a paired difference."""
     if difference.value is None:
         return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
@@ -665,106 +705,3 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
         return f"{text} ({units})"
     text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
-
-
-def ensemble_description(weights: Mapping[str, float], folds: Sequence[Mapping[str, float]]) -> str:
-    """Return how the members are combined, with the weights of the final model and the folds.
-
-    >>> ensemble_description({"kernel": 1.0, "forest": 0.0}, [{"kernel": 0.5, "forest": 0.5}])
-    'the kernel alone; the scored models of the folds are kernel 50%, forest 50%'
-    """
-    named = [name for name, weight in weights.items() if weight > 0]
-    if len(set(weights.values())) == 1:
-        text = f"the mean of {' and '.join(named)}"
-    elif len(named) == 1:
-        text = f"the {named[0]} alone"
-    else:
-        text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
-    if not folds:  # one model, as in another study
-        return text
-    if all(fold == weights for fold in folds):
-        return f"{text}, in every fold as well" if len(set(weights.values())) > 1 else text
-    ranges = []
-    for name in weights:
-        low, high = (limit(fold[name] for fold in folds) for limit in (min, max))
-        ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
-    return f"{text}; the scored models of the folds are {', '.join(ranges)}"
-
-
-def result_sentences(scores: Scores, unit: str = "") -> list[str]:
-    """Return the statements about a model, the verdict against the guess first.
-
-    `unit` is that of a numeric target; "" if it is unknown.
-    """
-    sentences = [scores.verdict.sentence]
-    if scores.repeated_samples is not None:
-        sentences.append(f"{scores.repeated_samples.sentence}.")
-    if len(scores.members) > 1 and (weights := scores.weights) is not None:
-        text = ensemble_description(weights.model, weights.folds)
-        sentences.append(f"The ensemble is {text}.")
-    if scores.study_differences is not None:
-        sentences.append(scores.study_differences.sentence)
-    if (external := scores.external) is not None:
-        sentences += external.notes
-        sentences += calibration_sentences(external.calibration, unit)
-        if resembling := _resembling(external.parts):
-            sentences.append(resembling)
-    # Where the depth predicts, the sentence stands beside that.
-    if (equal := scores.equal_depth) is not None and not equal.confounder:
-        sentences.append(f"{equal.sentence}.")
-    if (interval := scores.interval) is not None:
-        unit = "ranks" if scores.kind == "ordinal" else unit
-        half = f"{significant(interval.half_width)} {unit}".rstrip()
-        sentences.append(
-            f"Prediction interval: {interval.coverage:.0%} of new samples are expected within "
-            f"{half} of their prediction; of these samples {interval.covered:.0%} are."
-        )
-    return sentences
-
-
-def next_step(
-    scores: Scores, model: str, files: Mapping[str, str], training: Mapping[str, str] = NO_FILES
-) -> tuple[str, list[str]]:
-    """Return what follows from the verdict, and the words of its command.
-
-    Args:
-        scores: with the verdict.
-        model: folder of the model.
-        files: --table, --metadata and --sequences of the scored samples, as far as there are any.
-        training: those of the training, of samples of another study.
-    """
-    column = ["--metadata-column", scores.column]
-    other = ["--table", "TABLE", "--metadata", "METADATA", *column]
-    if scores.repeated_samples is not None:
-        words = ["--group-column", scores.repeated_samples.column]
-        return "the same with", [*words, "--output-dir", f"{model}-grouped"]
-    if scores.is_better and scores.divided_studies is not None:
-        words = ["--study-column", scores.divided_studies, "--output-dir", f"{model}-studies"]
-        return "for a study that it has not seen, the same with", words
-    if scores.is_better and scores.studies is None and scores.external is None:
-        words = ["aam", "evaluate", "--model", model, *other, "--output", f"{model}-elsewhere"]
-        return "in another study", words
-    one_class = scores.external is not None and scores.verdict.model is None
-    if scores.is_better or (one_class and scores.studies is None):
-        words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
-        return "new samples", ["aam", "predict", *words]
-    named = [word for pair in files.items() for word in pair if word]
-    switches = [flag for flag in files if not files[flag]]
-    if scores.external is not None and {*training, *switches} == files.keys():
-        words = [word for flag in training for word in (flag, training[flag], flag, files[flag])]
-        words += [*switches, "--studies", "training,other", "--output", "both.aam"]
-        return "both studies as one", ["aam", "prepare", *words]
-    return "what the data allow", ["aam", "inspect", *named, *column]
-
-
-def _resembling(parts: Sequence[PartScores]) -> str:
-    """Compare samples that are unlike the training samples with the others; "" without both."""
-    of = {part.value: part for part in parts if part.column == UNLIKE_TRAINING}
-    if len(of) < 2:
-        return ""
-    name = next(iter(of["no"].metrics))
-    shown = []
-    for value, what in (("no", "resemble the training samples"), ("yes", "do not")):
-        text = of[value].metrics[name].text(name)
-        shown.append(f"{text} of {of[value].samples} that {what}")
-    return f"Samples by likeness: {TITLES[name]} {', '.join(shown)}."

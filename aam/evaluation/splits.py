@@ -93,16 +93,10 @@ def make_splits(
 ) -> tuple[Split, ...]:
     """Split samples into parts; the same arguments give the same splits.
 
-    Args:
-        samples: number of rows.
-        test_size: fraction of the (remaining) samples for validation, 0 to below 1; 0 only with
-            folds.
-        folds: 1 for one split, else the number of folds of the cross-validation.
-        seed: seed of the shuffles.
-        groups: group of each row; rows of one group are in one part.
-        classes: class of each row, to stratify by as far as classes and groups are large enough:
-            a class with fewer samples than parts is absent from some of them.
-        repeats: number of partitions into folds; each is shuffled by a seed of its own.
+    `test_size` is the fraction of the (remaining) samples for validation, 0 only with folds; of one
+    fold there is a single split. Rows of one group are in one part. Classes are stratified as far
+    as they and the groups are large enough: one with fewer samples than parts is absent from some
+    of them. Each of the partitions into folds is shuffled by a seed of its own.
 
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
@@ -154,14 +148,7 @@ def study_splits(
     """Return a split for each study, in the order of their names, whose test part it is.
 
     Validation samples are whole studies where at least `MIN_STUDIES` are left, else whole groups.
-
-    Args:
-        studies: study of each sample.
-        test_size: fraction of the other samples for validation, 0 to below 1.
-        seed: seed of the shuffles.
-        fitted: samples to which models may be fitted, see `trainable_rows`.
-        groups: group of each sample, within a study.
-        classes: class of each sample, to stratify by.
+    `fitted` are the samples to which models may be fitted (`trainable_rows`).
     """
     study_N = np.asarray(studies, dtype=str)
     group_N = None if groups is None else np.asarray(groups, dtype=str)
@@ -205,8 +192,7 @@ def write_splits(
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group.
 
-    `groups` has the group of each sample; the column is empty without. Of several partitions a
-    column `repeat` has the number. An existing file is replaced when the new one is complete.
+    Of several partitions a column `repeat` has the number.
     """
     several = splits[-1].repeat > 1
     rows = (
@@ -251,11 +237,7 @@ def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]
 def read_splits(
     path: Path, sample_ids: Sequence[str]
 ) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Read the splits of another run, matched by sample id.
-
-    Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
-    neither; a message lists both.
-    """
+    """Read the splits of another run, matched by sample id; print ids that only one side has."""
     row_of = {name: row for row, name in enumerate(sample_ids)}
     folds: dict[str, dict[str, list[int]]] = {}
     repeat_of: dict[str, int] = {}
@@ -314,7 +296,6 @@ def _hold_out(
     classes: npt.NDArray[np.int64] | None,
     test: Rows,
 ) -> Split:
-    """Draw about `test_size` of `rows` for validation."""
     from sklearn.model_selection import StratifiedShuffleSplit
 
     if test_size == 0:
@@ -394,7 +375,6 @@ def _assign(
 
 
 def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) -> Rows:
-    """Return the fold of each sample that a splitter of scikit-learn makes."""
     assigned = np.empty(len(y), dtype=np.int64)
     with warnings.catch_warnings():
         # A class with fewer samples than folds is absent from some folds, which is allowed.
@@ -423,11 +403,7 @@ def check_groups(target: str, group: str | None, study: str | None) -> None:
 def read_studies(
     column: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> list[str] | None:
-    """Read the study of each sample; None without --study-column.
-
-    Raises:
-        DataError: samples without a study, or fewer than two studies.
-    """
+    """Read the study of each sample; None without --study-column."""
     if column is None:
         return None
     studies: list[str] = metadata.values(column, sample_ids).tolist()
@@ -475,16 +451,9 @@ def split_samples(
 ) -> tuple[tuple[Split, ...], Subjects]:
     """Make or read the splits; also return the subjects, whose groups a file may name.
 
-    Args:
-        options: --test-size, --stratify, --group-column and --splits.
-        folds: folds of the cross-validation; 1 for one split; "auto": `FOLDS`, or one for each
-            group if there are fewer.
-        seed: seed of the shuffles.
-        sample_ids: ids of the samples.
-        subjects: subjects of the samples; no training sample is of a held-out subject.
-        codes: class or rank of each sample, see `category_codes`; None for a numeric target.
-        repeats: partitions into folds; "auto": `REPEATS` of a small study, else 1.
-        studies: study of each sample, of which each is a fold; groups are parts of a study.
+    Folds "auto" are `FOLDS`, or one for each group if there are fewer; repeats "auto" `REPEATS` of
+    a small study. `codes` are classes or ranks, None of a number; of several `studies` each is a
+    fold. No training sample is of a held-out subject.
     """
     number = 0
     classes = codes if options.stratify else None
@@ -526,8 +495,7 @@ def split_samples(
 def without_held_out_subjects(splits: Sequence[Split], units_N: Rows) -> tuple[Split, ...]:
     """Leave samples of held-out subjects out of the training of each split, and print how many.
 
-    Splits that keep groups together have none: they are subjects of several studies, and copies
-    of a sample that a file of splits divides.
+    They are subjects of several studies, and copies of a sample that a file of splits divides.
     """
     apart, left_out = list[Split](), set[int]()
     for split in splits:
@@ -563,10 +531,7 @@ def _splits_of_file(
     studies: Sequence[str] | None,
     codes: npt.NDArray[np.int64] | None,
 ) -> tuple[tuple[Split, ...], Subjects]:
-    """Read the file of --splits, which must divide no group and no study; return also the groups.
-
-    The groups are those of --group-column, else those of the file.
-    """
+    """Read the file of --splits, which must divide no group and no study."""
     assert options.splits is not None
     splits, of_file = read_splits(options.splits, sample_ids)
     if options.group_column is None and of_file is not None and of_file != subjects.groups:
@@ -600,7 +565,6 @@ def _partitions(
     labels: Sequence[str] | None,
     samples: int,
 ) -> tuple[int, int]:
-    """Return the numbers of folds and of partitions into them."""
     units = samples if labels is None else len(set(labels))
     number = min(FOLDS, max(2, units)) if folds == "auto" else folds
     if folds == "auto" and options.group_column is not None and number < FOLDS:
@@ -632,7 +596,6 @@ def _check_held_out_classes(
 
 
 def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:
-    """Refuse the splits of a file that have samples of one group in several parts."""
     counts = Counter(chain.from_iterable({names[row] for row in part} for part in parts))
     if divided := sorted(name for name, times in counts.items() if times > 1):
         cause = "The splits file divides groups between the parts of a split"

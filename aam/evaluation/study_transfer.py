@@ -60,11 +60,7 @@ def transfer_matrix(
 ) -> TransferMatrix:
     """Fit a model to each study alone, and score it in each study.
 
-    Args:
-        model: name of the model.
-        predict: see the module.
-        folds: labels, and a split for each study.
-        predictions_MC: predictions of the model that is fitted to all other studies.
+    `predictions_MC` are those of the model that is fitted to all other studies.
     """
     metric, function = next(iter(scored_metrics(folds.scored(predictions_MC)).items()))
     rows_of = _rows_of(folds)
@@ -94,12 +90,7 @@ def transfer_matrix(
 
 
 def study_differences(model: str, predict: Predict, folds: Folds, column: str) -> StudyDifferences:
-    """Predict the study of each sample, and measure how much of the target it is.
-
-    Args:
-        model, predict, folds: see `transfer_matrix`.
-        column: name of the target.
-    """
+    """Predict the study of each sample, and measure how much of the target it is."""
     rows_of = _rows_of(folds)
     rows = np.sort(np.concatenate([*rows_of.values()]))
     codes = np.empty(len(folds.labels.values))
@@ -126,7 +117,6 @@ def study_differences(model: str, predict: Predict, folds: Folds, column: str) -
 
 
 def _rows_of(folds: Folds) -> dict[str, Rows]:
-    """Return the held-out samples of each study."""
     rows, codes = folds.rows_M, folds.held_out.studies
     assert codes is not None
     return {
@@ -153,7 +143,6 @@ def _split(rows: Rows, labels: Labels, seed: int) -> tuple[Split, ...]:
 
 
 def _value(function: ResampledMetric, scored: ScoredPredictions) -> float | None:
-    """Return a metric; None where it is not defined."""
     if not len(scored.actual):
         return None
     value = value_of(function, scored)

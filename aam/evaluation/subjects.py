@@ -23,18 +23,11 @@ from aam.data.metadata import Metadata
 
 @dataclass(frozen=True)
 class Subjects:
-    """Subjects of N samples.
+    """Subjects of N samples."""
 
-    Attributes:
-        units_N: number of the subject of each sample, in all studies.
-        groups: name of the group of each sample, which is within a study; None where each sample
-            is a group.
-        column: column of the metadata with the groups; None without.
-    """
-
-    units_N: Rows
-    groups: list[str] | None = None
-    column: str | None = None
+    units_N: Rows  # number of the subject of each sample, in all studies
+    groups: list[str] | None = None  # names, within a study; None where each sample is a group
+    column: str | None = None  # column of the metadata with the groups
 
 
 def find_subjects(
@@ -47,13 +40,7 @@ def find_subjects(
 ) -> Subjects:
     """Find the subjects of samples; print copies of samples, and groups of several studies.
 
-    Args:
-        column: --group-column; None without groups.
-        values: --group-values, whether equal groups of two studies are one subject.
-        metadata: contains the column.
-        sample_ids: ids of the samples.
-        abundances: reads of the samples; None to know them by their ids alone.
-        studies: study of each sample; None of a single study.
+    Without abundances samples are known by their ids alone.
     """
     none = np.empty((0, 2), dtype=np.int64)
     copies = none if abundances is None else abundances.equal_pairs()
@@ -92,7 +79,6 @@ def find_subjects(
 
 
 def _named(pairs: Rows, sample_ids: Sequence[str]) -> str:
-    """Return the number of pairs of samples and the first of them."""
     return first_few(" and ".join(sample_ids[row] for row in pair) for pair in pairs.tolist())
 
 

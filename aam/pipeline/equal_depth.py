@@ -8,6 +8,7 @@ samples; a transformer reads rarefied samples in any case, so its predictions st
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 from scipy import sparse
@@ -15,11 +16,13 @@ from scipy import sparse
 from aam.arrays import Rows
 from aam.contract.options.groups import MEMBERS
 from aam.data.table import auto_depth, rarefy
-from aam.evaluation.scores import EqualDepthScore, equal_depth_score
+from aam.evaluation.intervals import TITLES
+from aam.evaluation.scores import EqualDepthScore
 from aam.evaluation.splits import Split
 from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.number_format import fixed
 from aam.pipeline.cross_validation import Result
 from aam.pipeline.labelled_study import LabelledStudy
 
@@ -54,9 +57,23 @@ def score_at_equal_depth(
                 member, predictions_MC=member.predictions_MC[scored_M], left_out=()
             )
     equal = folds.drawn(combine_results(members, folds).predictions_MC)
-    plain = folds.drawn(result.combined.predictions_MC[scored_M])
-    dummy = folds.drawn(folds.dummy_MC)
-    return equal_depth_score(equal, plain, dummy, depth, confounder)
+    metric, score = next(iter(equal.score().items()))
+    plain = folds.drawn(result.combined.predictions_MC[scored_M]).whole[metric]
+    if score.value is None or math.isnan(plain):
+        return None
+    ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))[1]
+    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
+    guess = "" if better else ", which is not shown to be better than a guess"
+    scored = len(equal.scored.first.actual)
+    text = (
+        f"On tables of equal depth ({depth} reads, {scored} samples) the model has "
+        f"{TITLES[metric]} {score.text()}{guess}; on all reads of these samples "
+        f"{fixed(plain, score.digits)}"
+    )
+    return EqualDepthScore(
+        text, confounder, depth, scored, metric, plain, score.value, score.lower, score.upper,
+        better,
+    )  # fmt: skip
 
 
 def _kept(split: Split, rows: Rows) -> Split:

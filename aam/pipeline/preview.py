@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,21 +30,22 @@ from aam.evaluation.splits import several_studies
 from aam.members.option_checks import resolve
 from aam.pipeline.labelled_study import label_study
 from aam.pipeline.plan import TrainingPlan, plan
-from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples, same_values
+from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
 
 _SHOWN_CLASSES = 8
 _FEW_SAMPLES = 20
 
 
-def preview(
-    plan: TrainingPlan,
-) -> tuple[list[Association], RepeatedSamples | None, str | None]:
-    """Print the samples and splits of a training, and warn of what it may learn instead.
+class Leaks(NamedTuple):
+    """What a model may learn instead of the target."""
 
-    Returns:
-        The columns that predict the target by themselves, see `associations`, the subjects that the
-        split divides, and the column of studies that it divides.
-    """
+    associations: list[Association]  # columns that predict the target by themselves
+    repeated: RepeatedSamples | None  # subjects that the split divides
+    divided_studies: str | None  # column of studies that it divides
+
+
+def preview(plan: TrainingPlan) -> Leaks:
+    """Print the samples and splits of a training, and warn of what it may learn instead."""
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
     # What makes all that follows too good comes first.
@@ -98,11 +100,12 @@ def preview(
         subjects = [repeated.column]
         if folds.labels.type != "regression":
             # Another name of a subject tells the class, which its other samples have.
-            subjects = [
-                name
-                for name in study.metadata.columns
-                if same_values(study.metadata.values(name, ids).tolist(), repeated.values)
-            ]
+            subjects = []
+            for name in study.metadata.columns:
+                values = study.metadata.values(name, ids).tolist()
+                pairs = set(zip(values, repeated.values, strict=True))
+                if len(pairs) == len(set(values)) == len(set(repeated.values)):
+                    subjects.append(name)
     known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
     columns = associations(study.metadata, known, study.study, folds)
     if forms := [association for association in leading(columns, folds) if association.other_form]:
@@ -114,7 +117,7 @@ def preview(
             f"({TITLES[forms[0].metric]} {values}): {'other forms' if several else 'another form'} "
             "of it, or completely confounded with it."
         )
-    return columns, repeated, divided_studies
+    return Leaks(columns, repeated, divided_studies)
 
 
 def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:

@@ -108,18 +108,14 @@ class RepeatedSamples:
 
 @dataclass(frozen=True)
 class Communities:
-    """Similarity of the communities of R of N samples.
-
-    Attributes:
-        rows_R: rows of the samples.
-        similarity_RR: cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with
-            itself. Subjects differ in rare ASVs too, which count more than in other similarities.
-        comparable_RR: whether two samples have the same class, or numbers that at most a quarter of
-            the samples lie between.
-    """
+    """Similarity of the communities of R of N samples."""
 
     rows_R: Rows
+    # cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with itself. Subjects
+    # differ in rare ASVs too, which count more than in other similarities
     similarity_RR: npt.NDArray[np.float32]
+    # whether two samples have the same class, or numbers that at most a quarter of the samples lie
+    # between
     comparable_RR: npt.NDArray[np.bool_]
 
     @classmethod
@@ -275,7 +271,6 @@ def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Ro
 
 
 def _pairs(values: Iterable[object]) -> int:
-    """Return the number of pairs of samples that have the same value."""
     return sum(math.comb(number, 2) for number in Counter(values).values())
 
 
@@ -338,10 +333,7 @@ def score_with_groups(
     repeated: RepeatedSamples,
     given_MC: npt.NDArray[np.float64] | None,
 ) -> RepeatedScore | None:
-    """Return `repeated_samples` of scores.json: the kernel's score with and without the subjects.
-
-    None where the subjects cannot be split.
-    """
+    """Return the kernel's score with and without the subjects kept together, if possible."""
     kernel, folds = estimator(KERNEL), plan.folds
     codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
@@ -381,9 +373,3 @@ def score_with_groups(
             f"{shlex.quote(repeated.column)}"
         ),
     )
-
-
-def same_values(left: Sequence[str], right: Sequence[str]) -> bool:
-    """Return whether two columns divide the samples alike, whatever the values are called."""
-    pairs = set(zip(left, right, strict=True))
-    return len(pairs) == len(set(left)) == len(set(right))

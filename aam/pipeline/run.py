@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -27,27 +27,12 @@ from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.association import agreement_sentence
-from aam.evaluation.confounding import (
-    DEPTH,
-    Association,
-    Confounder,
-    confounders,
-    confounding_sentences,
-)
+from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
-from aam.evaluation.scores import (
-    ENSEMBLE,
-    Scores,
-    compare_inputs,
-    evaluate,
-    next_step,
-    performance,
-    result_sentences,
-)
-from aam.evaluation.scores import write as write_scores
+from aam.evaluation.scores import ENSEMBLE, Scores, compare_inputs, evaluate
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out
@@ -65,7 +50,7 @@ from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
 from aam.pipeline.loggers import log_scores
 from aam.pipeline.plan import TrainingPlan, plan, start_session
-from aam.pipeline.preview import preview
+from aam.pipeline.preview import Leaks, preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
 from aam.report.terminal import models_table, print_table, studies_table
@@ -84,16 +69,8 @@ def run(
 ) -> None:
     """Train the members, write the run folder, and print the scores.
 
-    Args:
-        options: as `resolve` returns them.
-        labelled: the study, if it is read already.
-        policy: attention backends to choose from; None for those of PyTorch.
-        report: write report.html.
-        facts: entries of run.json in place of those of the command line.
-        metadata: that of the options, if it is read already.
-
-    Raises:
-        AamError: see `start_session`, `load_labelled_study`, `plan` and `cross_validate`.
+    `options` are as `resolve` returns them; study and metadata are read if they are not given;
+    `facts` are entries of run.json in place of those of the command line.
     """
     with start_session(options, labelled, policy) as session:
         options, group = session.options, session.group
@@ -112,18 +89,16 @@ def run(
             run_folder.begin(prepared, group, files, **checked, **facts) as record,
             blas_threads(len(labelled.values)),
         ):
-            associated: list[Association] = []
-            repeated: RepeatedSamples | None = None
-            divided_studies: str | None = None
+            leaks = Leaks([], None, None)
             if group.ranks.is_main:
                 # One rank prints and writes for all.
-                associated, repeated, divided_studies = preview(planned)
+                leaks = preview(planned)
                 ids, path = labelled.study.table.sample_ids, prepared.folder / "splits.tsv"
                 write_splits(path, ids, labelled.splits, labelled.subjects.groups)
             result = cross_validate(planned, planned.samples(), session, record.record_fact)
             if result is None:
                 return
-            folder, model = prepared.folder, _model(options, labelled, result, repeated)
+            folder, model = prepared.folder, _model(options, labelled, result, leaks.repeated)
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
@@ -132,12 +107,10 @@ def run(
             for member in result.members.values():
                 made |= member.facts
             with later_step("scores"):
-                scores = _scores(
-                    options.equal_depth, planned, result, associated, repeated, divided_studies
-                )
-                facts_of_model = dataclasses.replace(model.facts, performance=performance(scores))
+                scores = _scores(options.equal_depth, planned, result, leaks)
+                facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
-                write_scores(folder / "scores.json", scores)
+                scores.write(folder / "scores.json")
                 # The metrics of all models for a tracker, such as `test_r2/forest`.
                 finals = {
                     f"{folds.part}_{metric}/{name}": score.value
@@ -166,17 +139,12 @@ def run(
     info(f"Model: {prepared.folder}")
     if page is not None:
         info(f"Report: {page}")
-    following = next_step(scores, str(options.run.output_dir), run_record.study_files(options))
+    following = scores.next_step(str(options.run.output_dir), run_record.study_files(options))
     show_verdict(scores, following)
 
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
-    """Train the members on a study in memory, without a run folder and without scores.
-
-    Args:
-        options: as `resolve` returns them; a network has its checkpoints in the run folder.
-        labelled: the study.
-    """
+    """Train the members on a study in memory, without a run folder and without scores."""
     with start_session(options, labelled) as session:
         options = session.options
         planned = plan(options, labelled)
@@ -237,17 +205,15 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, study.reads if study.table.quantity == "reads" else None)
+        rates = q_values(samples, folds, _reads(study))
     return dataclasses.replace(model, fold_importance=importance, q_values=rates)
 
 
 def _reads(study: Study) -> Rows | None:
-    """Return the reads of each sample, [N]; None of a table of relative abundances."""
     return study.reads if study.table.quantity == "reads" else None
 
 
 def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) -> None:
-    """Write predictions.tsv, and the predictions of each repeat if there are several."""
     folds, combined = result.folds, result.combined
     folder, ids = options.run.output_dir, labelled.study.table.sample_ids
     predicted = combined.predictions_MC, combined.members, combined.half_widths_M
@@ -261,7 +227,6 @@ def _write_predictions(options: Train, labelled: LabelledStudy, result: Result) 
 
 
 def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> None:
-    """Write ordination.txt, the principal coordinates of the samples by the kernel."""
     ids, names = labelled.study.table.sample_ids, tuple(result.members)
     # Of a network alone the report shows the embeddings.
     if 3 <= len(ids) <= EXACT_KERNEL and networks(names) != names:
@@ -272,40 +237,29 @@ def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> 
         write_ordination(folder / "ordination.txt", ids, coordinates, explained)
 
 
-def _scores(
-    at_equal_depth: bool,
-    planned: TrainingPlan,
-    result: Result,
-    associated: Sequence[Association],
-    repeated: RepeatedSamples | None,
-    divided_studies: str | None,
-) -> Scores:
-    """Score the run, and everything that it is compared with."""
+def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
-    grouped = None
+    predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
-    test = permutation_test(folds, result.combined.predictions_MC)
-    kernel = result.members.get(KERNEL)
-    if repeated is not None:
+    test, grouped = permutation_test(folds, predictions_MC), None
+    if leaks.repeated is not None:
         given_MC = None if kernel is None else kernel.predictions_MC
-        grouped = score_with_groups(planned, result.samples, repeated, given_MC)
-    scores = evaluate(column, folds, result.combined, seconds, test, grouped, divided_studies)
-    predictions_MC = result.combined.predictions_MC
-    inputs, curve, equal, transfer, differences = None, None, None, None, None
-    columns: list[Confounder] = []
+        grouped = score_with_groups(planned, result.samples, leaks.repeated, given_MC)
+    scores = evaluate(column, folds, result.combined, seconds, test, grouped, leaks.divided_studies)
+    fields: dict[str, Any] = {}
     if result.alone and labelled.covariates is not None:
         alone = {**result.alone, _BOTH: predictions_MC}
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
-            inputs = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
+            fields["inputs"] = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
-        columns = confounders(associated, folds, predictions_MC)
-    confounded = any(column.column == DEPTH for column in columns)
+        fields["confounders"] = confounders(leaks.associations, folds, predictions_MC)
+    confounded = any(column.column == DEPTH for column in fields.get("confounders", ()))
     if at_equal_depth or confounded:
         with later_step("score at equal depth"):
-            equal = score_at_equal_depth(labelled, result, confounded)
+            fields["equal_depth"] = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= EXACT_KERNEL:
         # A network takes too long to be fitted once more for each study and part.
         refitted = [name for name in result.members if not MEMBERS[name].network]
@@ -318,28 +272,20 @@ def _scores(
         if kernel is not None:
             with later_step("learning curve"):
                 curve = learning_curve(KERNEL, predict, folds, kernel.predictions_MC)
+                fields["learning_curve"] = curve
         # Tables of studies: how well each can be told from the others, and predicts another.
         if folds.study_column is not None:
             with later_step("comparison of the studies"):
-                differences = study_differences(name, predict, folds, column)
+                fields["study_differences"] = study_differences(name, predict, folds, column)
                 if refitted:
                     left_out_MC = result.members[name].predictions_MC
-                    transfer = transfer_matrix(name, predict, folds, left_out_MC)
-    return dataclasses.replace(
-        scores,
-        inputs=inputs,
-        learning_curve=curve,
-        equal_depth=equal,
-        confounders=columns,
-        transfer=transfer,
-        study_differences=differences,
-    )
+                    fields["transfer"] = transfer_matrix(name, predict, folds, left_out_MC)
+    return dataclasses.replace(scores, **fields)
 
 
 def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
-    """Write importance.tsv, the ASVs on which the predictions depend, and explanations.tsv."""
     folder, ids = options.run.output_dir, labelled.study.table.feature_ids
     taxa = None
     with later_step("names of taxa"):
@@ -374,11 +320,16 @@ def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
 
 
 def show_scores(scores: Scores) -> None:
-    """Print what the verdict rests on, the scores of every model, and last the verdict."""
-    _, *sentences = result_sentences(scores)
-    for sentence in sentences:
-        repeated = scores.repeated_samples and sentence == sentences[0]
-        (warn if repeated else info)(sentence)
+    """Print what the verdict rests on, the scores of every model, and what makes it doubtful."""
+    findings = scores.findings()[1:]  # without the verdict, which comes last
+    below_tables = ("inputs", "confounders")
+
+    def show(fields: Collection[str]) -> None:
+        for finding in findings:
+            if finding.field in fields:
+                (warn if finding.is_warning else info)(finding.text)
+
+    show({finding.field for finding in findings} - {*below_tables})
     if scores.studies is not None:
         print_table(studies_table(scores.studies, scores.classes))
     names: Sequence[str] = ("mcfadden_r2", *SCORED[cast(TargetType, scores.kind)])
@@ -392,11 +343,6 @@ def show_scores(scores: Scores) -> None:
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
         print_table(models_table(inputs.models, names, brief=True))
-        for difference in inputs.differences:
-            info(f"{difference.sentence}.")
-        (info if inputs.counts_add else warn)(inputs.conclusion)
-    equal = None if scores.equal_depth is None else scores.equal_depth.sentence
-    for sentence in confounding_sentences(scores.confounders, scores.is_better, equal):
-        warn(sentence)
+    show(below_tables)
     if not scores.is_better and scores.external is None:
         info("importance.tsv tells how the model computes, not which ASVs matter.")

@@ -41,15 +41,8 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
-from aam.evaluation.scores import Scores, evaluate, next_step
-from aam.evaluation.scores import write as write_scores
-from aam.evaluation.splits import (
-    Split,
-    check_groups,
-    read_studies,
-    several_studies,
-    write_splits,
-)
+from aam.evaluation.scores import Scores, evaluate
+from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.new_samples import trained_subjects
 from aam.members.output_tables import write_table
@@ -71,18 +64,9 @@ _FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
 
 
 def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Scores, pd.DataFrame]:
-    """Predict and score the samples of a study, and write a run folder.
+    """Predict and score the samples of a study, and write a run folder if there is an --output.
 
-    Args:
-        options: with --model and --table; without --output nothing is written.
-        loaded: the model, if it is read already.
-
-    Returns:
-        The scores, and a row for each scored sample: predictions.tsv.
-
-    Raises:
-        AamError: the output exists, the model has no such target, no sample has a label, all have
-            one number, or trained the model; see `load_study`.
+    Returns the scores, and a row for each scored sample: predictions.tsv.
     """
     assert options.model is not None and options.table is not None
     column = options.metadata_column
@@ -159,7 +143,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
         info(f"Scores, predictions and report: {options.output}")
     files = run_record.study_files(options)
     training = run_record.joinable(options.model, files)
-    show_verdict(scores, next_step(scores, str(options.model), files, training))
+    show_verdict(scores, scores.next_step(str(options.model), files, training))
     return scores, of_samples
 
 
@@ -202,7 +186,6 @@ def _new_samples(
 
 
 def _model_of(options: Evaluate) -> TrainedModel:
-    """Read the model; of several targets, the one that has the name of the column."""
     assert options.model is not None
     column, path = options.metadata_column, options.model
     if targets := run_files.target_folders(path):
@@ -215,7 +198,6 @@ def _model_of(options: Evaluate) -> TrainedModel:
 
 
 def _show_training(options: Evaluate, facts: ModelFacts) -> None:
-    """Print what the model was trained for, where this study may differ."""
     if facts.column != options.metadata_column:
         info(f"The model predicts '{facts.column}', compared with '{options.metadata_column}'.")
     if where := flat(facts.options).get("where"):
@@ -282,7 +264,6 @@ def _folds(
     group_column: str | None,
     studies: Sequence[str],
 ) -> Folds:
-    """Return one fold, of test samples alone, with the guess of the training."""
     none, everything = np.empty(0, dtype=np.int64), np.arange(len(labels.values))
     return Folds(
         labels,
@@ -341,7 +322,6 @@ def _write(
     groups_M: Sequence[str] | None,
     predicted: pd.DataFrame,
 ) -> None:
-    """Write the run folder; its record has the kind of the target, which the model decides."""
     ids = study.table.sample_ids
     recorded = dataclasses.replace(options, classifier=bool(facts.classes), ordinal=facts.levels)
     content = run_record.describe("evaluate", recorded)
@@ -349,7 +329,7 @@ def _write(
     with run_folder.begin(prepared, files=_FILES) as record:
         write_table(folder / "predictions.tsv", predicted)
         write_splits(folder / "splits.tsv", ids, folds.splits, groups_M)
-        write_scores(folder / "scores.json", scores)
+        scores.write(folder / "scores.json")
         record.finish(
             samples={"train": 0, "validation": 0, "test": len(ids)},
             asvs=len(study.table.feature_ids),

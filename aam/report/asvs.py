@@ -1,4 +1,8 @@
-"""ASVs of the report: importance as bars and as a table, abundance along the target, attention."""
+"""ASVs of the report: importance, abundance along the target, attention, and explanations.
+
+Pictures of explanations are those of SHAP (Lundberg et al. 2020, doi:10.1038/s42256-019-0138-9):
+the waterfall of one sample, and the beeswarm over samples.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from aam.arrays import F64
 from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -63,6 +68,7 @@ LARGEST_TABLE = 200 * 2**20
 LETTERS = 34  # of a name beside a row
 SHORT_LABEL = 13  # letters of a label of which three fit beside each other
 MAX_ASVS = 25  # ASVs with the highest attention, which are drawn
+FEATURE_ROWS = 10  # features of an explanation with a row of their own
 
 _NO_FINDING = (
     "The model is not shown to be better than a guess: this tells how it computes, not which ASVs "
@@ -73,13 +79,8 @@ _NO_FINDING = (
 def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame | None:
     """Read the relative abundances of the leading ASVs in the table of a run, samples x ASVs.
 
-    Args:
-        run: run with predictions and importance.tsv.
-        table: samples of the run; None to read them from the recorded path.
-
-    Returns:
-        None without importance or predictions, or where the table is gone or larger than
-        `LARGEST_TABLE`.
+    None without importance.tsv or predictions, or where the table is gone or larger than
+    `LARGEST_TABLE`.
     """
     import pandas as pd
 
@@ -100,7 +101,6 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
 
 
 def _recorded_table(path: Path) -> FeatureTable | None:
-    """Read the table of a run, or map its store; None if it is gone or larger than allowed."""
     mapped = is_store(path)
     file = path / "counts.npy" if mapped else path
     if not file.is_file() or file.stat().st_size > LARGEST_TABLE:
@@ -118,15 +118,7 @@ def importance_picture(given: ReportInput) -> Drawing | None:
 
 @styled
 def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
-    """Draw the measure of the most important ASVs as bars, the first at the top.
-
-    Args:
-        importance: rows of importance.tsv, the most important ASV first.
-        effect: name of an effect, with the unit of the target.
-
-    Returns:
-        The drawing; None without rows, or where they have no measure.
-    """
+    """Draw the measure of the most important ASVs as bars; None where there is none."""
     from matplotlib.patches import Patch
 
     rows = importance[:ASVS]
@@ -341,7 +333,7 @@ def explanations_table(given: ReportInput) -> Table | None:
     return Table("Why these predictions", heads, cells, note)
 
 
-def feature_name(row: Mapping[str, str]) -> str:
+def feature_name(row: Mapping[Any, str]) -> str:
     """Return the short name of an ASV or a taxon, or a metadata column."""
     if row["kind"] == "metadata":
         return row["feature"]
@@ -399,14 +391,9 @@ def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> 
 
 @styled
 def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], sample: str) -> Figure:
-    """Draw attention and abundance of the first ASVs of a sample, and the attention between them.
+    """Draw attention and abundance of the first ASVs of a sample, and attention between them.
 
-    The number after a name is the row of the table.
-
-    Args:
-        table: rows of `aam.members.importance.attention_table`.
-        mixing_UU: attention of each ASV (row) to each (column).
-        sample: its id.
+    The number after a name is the row of the table, `aam.members.importance.attention_table`.
     """
     from matplotlib.figure import Figure
 
@@ -433,3 +420,89 @@ def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], samp
     heat.grid(visible=False)
     figure.colorbar(mixing, ax=heat, label="%")
     return figure
+
+
+@styled
+def waterfall(effects: pd.DataFrame, sample: str) -> Drawing:
+    """Draw how the effects of a sample lead from the mean label to its prediction."""
+    parts = effects[effects["sample"] == sample]
+    mean = float(parts.loc[parts["kind"] == "mean", "effect"].iloc[0])
+    features = parts[parts["kind"].isin(FEATURES)]
+    first, rest = features[:FEATURE_ROWS], features[FEATURE_ROWS:]
+    divided = parts.loc[parts["kind"] == "others", "effect"].sum() + rest["effect"].sum()
+    remainder = float(parts.loc[parts["kind"] == "remainder", "effect"].sum())
+    named = [(feature_name(row), float(row["effect"])) for row in first.to_dict("records")]
+    named += [("all others", float(divided)), ("not divisible", remainder)]
+    # From the mean at the bottom to the prediction at the top: the largest effect is the last step.
+    steps = named[::-1]
+    figure, axes = blank(5.2, 1.4 + 0.3 * len(steps))
+    start = mean
+    for row, (_, effect) in enumerate(steps):
+        axes.barh(row, effect, left=start, color=SERIES[0 if effect >= 0 else 1], height=0.7)
+        text = significant(effect, signed=True)
+        axes.annotate(
+            text, (max(start, start + effect), row), xytext=(4, 0), textcoords="offset points",
+            va="center", fontsize=8.5,
+        )  # fmt: skip
+        axes.plot([start + effect] * 2, (row - 0.35, row + 1.35), color=INK, lw=0.6, alpha=0.5)
+        start += effect
+    axes.axvline(mean, color=INK, lw=1, ls="--", alpha=0.6)
+    axes.set_yticks(range(len(steps)), [shortened(name, LETTERS) for name, _ in steps])
+    axes.grid(axis="y", visible=False)
+    axes.use_sticky_edges = False  # room beside the bars at the ends
+    axes.margins(x=0.12, y=0.02)
+    unit = parts["unit"].iloc[0]
+    ends = f"{significant(mean)} (mean of training, dashed) to {significant(start)}"
+    axes.set(title=f"{sample}: {significant(start)}", xlabel=unit)
+    return Drawing(figure, f"From {ends}.", f"Waterfall of {sample}, from {ends}, {unit}.")
+
+
+@styled
+def beeswarm(effects: pd.DataFrame, abundances: pd.DataFrame | None = None) -> Drawing:
+    """Draw the effects of the strongest features in every sample as points, a row each.
+
+    Abundances (samples x ASVs) colour the points of an ASV by their rank within it.
+    """
+    shown = effects[effects["kind"].isin(FEATURES)]
+    # The mean over all samples: a sample has no row for a feature of small effect.
+    samples = max(effects["sample"].nunique(), 1)
+    sizes = shown["effect"].abs().groupby(shown["feature"]).sum() / samples
+    names = sizes.sort_values(ascending=False).index[:FEATURE_ROWS].tolist()
+    figure, axes = blank(5.2, 1.5 + 0.34 * len(names))
+    drawn = None
+    for row, name in enumerate(names):
+        of_feature = shown[shown["feature"] == name]
+        values = of_feature["effect"].to_numpy(np.float64)
+        places = row + _spread(values)
+        look: dict[str, Any] = {"s": 14, "linewidths": 0}
+        if abundances is not None and name in abundances.columns:
+            ranks = abundances[name].rank(pct=True).reindex(of_feature["sample"])
+            scale: dict[str, Any] = {"c": ranks, "cmap": "plasma", "vmin": 0, "vmax": 1}
+            drawn = axes.scatter(values, places, **look, **scale)
+        else:
+            axes.scatter(values, places, color=SERIES[0], **look)
+    if drawn is not None:
+        figure.colorbar(drawn, ax=axes, label="abundance, rank within the ASV", shrink=0.8)
+    axes.axvline(0, color=INK, lw=1, alpha=0.6)
+    labels = [feature_name(shown[shown["feature"] == name].iloc[0].to_dict()) for name in names]
+    axes.set_yticks(range(len(names)), [shortened(label, LETTERS) for label in labels])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    units = effects["unit"].unique()
+    unit = units[0] if len(units) == 1 else "probability of the predicted class"
+    axes.set(title=f"Effects in {samples} samples", xlabel=f"effect ({unit})")
+    caption = f"The {len(names)} features with the largest mean effect, a point for each sample."
+    return Drawing(figure, caption, f"Beeswarm. {caption} The first is {', '.join(labels[:1])}.")
+
+
+def _spread(values_N: F64) -> F64:
+    """Return vertical offsets, -0.35 to 0.35, which keep points of near values apart."""
+    if not len(values_N):
+        return values_N
+    bins = np.round(50 * (values_N - values_N.min()) / max(float(np.ptp(values_N)), 1e-12))
+    offsets = np.zeros(len(values_N))
+    for place in np.unique(bins):
+        inside = np.flatnonzero(bins == place)
+        # 0, 1, -1, 2, -2, ... from the middle outwards.
+        steps = np.arange(len(inside))
+        offsets[inside] = (steps + 1) // 2 * np.where(steps % 2, 1, -1)
+    return 0.35 * offsets / max(float(np.abs(offsets).max()), 4.0)

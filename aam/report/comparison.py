@@ -12,14 +12,10 @@ from urllib.parse import quote
 import numpy as np
 
 from aam.contract.errors import DataError
-from aam.evaluation.intervals import (
-    ResampledMetrics,
-    Score,
-    joint_groups,
-)
+from aam.evaluation.intervals import ResampledMetrics, Score, joint_groups
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.evaluation.scores import Scores, ensemble_description
+from aam.evaluation.scores import Scores
 from aam.report.figures import (
     INK,
     MARKERS,
@@ -56,157 +52,161 @@ class _Scored(NamedTuple):
 
 
 def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
-    """Compare runs with the first of them.
+    """Compare runs of one target with the first: tables, what differs first, and pictures by name.
 
-    Args:
-        runs: two or more runs that predict the same column.
-
-    Returns:
-        Tables, what differs first, and pictures by their names; none without common samples.
-        Metrics are of each run on its own samples where these differ, and of all runs on their
-        common samples; differences are paired.
-
-    Raises:
-        DataError: a run has no predictions, or predicts another column than the first, as another
-            type of target, or with other true values of the same samples.
+    Metrics are of each run on its own samples where these differ, and of all runs on their common
+    samples; differences are paired. There are no pictures without common samples.
     """
-    first, scored = runs[0], [run.partitions for run in runs if run.partitions is not None]
+    partitions = _comparable_predictions(runs)
+    names, target = _short_names(runs), runs[0].target
+    samples = [set(run.sample_ids) for run in runs]
+    inside = set.intersection(*samples)
+    same = all(ids == inside for ids in samples)
+    tables = _differing_table(names, runs)
+    if not same:
+        whole = _on_samples(names, runs, partitions, samples)
+        tables.append(_metrics_table(f"{target}: each run on its own samples", whole))
+    if not inside:
+        return tables, {}
+    shared = _on_samples(names, runs, partitions, [inside] * len(runs))
+    _check_labels(shared, sorted(inside))
+    title = f"On the {len(inside)} samples that all runs scored"
+    if same:
+        title = f"{target}: {len(inside)} samples of every run"
+    tables.append(_metrics_table(title, shared))
+    drawings: dict[str, Drawing] = {}
+    # Classifiers without probabilities have no score with an interval.
+    if sum(scored_run.drawn is not None for scored_run in shared) > 1:
+        table, drawing = _differences(shared)
+        tables.append(table)
+        drawings |= {} if drawing is None else {"intervals": drawing}
+    drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
+    return tables, drawings
+
+
+def _comparable_predictions(runs: Sequence[Run]) -> list[ScoredPredictions]:
+    """Return the predictions of runs, or refuse runs that do not predict the same in one way."""
+    first, partitions = runs[0], [run.partitions for run in runs if run.partitions is not None]
     for run in runs:
         if run.scored is None:
-            raise DataError(
-                "The run has no predictions to compare",
-                f"'{run.folder}'",
-                "name runs of `aam train`",
-            )
+            remedy = "name runs of `aam train`"
+            raise DataError("The run has no predictions to compare", f"'{run.folder}'", remedy)
         if run.target != first.target:
             raise DataError(
                 "The runs predict different columns",
                 f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
                 "compare runs of one target",
             )
-        if run.scored.type != scored[0].type:
+        if run.scored.type != partitions[0].type:
             raise DataError(
                 f"The runs predict {run.target} in different ways",
-                f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {scored[0].type}",
+                f"'{run.folder}' by {run.scored.type}, '{first.folder}' by {partitions[0].type}",
                 "compare runs with the same --classifier or --ordinal",
             )
-    paths = [run.folder.resolve() for run in runs]
-    names = [str(path) for path in paths]
-    # The shortest ends of the paths that differ; the paths of the same run twice are equal.
-    for parts in range(max(len(path.parts) for path in paths) - 1, 0, -1):
-        ends = ["/".join(path.parts[-parts:]) for path in paths]
-        names = ends if len(set(ends)) == len(ends) else names
-
-    if len({frozenset(predictions.studies) for predictions in scored}) > 1:
+    if len({frozenset(predictions.studies) for predictions in partitions}) > 1:
         # Summaries over other studies, or over none, cannot be compared.
-        scored = [replace(predictions, studies=()) for predictions in scored]
+        return [replace(predictions, studies=()) for predictions in partitions]
+    return partitions
 
-    def on(chosen_of: Sequence[set[str]]) -> list[_Scored]:
-        """Take samples of each run, in all partitions into folds."""
-        scored_runs = []
-        for name, run, predictions, chosen in zip(names, runs, scored, chosen_of, strict=True):
-            rows = [row for row, sample in enumerate(run.partition_ids) if sample in chosen]
-            part = predictions.take(np.array(rows, dtype=np.int64))
-            ids = [run.partition_ids[row] for row in rows]
-            # Units by name: those of the same samples are left out of every run.
-            groups = joint_groups([run.groups for run in runs], ids)
-            # The metric that compares classifiers is the AUC, which needs probabilities.
-            has_intervals = part.type != "classification" or part.probabilities is not None
-            drawn = resample(part, groups) if has_intervals else None
-            scored_runs.append(_Scored(name, run, part, ids, drawn))
-        return scored_runs
 
-    samples = [set(run.sample_ids) for run in runs]
-    inside = set.intersection(*samples)
-    same = all(ids == inside for ids in samples)
-    tables = _differing_table(names, runs)
-    if not same:
-        whole = on(samples)
-        tables.append(_metrics_table(f"{first.target}: each run on its own samples", whole))
-    if not inside:
-        return tables, {}
-    shared = on([inside] * len(runs))
+def _short_names(runs: Sequence[Run]) -> list[str]:
+    """Return the shortest ends of the paths that differ; the paths of one run twice are equal."""
+    paths = [run.folder.resolve() for run in runs]
+    for parts in range(1, max(len(path.parts) for path in paths)):
+        ends = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(ends)) == len(ends):
+            return ends
+    return [str(path) for path in paths]
+
+
+def _on_samples(
+    names: Sequence[str],
+    runs: Sequence[Run],
+    partitions: Sequence[ScoredPredictions],
+    samples: Sequence[set[str]],
+) -> list[_Scored]:
+    """Take some samples of each run, in all partitions into folds."""
+    scored_runs = []
+    for name, run, predictions, chosen in zip(names, runs, partitions, samples, strict=True):
+        rows = [row for row, sample in enumerate(run.partition_ids) if sample in chosen]
+        part = predictions.take(np.array(rows, dtype=np.int64))
+        ids = [run.partition_ids[row] for row in rows]
+        # Units by name: those of the same samples are left out of every run.
+        groups = joint_groups([run.groups for run in runs], ids)
+        # The metric that compares classifiers is the AUC, which needs probabilities.
+        has_intervals = part.type != "classification" or part.probabilities is not None
+        drawn = resample(part, groups) if has_intervals else None
+        scored_runs.append(_Scored(name, run, part, ids, drawn))
+    return scored_runs
+
+
+def _check_labels(shared: Sequence[_Scored], sample_ids: Sequence[str]) -> None:
+    """Refuse runs with other true values of the same samples."""
     labels = []
     for scored_run in shared:
         # Names of classes: the codes of two runs may differ.
-        names_of, actual = np.array(scored_run.scored.classes), scored_run.scored.actual
-        label_of = dict(
-            zip(scored_run.sample_ids, names_of[actual] if len(names_of) else actual, strict=True)
-        )
-        labels.append(np.array([label_of[name] for name in sorted(inside)]))
+        classes, actual = np.array(scored_run.scored.classes), scored_run.scored.actual
+        texts = classes[actual] if len(classes) else actual
+        label_of = dict(zip(scored_run.sample_ids, texts, strict=True))
+        labels.append(np.array([label_of[name] for name in sample_ids]))
+    first = shared[0].run
     for scored_run, actual in zip(shared[1:], labels[1:], strict=True):
-        equal = (
-            actual == labels[0]
-            if scored_run.scored.classes
-            else np.isclose(actual, labels[0], atol=0)
-        )
+        is_category = bool(scored_run.scored.classes)
+        equal = actual == labels[0] if is_category else np.isclose(actual, labels[0], atol=0)
         if differing := int((~equal).sum()):
             raise DataError(
-                f"The runs have other true values of {scored_run.run.target}",
+                f"The runs have other true values of {first.target}",
                 f"{differing} of {len(equal)} samples of '{scored_run.run.folder}' and "
                 f"'{first.folder}'",
                 "train one of them again with the metadata of the other",
             )
-    on_common = f"On the {len(inside)} samples that all runs scored"
-    title = f"{first.target}: {len(inside)} samples of every run" if same else on_common
-    tables.append(_metrics_table(title, shared))
-    drawings = {}
+
+
+def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
+    """Compare each run with the first that has intervals, paired; draw those that compare."""
     # Columns of the subjects and studies that the split of a run divides, with their option.
-    divided = {name: _divided(run.scores) for name, run in zip(names, runs, strict=True)}
-    # Classifiers without probabilities have no score with an interval.
-    paired = [
-        (scored_run.name, scored_run.drawn) for scored_run in shared if scored_run.drawn is not None
-    ]
-    if len(paired) > 1:
-        (reference, drawn), *compared = paired
-        differences = [(name, *resampled.paired_difference(drawn)) for name, resampled in compared]
-        equal = {name for name, resampled in compared if resampled.equals(drawn)}
-        rows = []
-        for name, metric, score in differences:
-            if divided[name] != divided[reference]:
-                rows.append([name, "", "not comparable"])
-                continue
+    divided = {scored_run.name: _divided(scored_run.run.scores) for scored_run in shared}
+    paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
+    (reference, drawn), *compared = paired
+    differences = [(name, *resampled.paired_difference(drawn)) for name, resampled in compared]
+    equal = {name for name, resampled in compared if resampled.equals(drawn)}
+    rows = []
+    for name, metric, score in differences:
+        if divided[name] != divided[reference]:
+            rows.append([name, "", "not comparable"])
+        elif name in equal:
+            rows.append([name, "0", "the same predictions"])
+        else:
             verdict = "not defined"
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
                 verdict = ahead if score.beyond_noise else "within noise"
-            difference = with_interval(metric, score)
-            if name in equal:
-                difference, verdict = "0", "the same predictions"
-            rows.append([name, difference, verdict])
-        note = (
-            "Each run minus the first, on the same samples (paired). Within "
-            "noise: the interval includes 0."
+            rows.append([name, with_interval(metric, score), verdict])
+    note = (
+        "Each run minus the first, on the same samples (paired). Within "
+        "noise: the interval includes 0."
+    )
+    for name, run in ((one.name, one.run) for one in shared if equal):
+        if name in {reference, *equal} and run.scores is not None and len(run.scores.members) > 1:
+            weights = run.scores.weights
+            note += f" The ensemble of {name} is {weights.description}." if weights else ""
+    if len(set(divided.values())) > 1:
+        # A score of known subjects or studies is no score of new ones, and no difference from it
+        # is.
+        named = ", ".join(name for name, options in divided.items() if options)
+        columns = {column: option for options in divided.values() for option, column in options}
+        values = ", ".join(f"'{column}'" for column in sorted(columns))
+        again = " ".join(f"{option} {column}" for column, option in sorted(columns.items()))
+        note += (
+            f" Not comparable: the split of {named} has samples of the same {values} on both "
+            "sides, so that its score is that of known subjects or studies; train it again "
+            f"with {again}."
         )
-        if equal:
-            alone = [
-                f"The ensemble of {name} is {ensemble_description(weights.model, weights.folds)}."
-                for name, run in zip(names, runs, strict=True)
-                if name in {reference, *equal} and run.scores is not None
-                and len(run.scores.members) > 1 and (weights := run.scores.weights) is not None
-            ]  # fmt: skip
-            note = " ".join([note, *alone])
-        if len(set(divided.values())) > 1:
-            # A score of known subjects or studies is no score of new ones, and no difference from
-            # it is.
-            named = ", ".join(name for name, options in divided.items() if options)
-            columns = {column: option for options in divided.values() for option, column in options}
-            values = ", ".join(f"'{column}'" for column in sorted(columns))
-            again = " ".join(f"{option} {column}" for column, option in sorted(columns.items()))
-            note += (
-                f" Not comparable: the split of {named} has samples of the same {values} on both "
-                "sides, so that its score is that of known subjects or studies; train it again "
-                f"with {again}."
-            )
-            alike = [item for item in differences if divided[item[0]] == divided[reference]]
-            differences, known = alike, {reference, *(name for name, *_ in alike)}
-            paired = [item for item in paired if item[0] in known]
-        heads = ["", TITLES[metric], ""]
-        tables.append(Table(f"Difference from {reference}", heads, rows, note))
-        if differences:
-            drawings["intervals"] = _interval_drawing(paired, differences)
-    drawings["overlay"] = _recalls(shared) if shared[0].scored.classes else _overlay(shared)
-    return tables, drawings
+    table = Table(f"Difference from {reference}", ["", TITLES[metric], ""], rows, note)
+    alike = [item for item in differences if divided[item[0]] == divided[reference]]
+    drawable = {reference, *(name for name, *_ in alike)}
+    paired = [item for item in paired if item[0] in drawable]
+    return table, _interval_drawing(paired, alike) if alike else None
 
 
 def _divided(scores: Scores | None) -> tuple[tuple[str, str], ...]:
@@ -222,7 +222,6 @@ def _divided(scores: Scores | None) -> tuple[tuple[str, str], ...]:
 
 
 def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
-    """List options, inputs and versions that are not the same in all runs, if there are any."""
     facts = []
     for run in runs:
         known = {flag: value for flag, value, _ in option_rows(run)}
@@ -302,7 +301,6 @@ def _interval_drawing(
 
 @styled
 def _overlay(shared: Sequence[_Scored]) -> Drawing:
-    """Plot predicted against true numbers of several runs."""
     target = shared[0].run.target
     figure, axes = blank(4.6, 4.6)
     firsts = [scored_run.scored.first for scored_run in shared]
@@ -324,7 +322,6 @@ def _overlay(shared: Sequence[_Scored]) -> Drawing:
 
 @styled
 def _recalls(shared: Sequence[_Scored]) -> Drawing:
-    """Plot the recall of the most frequent classes, a point for each run."""
     first = shared[0].scored
     times = np.bincount(first.actual, minlength=len(first.classes))
     most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])

@@ -123,10 +123,7 @@ def drawing_on(axes: Axes | None) -> Iterator[None]:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure, sized in inches, with one pair of axes; for `styled` functions.
-
-    Within `drawing_on` they are those of the user.
-    """
+    """Return a figure, sized in inches, with axes; within `drawing_on` those of the user."""
     from matplotlib.figure import Figure
 
     if (axes := _AXES.get()) is not None:
@@ -172,34 +169,18 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure for the page.
-
-    Attributes:
-        figure: figure of matplotlib, drawn by a `styled` function.
-        caption: shown below it.
-        description: text alternative for screen readers.
-        names: a line for each point of the scatter plot with the gid `POINTS`, shown under the
-            pointer.
-        styles: CSS of each of these points, which replaces its colour.
-    """
+    """A figure for the page, with a caption and a text alternative for screen readers."""
 
     figure: Figure
     caption: str
     description: str
-    names: Sequence[str] = ()
-    styles: Sequence[str] = ()
+    names: Sequence[str] = ()  # of each point with the gid `POINTS`, shown under the pointer
+    styles: Sequence[str] = ()  # CSS of each of these points, which replaces its colour
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the page: an SVG element, its caption, and the same SVG as a file.
-
-    Attributes:
-        name: unique in the page; prefix of every id in the SVG.
-        svg: an SVG element, whose colours are those of the page.
-        caption: shown below it.
-        link: data URL of the file, with plain colours.
-    """
+    """A picture of the page: an SVG element, and the same SVG as a file (a data URL)."""
 
     name: str
     svg: str
@@ -280,19 +261,12 @@ STEPS = 10
 
 @dataclass(frozen=True)
 class Colour:
-    """Metadata column of N samples, as numbers or as labels; the other is None.
-
-    Attributes:
-        column: its name.
-        texts: N values as in the metadata; "" where unknown.
-        values: float64 [N], NaN where unknown.
-        labels: N categories, "" where unknown.
-    """
+    """Metadata column of N samples, as numbers or as labels; the other is None."""
 
     column: str
-    texts: tuple[str, ...]
-    values: F64 | None = None
-    labels: tuple[str, ...] | None = None
+    texts: tuple[str, ...]  # as in the metadata; "" where unknown
+    values: F64 | None = None  # [N], NaN where unknown
+    labels: tuple[str, ...] | None = None  # categories, "" where unknown
 
     @property
     def legend(self) -> list[tuple[str, str]]:
@@ -335,14 +309,7 @@ class Colour:
 def ordination_figure(
     coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
 ) -> Figure:
-    """Plot samples in the plane of two principal coordinates.
-
-    Args:
-        coords: [N, 2 or more]; the first two columns are drawn.
-        explained: part of the variance of each axis, 0 to 1.
-        title: above the axes.
-        colour: metadata column that colours the samples; None for one colour.
-    """
+    """Plot samples by two principal coordinates [N, 2 or more], coloured by a metadata column."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 

@@ -46,10 +46,7 @@ def write_inspection(
     name: str,
     place: Path,
 ) -> None:
-    """Write the page of a study at `place`, titled `name`; an existing page is replaced.
-
-    `target` has the labelled samples of a training, and the columns that predict them.
-    """
+    """Write the page of a study; `target` has its labels, and the columns that predict them."""
     table = None if inspection.study is None else inspection.study.table
     drawings, tiles = {}, []
     if table is not None:

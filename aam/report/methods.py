@@ -109,7 +109,6 @@ def bibtex(run: Run) -> str:
 
 
 def _members(run: Run) -> list[str]:
-    """Return the members of the run that this version has."""
     return [name for name in run.members if name in MEMBERS]
 
 

@@ -25,19 +25,13 @@ from aam.contract.options.groups import TRANSFORMER
 from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
-from aam.evaluation.confounding import confounding_sentences
 from aam.evaluation.metrics import metric_text
-from aam.evaluation.scores import next_step, result_sentences
+from aam.evaluation.scores import ModelFinding
 from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
-from aam.report.run import (
-    ReportInput,
-    Run,
-    choose_colours,
-    read_run,
-)
+from aam.report.run import ReportInput, Run, choose_colours, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
@@ -79,15 +73,7 @@ def write_report(
     unit: str = "",
     abundances: pd.DataFrame | None = None,
 ) -> None:
-    """Write the page of a run or of one target; an existing one is replaced.
-
-    Args:
-        run: content of the run folder, see `read_run`.
-        place: path of the page.
-        metadata, color_by, categories: see `choose_colours`.
-        unit: unit of a numeric target, such as months; "" if unknown.
-        abundances: see `read_abundances`.
-    """
+    """Write the page of a run or of one target; an existing one is replaced."""
     colours = choose_colours(run, metadata, color_by, categories)
     write_page(place, page(ReportInput(run, colours, unit, abundances), place))
     run_files.add(place.parent, place.name)
@@ -112,11 +98,7 @@ def write_page(place: Path, text: str) -> None:
 
 
 def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
-    """Write the page of a run that has just ended, and return its path.
-
-    A fault of a page leaves the run as it is, without a page. The samples of the run are not read
-    again.
-    """
+    """Write the page of a run that has just ended; a fault leaves the run without a page."""
     place = folder / "report.html"
     with later_step("report"):
         run = read_run(folder)
@@ -138,7 +120,13 @@ def page(given: ReportInput, place: Path) -> str:
         )
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
-    result, doubts = result_of(given), notices(run)
+    findings = result_of(given)
+    # Repeated subjects and columns that predict as well make the verdict doubtful. What compares
+    # the inputs of the model stands below their table.
+    results, doubts = (
+        [f.text for f in findings[1:] if f.field != "inputs" and f.is_warning == doubtful]
+        for doubtful in (False, True)
+    )
     drawn = {name: draw_section(name, given) for name in SECTIONS}
     shown = {picture.name: picture for pictures in drawn.values() for picture in pictures}
     first = next((shown[name] for name in _FIRST if name in shown), None)
@@ -154,8 +142,8 @@ def page(given: ReportInput, place: Path) -> str:
         finished=methods.timestamp(finished) if finished else "",
         pretraining=run.target is None,
         headline="" if run.scores is None else run.scores.verdict.headline,
-        result=result[:1],
-        more_results=[sentence for sentence in result[1:] if sentence not in doubts],
+        result=[finding.text for finding in findings[:1]],
+        more_results=results,
         better=run.is_better,
         notices=doubts,
         next_step=_next_command(run),
@@ -206,38 +194,28 @@ def heading(run: Run) -> str:
     return f"{' '.join(sentence)}{folds}."
 
 
-def notices(run: Run) -> list[str]:
-    """Return what makes the verdict doubtful: repeated subjects, columns that predict as well."""
-    if (scores := run.scores) is None:
-        return []
-    repeated, equal = scores.repeated_samples, scores.equal_depth
-    sentences = [] if repeated is None else [f"{repeated.sentence}."]
-    at_depth = None if equal is None else equal.sentence
-    return sentences + confounding_sentences(scores.confounders, scores.is_better, at_depth)
-
-
 def _next_command(run: Run) -> tuple[str, str] | None:
-    """Return what follows from the verdict, and its command line."""
     if run.scores is None or not run.scores.verdict.headline:
         return None
     model = run.option("model") or run.option("output_dir") or run.folder
     files = run_record.recorded_study_files(run.facts)
     training = run_record.joinable(Path(model), files) if run.is_external else {}
-    what, words = next_step(run.scores, str(model), files, training)
+    what, words = run.scores.next_step(str(model), files, training)
     return what, shlex.join(words)
 
 
-def result_of(given: ReportInput) -> list[str]:
-    """Return the sentences on the result, the verdict against the guess first."""
+def result_of(given: ReportInput) -> list[ModelFinding]:
+    """Return the statements on the result, the verdict against the guess first."""
     if given.run.scored is None:
         return []
     # The scores are compared with the predictions before anything of them is shown.
     ensemble = next(iter(given.models.values()))
     if given.run.scores is not None:
-        return result_sentences(given.run.scores, given.unit)
+        return given.run.scores.findings(given.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
-    return [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
+    texts = [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
+    return [ModelFinding("verdict", text) for text in texts]
 
 
 class Tile(NamedTuple):
@@ -366,18 +344,6 @@ def measured_on(run: Run) -> str:
             f"samples.{apart}"
         )
     return f"{samples} samples; which split they are from is not recorded."
-
-
-def duration(seconds: float) -> str:
-    """Format a time span in its largest unit, with three digits.
-
-    >>> duration(5400)
-    '1.5 h'
-    """
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def missing(given: ReportInput) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from aam.arrays import F64, Rows
-from aam.evaluation.external_validation import CalibrationLine, calibration_sentence
+from aam.evaluation.external_validation import CalibrationLine
 from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
     ScoredPredictions,
@@ -93,8 +93,8 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
 def roc_picture(given: ReportInput) -> Drawing | None:
     """Draw ROC curves: one for two classes, else one for each frequent class against the rest.
 
-    Of several folds it is the mean of their curves at each false positive rate, weighted by their
-    pairs of samples: its area is the AUC of `aam.evaluation.metrics`.
+    Of several folds the curves are averaged, weighted by their pairs of samples: the area is the
+    AUC.
     """
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
@@ -130,8 +130,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
 def precision_recall_picture(given: ReportInput) -> Drawing | None:
     """Draw precision over recall of the same classes; dotted: the precision of chance.
 
-    Of several folds it is the mean of their curves at each recall, weighted by the samples of the
-    class.
+    Of several folds the curves are averaged, weighted by the samples of the class.
     """
     scored = given.run.scored
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
@@ -205,7 +204,6 @@ def calibration_picture(given: ReportInput) -> Drawing | None:
 
 
 def _calibration_curve(scored: ScoredPredictions) -> tuple[F64, F64, Rows]:
-    """Return mean probability, part that is true and samples of bins of the predicted class."""
     assert scored.probabilities is not None
     chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
     bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
@@ -254,7 +252,7 @@ def calibration_line_picture(given: ReportInput) -> Drawing | None:
     axes.scatter(*zip(*points, strict=True), color=SERIES[0], label=legend, **_look(len(points)))
     axes.plot(x, y, color=SERIES[1], lw=2, label="calibration line")
     legend_below(axes, ncols=3)
-    caption = calibration_sentence(line, given.unit)
+    caption = line.sentence(given.unit)
     return Drawing(figure, caption, f"Truth over predictions. {caption}")
 
 
@@ -345,10 +343,7 @@ def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def _shown_classes(scored: ScoredPredictions, both: bool = False) -> list[int]:
-    """Return the codes of frequent classes with a curve, or of the second of two.
-
-    With `both` the first of two classes is included.
-    """
+    """Return frequent classes with a curve; of two the second, with `both` the first as well."""
     times = np.bincount(scored.actual, minlength=len(scored.classes))
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())
@@ -374,7 +369,6 @@ def _look(points: int) -> dict[str, Any]:
 
 
 def _point_names(given: ReportInput) -> list[str]:
-    """Return the sample, true and predicted number of each point."""
     run, scored = given.run, given.run.scored
     assert scored is not None
     numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
@@ -605,7 +599,6 @@ def wrongness(scored: ScoredPredictions) -> F64:
 
 
 def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
-    """Format number, and MAE and mean error or accuracies, of some samples."""
     if not len(rows):  # an interpolated quantile between equal values leaves a bin empty
         return ["0", "", ""]
     part = scored.take(rows)

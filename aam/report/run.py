@@ -34,7 +34,6 @@ from aam.evaluation.prediction_files import (
     read_predictions,
 )
 from aam.evaluation.scores import Scores
-from aam.evaluation.scores import read as read_scores
 from aam.evaluation.splits import read_assignments
 from aam.members.importance import FOLD_RANK
 from aam.number_format import significant
@@ -52,49 +51,28 @@ NETWORK_EFFECT = f"{TRANSFORMER}_effect"
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder; None where a file is absent.
-
-    Attributes:
-        folder: its path.
-        files: names of its files, below the folder.
-        facts: content of run.json.
-        curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
-        sample_ids: samples of the predictions.
-        scored: predictions with labels, of the first partition into folds; each sample once.
-        partitions: the same of all partitions, whose mean scores are those of the run.
-        partition_ids: samples of `partitions`.
-        limits: float64 [n, 2], the prediction interval of each number.
-        part: scored samples: "test" or "validation"; "" if unknown.
-        embedded_ids: N samples with an embedding.
-        embeddings: float64 [N, D].
-        ordination: ids, principal coordinates [N, 2] of the kernel and their parts of the variance.
-        groups: sample -> group in splits.tsv.
-        unifrac: distances of unifrac.tsv.
-        scores: scores.json, the ensemble and its members.
-        importance: rows of importance.tsv, the most important ASV first.
-        associations: rows of associations.tsv.
-        explanations: rows of explanations.tsv.
-    """
+    """Content of a run folder; None where a file is absent."""
 
     folder: Path
-    files: tuple[str, ...]
-    facts: dict[str, Any]
-    curves: dict[str, dict[str, F64]]
-    sample_ids: tuple[str, ...]
-    scored: ScoredPredictions | None
-    partitions: ScoredPredictions | None
-    partition_ids: tuple[str, ...]
-    limits: F64 | None
-    part: str
-    embedded_ids: tuple[str, ...]
-    embeddings: F64 | None
+    files: tuple[str, ...]  # names, below the folder
+    facts: dict[str, Any]  # content of run.json
+    curves: dict[str, dict[str, F64]]  # fold ("" without) -> column of metrics.csv -> [epochs]
+    embedded_ids: tuple[str, ...]  # N samples with an embedding
+    embeddings: F64 | None  # [N, D]
+    # ids, principal coordinates [N, 2] of the kernel and their parts of the variance
     ordination: tuple[tuple[str, ...], F64, F64] | None
-    groups: dict[str, str]
+    groups: dict[str, str]  # sample -> group in splits.tsv
     unifrac: DistanceMatrix | None
     scores: Scores | None
-    importance: tuple[dict[str, str], ...]
+    importance: tuple[dict[str, str], ...]  # rows of importance.tsv, the most important ASV first
     associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
+    sample_ids: tuple[str, ...] = ()  # samples of the predictions
+    scored: ScoredPredictions | None = None  # with labels, of the first partition into folds
+    partitions: ScoredPredictions | None = None  # of all, whose mean scores are those of the run
+    partition_ids: tuple[str, ...] = ()  # samples of `partitions`
+    limits: F64 | None = None  # [n, 2], the prediction interval of each number
+    part: str = ""  # scored samples: "test" or "validation"; "" if unknown
 
     @property
     def is_better(self) -> bool:
@@ -134,15 +112,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
-
-    Args:
-        folder: folder of `aam train` or `aam pretrain`, with run.json; other files may be missing.
-
-    Raises:
-        MissingInput: the folder does not exist or has no run.json.
-        DataError: a file of it is damaged or has another format.
-    """
+    """Read a run folder, of which files other than run.json may be missing."""
     if not (folder / RECORD).is_file():
         raise MissingInput(
             "Not a run folder",
@@ -164,25 +134,19 @@ def read_run(folder: Path) -> Run:
     metrics = {fold.name.removeprefix("fold-"): fold.name for fold in fold_folders(folder)}
     curve_files = {fold: there(f"{name}/metrics.csv") for fold, name in metrics.items()}
     curve_files[""] = there("metrics.csv")
-    path = there(REPEATS) or there(PREDICTIONS)
-    scored = _read_scored(path, facts) if path else _ScoredSamples()
+    predictions = there(REPEATS) or there(PREDICTIONS)
     return Run(
         folder=folder,
         files=files,
         facts=facts,
         curves=_read_curves({fold: file for fold, file in curve_files.items() if file}),
-        sample_ids=scored.sample_ids,
-        scored=scored.first,
-        partitions=scored.partitions,
-        partition_ids=scored.partition_ids,
-        limits=scored.limits,
-        part=scored.part,
+        **(_scored_fields(predictions, facts) if predictions else {}),
         embedded_ids=embedded_ids,
         embeddings=embeddings,
         ordination=read_ordination(path) if (path := there("ordination.txt")) else None,
         groups=groups,
         unifrac=read_distances(path) if (path := there("unifrac.tsv")) else None,
-        scores=read_scores(path) if (path := there("scores.json")) else None,
+        scores=Scores.read(path) if (path := there("scores.json")) else None,
         importance=_read_importance(path) if (path := there("importance.tsv")) else (),
         associations=_read_associations(path) if (path := there("associations.tsv")) else (),
         explanations=_read_explanations(path) if (path := there("explanations.tsv")) else None,
@@ -190,7 +154,6 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
-    """Read metrics.csv of each fold that has rows."""
     curves, what = {}, "metrics file"
     for fold, file in metrics.items():
         header, rows = read_rows(file, what, ("epoch",), delimiter=",")
@@ -202,23 +165,11 @@ def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
     return curves
 
 
-@dataclass(frozen=True)
-class _ScoredSamples:
-    """Predictions with labels, as the fields of `Run` hold them; empty without labels."""
-
-    sample_ids: tuple[str, ...] = ()
-    first: ScoredPredictions | None = None
-    partitions: ScoredPredictions | None = None
-    partition_ids: tuple[str, ...] = ()
-    limits: F64 | None = None
-    part: str = ""
-
-
-def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
-    """Read the predictions of the run that `facts` describe."""
+def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the predictions of a run as fields of `Run`; none without labels."""
     frame = read_predictions(path)
     if "actual" not in frame.columns:
-        return _ScoredSamples()
+        return {}
     ids, options, limits = tuple(frame[ID_HEADER]), flat(facts["options"]), None
     levels = listed(options.get("ordinal") or ())
     if options.get("classifier") or levels:
@@ -227,16 +178,21 @@ def _read_scored(path: Path, facts: Mapping[str, Any]) -> _ScoredSamples:
         partitions = numeric_predictions(frame, numeric_column(frame, "actual"))
         if {"lower", "upper"} <= set(frame.columns):
             limits = np.column_stack([numeric_column(frame, name) for name in ("lower", "upper")])
-    part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    if not partitions.repeats:
-        return _ScoredSamples(ids, partitions, partitions, ids, limits, part)
     # Pictures and tables of samples show the first of several partitions, in which each sample is
     # predicted once; the scores are means over all.
-    rows, first = partitions.partitions[0]
-    limits = None if limits is None else limits[rows]
-    return _ScoredSamples(
-        tuple(ids[row] for row in rows.tolist()), first, partitions, ids, limits, part
-    )
+    first, sample_ids = partitions, ids
+    if partitions.repeats:
+        rows, first = partitions.partitions[0]
+        limits = None if limits is None else limits[rows]
+        sample_ids = tuple(ids[row] for row in rows.tolist())
+    return {
+        "sample_ids": sample_ids,
+        "scored": first,
+        "partitions": partitions,
+        "partition_ids": ids,
+        "limits": limits,
+        "part": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
+    }
 
 
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
@@ -270,29 +226,20 @@ def _read_explanations(path: Path) -> tuple[dict[str, str], ...]:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """Data of a report.
-
-    Attributes:
-        run: content of the run folder.
-        colours: metadata columns of the described samples; empty for none.
-        unit: unit of a numeric target; "" if unknown.
-        abundances: relative abundances of the leading ASVs, the most important first (samples x
-            ASVs); None without importance.tsv or the table.
-    """
+    """Data of a report."""
 
     run: Run
-    colours: tuple[Colour, ...] = ()
-    unit: str = ""
+    colours: tuple[Colour, ...] = ()  # metadata columns of the described samples
+    unit: str = ""  # of a numeric target
+    # relative abundances of the leading ASVs, the most important first (samples x ASVs)
     abundances: pd.DataFrame | None = None
 
     @cached_property
     def models(self) -> Mapping[str, Mapping[str, Score]]:
         """Model -> metric -> value with its interval; the model of the run first.
 
-        They are those of scores.json; without it, those of the predictions.
-
-        Raises:
-            DataError: scores.json and predictions.tsv contradict each other.
+        They are those of scores.json, which predictions.tsv must not contradict; without it, those
+        of the predictions.
         """
         run, scored = self.run, self.run.scored
         if scored is None or run.partitions is None:

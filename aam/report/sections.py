@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -26,9 +26,6 @@ from aam.report.figures import (
 )
 from aam.report.run import ReportInput
 from aam.report.terminal import Table
-
-if TYPE_CHECKING:
-    pass
 
 Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
@@ -60,9 +57,7 @@ def curve_picture(
 ) -> Drawing | None:
     """Draw columns of metrics.csv over the epochs; several folds are thin, their mean is thick.
 
-    Args:
-        columns: column -> its label; those without a finite number are left out.
-        part: of a loss, its name; a part that is the whole loss is not drawn twice.
+    `columns` has their labels. A `part` of the loss that is the whole loss is not drawn twice.
     """
     import pandas as pd
     from matplotlib.ticker import MaxNLocator

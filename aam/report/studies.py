@@ -111,7 +111,6 @@ def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str, low: float
 
 
 def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
-    """Draw the mean as a diamond, and the prediction interval of the next study as a bar."""
     x = (summary.lower, summary.value, summary.upper, summary.value)
     axes.fill(x, (row, row - 0.28, row, row + 0.28), color=SERIES[1], lw=0)
     ends, colour = (summary.next_lower, summary.next_upper), SERIES[1]

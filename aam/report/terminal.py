@@ -37,29 +37,20 @@ _NUMBER = re.compile(r"[-+<±\N{EN DASH}]?\d|\N{EN DASH}$")
 class Table:
     """A table for the page or the terminal.
 
-    Attributes:
-        title: text above the table; "" for none.
-        heads: titles of the columns.
-        rows: cells; the first of a row names it.
-        lead: sentence above it, on the page.
-        note: sentence below it.
-        strong: numbers of rows to emphasize.
-        ids: whole name of each row, where its first cell is a short one: the title of the cell on
-            the page, and the last column of the TSV.
-        filtered: whether the page has a filter, which also finds the rows that it hides.
-
     >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
     ['Fold', 'R²', '1', '0.5']
     """
 
     title: str
     heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    strong: Sequence[int] = ()
+    rows: Sequence[Sequence[str]]  # the first cell of a row names it
+    note: str = ""  # sentence below
+    strong: Sequence[int] = ()  # numbers of rows to emphasize
+    # whole name of each row, where its first cell is a short one: the title of the cell on the
+    # page, and the last column of the TSV
     ids: Sequence[str] = ()
-    lead: str = ""
-    filtered: bool = False
+    lead: str = ""  # sentence above, on the page
+    filtered: bool = False  # whether the page has a filter, which also finds the rows that it hides
 
     @property
     def text_columns(self) -> tuple[bool, ...]:
@@ -85,10 +76,7 @@ class Table:
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print the result of `aam.evaluation.metrics.summary`: folds, their spread, all samples.
-
-    `by`, if there, has the metrics of each value of metadata columns.
-    """
+    """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
     for column, parts in summary.get("by", {}).items():
         names = [name for name in TITLES if any(name in scores for scores in parts.values())]
@@ -165,10 +153,7 @@ def models_table(
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
-    """Return the scores of each study with their intervals, their mean, and the next study.
-
-    `classes` are those of the target.
-    """
+    """Return the scores of each study with their intervals, their mean, and the next study."""
     metrics = scores.studies[0].metrics
     first, *further = metrics
     shown = [first, *(name for name in further if name in ("auc", "mae", "mae_ranks"))]

@@ -17,7 +17,7 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.meta_analysis import Spread, random_effects, score_study, summarise
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
 from aam.evaluation.permutation import permutation_test
-from aam.evaluation.scores import Scores, evaluate, read, write
+from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split
 from aam.report.run import ReportInput, read_run
 from aam.report.studies import forest_picture
@@ -199,8 +199,8 @@ def test_the_verdict_is_that_of_the_summary(classes: int, signal: float, tmp_pat
     following = Score(None, summary.next_lower, summary.next_upper)
     for text in (mean.text().partition(" (")[0], mean.limits(), following.limits()):
         assert text in scores.verdict.sentence
-    write(tmp_path / "scores.json", scores)
-    assert read(tmp_path / "scores.json") == scores
+    scores.write(tmp_path / "scores.json")
+    assert Scores.read(tmp_path / "scores.json") == scores
 
 
 @pytest.mark.parametrize("classes", [0, 2])
@@ -278,7 +278,7 @@ def test_a_run_says_how_each_study_is_predicted(
     command = ("train", "--table", study_dir / "table.biom", *inputs, "--members", "kernel")
     assert aam(*command, "--study-column", "batch", "--output-dir", folder) == 0
     shown = capsys.readouterr().out
-    scores = read(folder / "scores.json")
+    scores = Scores.read(folder / "scores.json")
     assert scores.studies is not None
     assert [study.study for study in scores.studies.studies] == ["b0", "b1", "b2"]
     assert all(study.study in shown for study in scores.studies.studies)

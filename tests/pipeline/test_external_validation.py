@@ -28,7 +28,7 @@ from aam.data.study import load_study
 from aam.evaluation.external_validation import calibration_lines, exact_proportion
 from aam.evaluation.intervals import Score, units_of
 from aam.evaluation.labels import Labels
-from aam.evaluation.scores import read as read_scores
+from aam.evaluation.scores import Scores
 from aam.members.model_file import read_trained
 from aam.members.prediction_tables import predict_study, unwritten
 from tests.support.commands import aam, read
@@ -91,7 +91,7 @@ def test_classes_are_scored_against_the_frequencies_of_the_training(
     model, output = trained(studies, "acid", "--classifier"), tmp_path / "elsewhere"
     capsys.readouterr()
     assert evaluate(model, studies, output, "--by", "site", "--group-column", "subject") == 0
-    scores = read_scores(output / "scores.json")
+    scores = Scores.read(output / "scores.json")
     truth = pd.read_csv(studies / "other.tsv", sep="\t", index_col=0)
     assert scores.verdict.outcome == "better"
     assert scores.verdict.p is not None
@@ -133,13 +133,13 @@ def test_the_positive_class_reaches_scores_report_and_other_studies(
     assert "the column has no, yes" in capsys.readouterr().err
     assert aam("train", *args[:-1]) == 0
     # `no` is the reference, whichever is the first by its name.
-    assert read_scores(tmp_path / "run" / "scores.json").classes == ["no", "yes"]
+    assert Scores.read(tmp_path / "run" / "scores.json").classes == ["no", "yes"]
     assert "'yes' is positive" in capsys.readouterr().err
     args.insert(0, "--overwrite")
     assert aam("train", *args, "no") == 0
     assert evaluate(tmp_path / "run", studies, tmp_path / "out", column="acid") == 0
     for folder in (tmp_path / "run", tmp_path / "out"):
-        scores = read_scores(folder / "scores.json")
+        scores = Scores.read(folder / "scores.json")
         assert scores.classes == ["yes", "no"]
         assert "no, AUC 0." in (folder / "report.html").read_text()  # its ROC curve
     assert scores.external is not None
@@ -179,7 +179,7 @@ def test_numbers_in_other_units_and_missing_labels_are_stated(
 ) -> None:
     model = trained(studies, "ph")
     assert evaluate(model, studies, tmp_path / "same") == 0
-    same = read_scores(tmp_path / "same/scores.json")
+    same = Scores.read(tmp_path / "same/scores.json")
     assert same.verdict.outcome == "better"
     assert same.external is not None
     assert not same.external.notes
@@ -205,7 +205,7 @@ def test_numbers_in_other_units_and_missing_labels_are_stated(
     printed = " ".join(capsys.readouterr().err.split())
     assert "5 with 'ph' ''" in printed
     assert "same units" in printed
-    found = read_scores(tmp_path / "units/scores.json")
+    found = Scores.read(tmp_path / "units/scores.json")
     assert found.samples == same.samples - 5
     assert found.verdict.outcome == "not better"
     assert found.external is not None
@@ -265,7 +265,7 @@ def test_a_class_under_another_name_is_refused_with_the_pair(
     args = ("--predictions", right / "predictions.tsv", "--metadata", metadata)
     json_file = ("--metadata-column", "acid", "--output", tmp_path / "m.json")
     assert aam("evaluate", *args, *json_file, "--relabel-file", file) == 0
-    accuracy = read_scores(right / "scores.json").models["ensemble"].metrics["accuracy"].value
+    accuracy = Scores.read(right / "scores.json").models["ensemble"].metrics["accuracy"].value
     assert json.loads((tmp_path / "m.json").read_text())["overall"]["accuracy"] == accuracy
     assert (tmp_path / "o/report.html").exists()
 
@@ -295,7 +295,7 @@ def test_a_cohort_of_one_class_has_a_sensitivity_or_specificity(
         scored = read(output / "predictions.tsv")
         right = int((scored["predicted"] == name).sum())
         exact = binomtest(right, len(scored)).proportion_ci(0.95, "exact")
-        verdict = read_scores(output / "scores.json").verdict
+        verdict = Scores.read(output / "scores.json").verdict
         limits = Score(right / len(scored), exact.low, exact.high).text()
         assert verdict.sentence.startswith(f"{title} {limits}: {right} of {len(scored)} samples")
         assert (output / "report.html").exists()
@@ -311,9 +311,9 @@ def test_a_cohort_of_one_class_has_a_sensitivity_or_specificity(
         assert aam(*words[1:]) == 0
     # Of repeated subjects the interval has as many observations as there are subjects.
     grouped = ("--group-column", "subject", "--where", "acid=yes", "--overwrite")
-    before = read_scores(tmp_path / "yes/scores.json").verdict
+    before = Scores.read(tmp_path / "yes/scores.json").verdict
     assert evaluate(model, studies, tmp_path / "yes", *grouped) == 0
-    after = read_scores(tmp_path / "yes/scores.json").verdict
+    after = Scores.read(tmp_path / "yes/scores.json").verdict
     assert "groups of subject" in after.sentence and after.sentence != before.sentence
     # Predictions alone.
     args = ("--predictions", tmp_path / "no.tsv", "--metadata", studies / "other.tsv")
@@ -376,7 +376,7 @@ def test_ordered_categories_and_columns_of_another_name(studies: Path, tmp_path:
     where = ("--where", "site!=site-1")
     args: dict[str, Any] = {"metadata": tmp_path / "grade.tsv", "column": "grade"}
     assert evaluate(model, studies, tmp_path / "grade", *where, **args) == 0
-    scores = read_scores(tmp_path / "grade/scores.json")
+    scores = Scores.read(tmp_path / "grade/scores.json")
     assert scores.kind == "ordinal"
     assert scores.column == "grade"
     assert scores.samples == (metadata["site"] != "site-1").sum()
@@ -391,7 +391,7 @@ def test_each_of_several_studies_is_scored_alone(
     model = trained(studies, "ph")
     together = tmp_path / "together"
     assert evaluate(model, studies, together, "--study-column", "site", "--by", "site") == 0
-    scores = read_scores(together / "scores.json")
+    scores = Scores.read(together / "scores.json")
     assert scores.studies is not None
     assert scores.external is not None
     assert len(scores.studies.studies) == 3
@@ -399,7 +399,7 @@ def test_each_of_several_studies_is_scored_alone(
         assert line.study == study.study
         where = ("--where", f"site={study.study}")
         assert evaluate(model, studies, tmp_path / study.study, *where) == 0
-        alone = read_scores(tmp_path / study.study / "scores.json")
+        alone = Scores.read(tmp_path / study.study / "scores.json")
         assert alone.external is not None
         assert study.samples == alone.samples
         assert study.metrics["r2"] == alone.models["ensemble"].metrics["r2"]
@@ -427,7 +427,7 @@ def test_each_of_several_studies_is_scored_alone(
     joined: dict[str, Any] = {"metadata": tmp_path / "study.tsv"}
     assert evaluate(model, studies, tmp_path / "pooled", **joined) == 0
     assert "--study-column study" in capsys.readouterr().err
-    assert read_scores(tmp_path / "pooled/scores.json").studies is None
+    assert Scores.read(tmp_path / "pooled/scores.json").studies is None
     options = ("--study-column", "study")
     assert evaluate(model, studies, tmp_path / "named", *options, **joined) == 0
     assert "scored together" not in capsys.readouterr().err
@@ -456,7 +456,7 @@ def test_predict_begins_with_how_well_the_model_did(
         assert aam("predict", *table, "--model", model, "--output", tmp_path / "p.tsv") == 0
         (tmp_path / "p.tsv").unlink()
         first = capsys.readouterr().err.splitlines()[0]
-        scores = read_scores(model / "scores.json")
+        scores = Scores.read(model / "scores.json")
         assert scores.is_better == is_better
         assert "in a study that it has not seen is not known" in first
         # The subjects of the training have two samples each.
@@ -479,7 +479,7 @@ def test_predict_begins_with_how_well_the_model_did(
     capsys.readouterr()
     assert aam("predict", *table, "--model", several, "--output", tmp_path / "p.tsv") == 0
     first = capsys.readouterr().err.splitlines()[0].removeprefix("warning: ")
-    assert first.startswith(read_scores(several / "scores.json").verdict.sentence)
+    assert first.startswith(Scores.read(several / "scores.json").verdict.sentence)
     counts = biom.load_table(str(studies / "train.biom"))
     alone = library.AAMRegressor(members="kernel", evaluate=False).fit(counts, frame["ph"])
     assert "without an evaluation" in repr(alone.model_)

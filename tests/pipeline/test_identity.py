@@ -12,7 +12,7 @@ from scipy import sparse
 
 from aam.contract.errors import DataError
 from aam.data.identity import Abundances
-from aam.evaluation.scores import read as read_scores
+from aam.evaluation.scores import Scores
 from tests.support.commands import aam, read
 
 Capture = pytest.CaptureFixture[str]
@@ -140,7 +140,7 @@ def test_copies_stay_on_one_side_of_a_split(tmp_path: Path, capsys: Capture) -> 
     splits = read(tmp_path / "run" / "splits.tsv")
     sample = splits["sample-id"].str[1:].astype(int) % 20
     assert splits.groupby([splits["fold"], sample])["split"].nunique().max() == 1
-    scores = read_scores(tmp_path / "run" / "scores.json")
+    scores = Scores.read(tmp_path / "run" / "scores.json")
     r2 = scores.models["ensemble"].metrics["r2"].value
     assert r2 is not None and r2 < 0.3 and not scores.is_better
     # A file of splits that divides them: the copy of a held-out sample leaves the training.
@@ -190,7 +190,7 @@ def test_a_subject_of_two_studies_is_unseen_in_neither(
     ]
     trained = [set(subject[(splits["fold"] == k) & (splits["split"] != "test")]) for k in (1, 2, 3)]
     shared = [one & two for one, two in zip(held_out, trained, strict=True)]
-    scores = read_scores(tmp_path / "run" / "scores.json")
+    scores = Scores.read(tmp_path / "run" / "scores.json")
     if values == "auto":
         assert "are one subject by their samples" in printed and not any(shared)
         assert not scores.is_better

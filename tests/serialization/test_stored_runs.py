@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 from pathlib import Path
 
 import pytest
 
+from aam.evaluation.confounding import Confounder
+from aam.evaluation.scores import Scores
 from tests.support.commands import aam, read
 
 STORED = Path(__file__).parents[1] / "stored"
@@ -44,6 +48,22 @@ def test_what_a_stored_model_does_not_hold_is_not_known(
 def test_a_stored_run_is_reported_and_compared(name: str, tmp_path: Path) -> None:
     assert aam("report", STORED / name, "--output", tmp_path / "r.html") == 0
     assert aam("compare", STORED / name, STORED / name) == 0
+
+
+@pytest.mark.parametrize("name", ["numbers", "classes"])
+def test_findings_of_a_stored_run_begin_with_the_verdict(name: str, tmp_path: Path) -> None:
+    """Each is from a field of the scores, and on the page; warnings make the verdict doubtful."""
+    scores = Scores.read(STORED / name / "scores.json")
+    first, *others = scores.findings()
+    assert (first.text, first.is_warning) == (scores.verdict.sentence, not scores.is_better)
+    assert others and all(getattr(scores, finding.field) for finding in others)
+    confounder = Confounder("site", scores.metric, 0.9)
+    doubtful = dataclasses.replace(scores, confounders=[confounder]).findings()
+    assert doubtful[:-1] == [first, *others]
+    assert doubtful[-1].field == "confounders" and doubtful[-1].is_warning
+    assert aam("report", STORED / name, "--output", tmp_path / "r.html") == 0
+    page = html.unescape(tmp_path.joinpath("r.html").read_text())
+    assert all(finding.text in page for finding in (first, *others))
 
 
 def test_a_stored_store_is_trained(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from aam.stack.acceptance_run import (
     recommended,
     write_page,
 )
-from launcher.plan.settings import TunedOptions
+from launcher.plan.settings import TUNABLE
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
 
@@ -240,7 +240,7 @@ def test_the_settings_of_the_fastest_image_are_those_that_the_launcher_takes(
         "options": {"mixed-precision": "bf16", "num-workers": 4},
         "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     }
-    assert set(tuned["options"]) <= {*TunedOptions.__struct_encode_fields__}
+    assert set(tuned["options"]) <= {*TUNABLE}
     slower = recommended(CONTENT.with_run(with_settings("rocm63", 900.0, 0.9, dropout=0)))
     assert slower is not None
     assert yaml.safe_load(slower)["tuned"]["gfx942"]["options"] == {}
