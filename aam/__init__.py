@@ -15,7 +15,7 @@ from aam.contract.version import __version__
 
 if TYPE_CHECKING:
     from aam.api.arguments import unifrac
-    from aam.api.estimators import AAMClassifier, AAMRegressor
+    from aam.api.estimators import AAMClassifier, AAMRegressor, TransformerOptions
     from aam.api.inspection import inspect
     from aam.api.joined_studies import join_studies
     from aam.api.model import Model, compare, load
@@ -26,6 +26,7 @@ _MODULES = {
     "AAMRegressor": "api.estimators",
     "AamWarning": "console",
     "Model": "api.model",
+    "TransformerOptions": "api.estimators",
     "compare": "api.model",
     "inspect": "api.inspection",
     "join_studies": "api.joined_studies",
@@ -38,6 +39,7 @@ __all__ = [
     "AAMRegressor",
     "AamWarning",
     "Model",
+    "TransformerOptions",
     "__version__",
     "compare",
     "inspect",

@@ -54,6 +54,7 @@ _NAMES = {
     "group_column": "groups",
     "classifier": "AAMClassifier",
     "run_dir": "run",
+    "seed": "random_state",
     "unifrac_metric": "metric",
 }
 """Options whose parameter has another name."""

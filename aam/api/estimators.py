@@ -1,18 +1,20 @@
 """Scikit-learn estimators: `AAMRegressor` and `AAMClassifier`, `aam train` in memory.
 
-Their parameters are the options of `aam train`, with the same names and defaults, so that
-`GridSearchCV`, `cross_val_score` and pipelines can set them.
+Their parameters have the names and defaults of the options of `aam train`. Options of the network
+are those of `TransformerOptions`, which `get_params` and grids name `network__lr` and so on.
 """
+# ruff: noqa: D416  # docstrings as NumPy writes them, whose parameters notebooks show
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +29,12 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative
 from aam import wings
 from aam.api.arguments import (
     MetadataTable,
+    Sequences,
     Table,
+    Taxonomy,
     aligned,
     arguments,
     as_biom,
-    as_parameters,
     is_anndata,
     is_array,
     library_call,
@@ -39,16 +42,27 @@ from aam.api.arguments import (
     metadata_ids,
     path_argument,
     require_paths,
+    require_type,
     sequences_in_memory,
     shown,
     taxonomy_file,
     tree_file,
 )
 from aam.api.model import IN_MEMORY, Model, Results, fitted
-from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import build, flag_of, specs, values_of
+from aam.contract.errors import DataError, UsageError, first_few, nearest
+from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
+from aam.contract.options.groups import (
+    AttnImplementation,
+    CompileModel,
+    Device,
+    GroupValues,
+    LossType,
+    Metric,
+    MixedPrecision,
+    TransformName,
+)
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
@@ -60,95 +74,179 @@ from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    pass
+    from skbio import TreeNode
 
 E = TypeVar("E", bound=type)
 
-_MEANINGS = {
-    "sequences": "DNA by feature id, or a FASTA or .qza file; None if the ids are the sequences.",
-    "metadata": "Metadata of the samples of all tables that the estimator gets: a DataFrame by "
-    "sample id, or a file. The model reads the columns of `categorical_columns` and "
-    "`numeric_columns`; `fit` looks for columns that predict the target by themselves.",
-    "group_column": "Column of the metadata, or of `obs` of AnnData, whose samples stay on one "
-    "side of each split; `groups` of `fit` replaces it.",
-    "positive_class": "The class of two that effects, ROC and calibration are of; None: the one "
-    "that is not called control, healthy, no or the like, else the last of `classes_`, in whose "
-    "order probabilities stay.",
-    "taxonomy": "Taxon by feature id, for the names of ASVs: a dictionary, a DataFrame with the "
-    "column Taxon, or a TSV or .qza file of QIIME 2.",
-    "tree": "Rooted phylogeny of the ASVs: Newick, .qza or skbio.TreeNode. UniFrac is computed "
-    "from it batch by batch.",
-    "output_dir": "Run folder to write, with the report; None writes none.",
-    "evaluate": "Score the held-out samples, with intervals and a permutation test, rank the ASVs "
-    "and draw the learning curve. False: train alone, for `cross_val_score` and `GridSearchCV`, "
-    "which score by themselves. A run folder is always evaluated.",
-    "verbose": "Show the progress of what takes more than two seconds: a bar on a terminal or in a "
-    "notebook, elsewhere a line a minute on standard error; none in the processes of `n_jobs`.",
-}
-"""Parameters that no option or another type of option describes."""
 
+@dataclass(frozen=True, kw_only=True)
+class TransformerOptions:
+    """Options of the network, the member `transformer`, for `network` of an estimator.
 
-def _documented(estimator: E) -> E:
-    """Add the parameters to the documentation of a class, as their options describe them."""
-    options = {spec.field: spec for spec in specs(Train)}
-    common, further = "", ""
-    for name in (parameter.name for parameter in fields(estimator)):
-        text = _MEANINGS.get(name) or as_parameters(options[name].help)
-        spec = options.get(name)
-        choices = [choice for choice in spec.choices if isinstance(choice, str)] if spec else []
-        if name not in _MEANINGS and any(choice not in text for choice in choices):
-            text = f"{text.rstrip('.')} ({', '.join(choices)})."
-        if spec and spec.takes:
-            text = f"{text.rstrip('.')} ({spec.takes.description})."
-        entry = textwrap.fill(
-            f"{name}: {text}", 96, initial_indent=" " * 8, subsequent_indent=" " * 12
+    Each has the name, the meaning and the default of its option of `aam train`, which `aam train
+    --help-all` explains; `tree` may also be a skbio.TreeNode.
+
+    >>> from aam import AAMRegressor, TransformerOptions
+    >>> AAMRegressor(members="transformer", network=TransformerOptions(lr=1e-3, epochs=20))
+    AAMRegressor(members='transformer',
+                 network=TransformerOptions(lr=0.001, epochs=20))
+    """
+
+    # Start, sizes and inputs
+    pretrained_encoder: str | PathLike[str] | None = None
+    freeze_base: bool = False
+    embedding_dim: int = 128
+    attention_heads: int = 4
+    attention_layers: int = 2
+    nucleotide_patch: Literal[1, 3, 5] = 5
+    dropout: float = 0.1
+    profile_features: int = 1024
+    profile_dropout: float = 0.7
+    categorical_embed_dim: int = 16
+    categorical_fusion: Literal["concat", "add"] = "concat"
+    max_bp: int | Literal["auto"] = "auto"
+    token_limit: int = 1024
+    rarefy_depth: int | Literal["auto"] = "auto"
+    rarefy_each_epoch: bool = True
+    # Losses
+    loss_type: LossType = "huber"
+    quantiles: Sequence[float] = (0.1, 0.5, 0.9)
+    over_penalty: float = 1.0
+    under_penalty: float = 1.0
+    class_weights: str = "none"
+    target_penalty: float = 1.0
+    penalty: float = 1.0
+    nuc_mask_ratio: float = 0.15
+    nuc_penalty: float = 1.0
+    count_penalty: float = 0.0
+    # UniFrac
+    tree: str | PathLike[str] | TreeNode | None = None
+    unifrac_matrix: str | PathLike[str] | None = None
+    unifrac_metric: Metric = "unweighted"
+    unifrac_alpha: float = 0.5
+    drop_missing_asvs: bool = False
+    root_at_midpoint: bool = False
+    # Training loop
+    epochs: int = 50
+    batch_size: int | Literal["auto"] = 16
+    global_batch_size: int = 16
+    gradient_accumulation_steps: int = 1
+    even_batches: bool = False
+    lr: float = 3e-4
+    warmup_fraction: float = 0.1
+    weight_decay: float = 0.1
+    max_grad_norm: float = 1.0
+    patience: int = 20
+    best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = "val_loss"
+    # Device, precision and memory
+    device: Device | Literal["gpu"] = "auto"
+    check: bool = True
+    attn_implementation: AttnImplementation = "auto"
+    mixed_precision: MixedPrecision = "none"
+    report_fp32_fallbacks: bool = False
+    compile_model: CompileModel = "off"
+    gradient_checkpointing: bool = False
+    asv_chunk: int | Literal["auto"] = 0
+    num_workers: int | Literal["auto"] = "auto"
+    cpu_threads: int | Literal["auto"] = "auto"
+    prefetch_factor: int = 2
+    asv_vectors_dir: str | PathLike[str] | None = None
+    asv_vectors_dtype: Literal["float32", "float16"] = "float32"
+
+    def __repr__(self) -> str:
+        changed = (
+            f"{option.name}={value!r}"
+            for option in fields(self)
+            if repr(value := getattr(self, option.name)) != repr(option.default)
         )
-        if name in _MEANINGS or (spec and spec.basic):
-            common += f"{entry}\n"
-        else:
-            further += f"{entry}\n"
-    documentation = (estimator.__doc__ or "").rstrip()
-    estimator.__doc__ = f"{documentation}\n\n    Args:\n{common}\n    Further args:\n{further}    "
-    # The types of the options, such as a path for what may be a DataFrame, are not those here.
-    vars(estimator)["__init__"].__annotations__.clear()
+        return f"TransformerOptions({', '.join(changed)})"
+
+
+_PLACES = {"seed": "random_state"} | {
+    option.name: f"network__{option.name}" for option in fields(TransformerOptions)
+}
+"""Deprecated parameters of the estimators, and the parameters that replace them."""
+
+
+def _renamed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by their present names, with a warning that names them."""
+    if deprecated := [name for name in parameters if name in _PLACES]:
+        places = ", ".join(f"{_PLACES[name]} for {name}" for name in deprecated)
+        text = "network__lr of set_params and grids is network={'lr': ...} of a new estimator"
+        message = f"Deprecated parameters: write {places}; {text}"
+        # As scikit-learn: Python shows a DeprecationWarning to few users.
+        warnings.warn(message, FutureWarning, stacklevel=3)
+    return {_PLACES.get(name, name): value for name, value in parameters.items()}
+
+
+def _with_deprecated_parameters(estimator: E) -> E:
+    """Let the constructor of a class take deprecated parameters, which its signature lacks."""
+    constructor = vars(estimator)["__init__"]
+
+    @functools.wraps(constructor)
+    def init(self: Any, **parameters: Any) -> None:
+        deprecated = {name: parameters.pop(name) for name in [*parameters] if name in _PLACES}
+        constructor(self, **parameters)
+        if deprecated:
+            self.set_params(**_renamed(deprecated))
+
+    setattr(estimator, "__init__", init)  # noqa: B010  # mypy refuses a plain assignment
     return estimator
 
 
-_NO_PARAMETERS = {
-    # Arguments of `fit`, and those of the classifier alone.
-    *("table", "metadata_column", "classifier", "ordinal", "positive_class"),
-    *("drop_empty_samples", "max_memory_gb", "where", "equal_depth", "resume_from", "logger"),
-    *("checkpoint_every_n_steps", "tuned_for", "loss_config"),
-    # Of several processes.
-    *("processes", "rank_timeout", "distributed", "fsdp", "fsdp_sharded_checkpoint"),
-    "data_parallel",
-}
-"""Options of `aam train` that are no parameters."""
-
-_Parameters: Any = make_dataclass(
-    "_Parameters",
-    [
-        (spec.field, spec.type, field(default=spec.default))
-        for spec in sorted(specs(Train), key=lambda spec: not spec.basic)
-        if spec.field not in _NO_PARAMETERS
-    ],
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
+class _Estimator(BaseEstimator):  # type: ignore[misc]
     """Training of `aam train` on a table in memory."""
 
+    members: str | Sequence[str] = ()
+    folds: int | Literal["auto"] = "auto"
+    repeats: int | Literal["auto"] = "auto"
+    study_column: str | None = None
+    group_column: str | None = None
+    metadata: MetadataTable = None
+    categorical_columns: str | Sequence[str] = ()
+    numeric_columns: str | Sequence[str] = ()
+    sequences: Sequences = None
+    taxonomy: Taxonomy = None
+    target_transform: TransformName = "zscore"
+    random_state: int = 42
+    output_dir: str | PathLike[str] | None = None
+    overwrite: bool = False
     evaluate: bool = True
     verbose: bool = True
+    network: TransformerOptions | Mapping[str, Any] | None = None
+    test_size: float = 0.2
+    stratify: bool = True
+    splits: str | PathLike[str] | None = None
+    group_values: GroupValues = "auto"
+    output_min: float | None = None
+    output_max: float | None = None
 
-    def _train(
-        self, X: Table, names: Sequence[str], column: str, groups: Any, **target: Any
-    ) -> None:
-        """Train on the table and the names of the targets, and load the model."""
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; if `deep`, also `network__lr` and so on."""
+        parameters: dict[str, Any] = super().get_params(deep=False)
+        of_network = self._of_network() if deep else {}
+        return parameters | {f"network__{name}": value for name, value in of_network.items()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, also single options of the network, such as `network__lr`."""
+        params, of_network = _renamed(params), {}
+        for name in [name for name in params if name.startswith("network__")]:
+            of_network[name.removeprefix("network__")] = params.pop(name)
+        super().set_params(**params)
+        if of_network:
+            self.network = _checked_network(self._of_network() | of_network)
+        return self
+
+    def _of_network(self) -> dict[str, Any]:
+        """Return all options of the network by name, those that are not given by default."""
+        network = self.network
+        given = vars(network) if isinstance(network, TransformerOptions) else network
+        return vars(TransformerOptions()) | (given if isinstance(given, Mapping) else {})
+
+    def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
+        """Train on the table and the targets `y`, as metadata names them, and load the model."""
+        column = str(getattr(y, "name", None) or "target")
         # Of an earlier fit, which may have evaluated the model.
         for name in Results._fields:
             self.__dict__.pop(f"{name}_", None)
@@ -185,9 +283,14 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             output_dir = folder / "run"
             if self.output_dir is not None:
                 output_dir = path_argument("output_dir", self.output_dir, "None")
+            instead = "TransformerOptions, a dictionary or None"
+            require_type("network", self.network, TransformerOptions | Mapping | None, instead)
+            of_network = vars(_checked_network(self._of_network()))
             values = {
                 **self.get_params(deep=False),
-                "tree": tree_file(self.tree, folder),
+                **of_network,
+                "seed": self.random_state,
+                "tree": tree_file(of_network["tree"], folder),
                 "taxonomy": taxonomy_file(self.taxonomy, folder),
                 "table": X if isinstance(X, (str, PathLike)) else "a table in memory",
                 "sequences": records if isinstance(records, Path) else None,
@@ -199,7 +302,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             }
             if not isinstance(self.evaluate, bool | np.bool_):
                 raise UsageError("Invalid evaluate", repr(self.evaluate), "give True or False")
-            checked = arguments(Train, values)
+            checked = arguments(Train, values, {"seed": "random_state"})
             options = build(Train, {flag_of(name): value for name, value in checked.items()})
             require_consistent(options)
             if not self.evaluate and self.output_dir is None:
@@ -310,80 +413,152 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         return tags
 
 
-@_documented
+@_with_deprecated_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """Regressor of a number from a table of reads, with the options of `aam train`.
+    """Regressor of a number from a table of reads: `aam train` for tables in memory.
 
-    The table is a `biom.Table`, a DataFrame (samples x features), AnnData or an array. The DNA of
-    its features is `sequences`, unless their ids are the sequences.
+    Parameters
+    ----------
+    members : str or sequence of str, default=()
+        Models to train and combine: "kernel", "forest", "transformer". () is kernel and forest, or
+        the transformer with a pretrained encoder.
+    folds : int or "auto", default="auto"
+        Folds, each predicted by models of the others; 1 is a single split. "auto" is 5, or one fold
+        for each group if there are fewer, and 1 with the transformer.
+    repeats : int or "auto", default="auto"
+        Partitions of the samples into folds, 1 to 1000; scores are their means. "auto" is 5 with
+        fewer than 300 samples or 100 groups, else, and with the transformer, 1.
+    study_column : str, default=None
+        Column of studies: each is predicted by models of the others and scored alone. It replaces
+        `folds` and `repeats`.
+    group_column : str, default=None
+        Column of the metadata, or of `obs` of AnnData, such as subjects, whose samples stay on one
+        side of each split. `groups` of `fit` replaces it.
+    metadata : path or DataFrame by sample id, default=None
+        Metadata of the samples of all tables that the estimator gets. The model reads
+        `categorical_columns` and `numeric_columns`; `fit` also looks for columns that predict the
+        target by themselves.
+    categorical_columns, numeric_columns : str or sequence of str, default=()
+        Columns that the model reads besides the counts. Metadata and counts are also scored alone.
+    sequences : mapping or Series from feature id to DNA, or path, default=None
+        DNA of the features, or a FASTA or .qza file. None: the feature ids are the sequences.
+    taxonomy : mapping, DataFrame with the column Taxon, or path, default=None
+        Taxon by feature id, for the names of ASVs: also a TSV or .qza file of QIIME 2.
+    target_transform : {"none", "minmax", "zscore", "log-minmax", "log-zscore"}, default="zscore"
+        Transform of numbers, fitted on training samples and undone in every result.
+    random_state : int, default=42
+        Seed of splits, forests, weights, masks, rarefaction and sample order.
+    output_dir : path, default=None
+        Run folder to write, with the report; None writes none.
+    overwrite : bool, default=False
+        Replace an earlier run in `output_dir`.
+    evaluate : bool, default=True
+        Score held-out samples with intervals and a permutation test, rank the ASVs, and draw the
+        learning curve. False trains alone, for `cross_val_score` and `GridSearchCV`, which score by
+        themselves. A run folder is always evaluated.
+    verbose : bool, default=True
+        Show the progress of work of more than two seconds: a bar on a terminal or in a notebook,
+        elsewhere a line a minute on standard error; none in the processes of `n_jobs`.
+    network : TransformerOptions or dict, default=None
+        Options of the transformer, such as {"lr": 1e-3}, and the device.
 
+    Other Parameters
+    ----------------
+    test_size : float, default=0.2
+        Fraction of validation samples, 0 to below 1: with one fold they measure the result, with
+        several the transformer stops by them.
+    stratify : bool, default=True
+        Keep the proportions of the classes in training, validation and test samples.
+    splits : path, default=None
+        splits.tsv of another run, to use the same training and validation samples.
+    group_values : {"auto", "same", "distinct"}, default="auto"
+        Whether equal groups of two studies are one subject; "auto" compares their samples.
+    output_min, output_max : float, default=None
+        Lowest and highest predicted number; predictions beyond become it.
+
+    Attributes
+    ----------
+    model_ : aam.Model
+        Trained model, which predicts, explains, plots and writes the report.
+    scores_, oof_predictions_, splits_, importance_
+        See `aam.Model.results`; absent with `evaluate=False`.
+    n_features_in_ : int
+        Features of the training table. New tables may have others: they are read by their DNA.
+    feature_names_in_ : ndarray of object [n_features_in_]
+        Ids of these features; absent where they have none, as in an array.
+
+    Examples
+    --------
     >>> from aam import AAMRegressor
     >>> model = AAMRegressor(folds=10).fit(table, ages)  # doctest: +SKIP
     >>> model.predict(new_table)  # doctest: +SKIP
-
-    Attributes:
-        model_: the trained `aam.Model`, which predicts, explains, plots and writes the report.
-        scores_, oof_predictions_, splits_, importance_: see `aam.Model.results`; absent with
-            `evaluate=False`.
-        n_features_in_: number of features of the training table. New tables may have others: they
-            are read by their DNA.
-        feature_names_in_: ids of these features, object [n_features_in_]; a table whose features
-            have no ids, such as an array, leaves it out.
     """
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMRegressor:
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
-        Args:
-            X: N samples; see `aam.api.arguments.Table`.
-            y: N numbers. A Series is read by its index, the sample ids, where the table has ids.
-            groups: N labels, or the name of a column of the metadata; samples of a group are on
-                the same side of the split into training and validation samples. A Series is read
-                as `y`.
+        Parameters
+        ----------
+        X : biom.Table, DataFrame (samples x features), AnnData, array or path
+            Reads of N samples.
+        y : array of N numbers
+            A Series is read by its index, the sample ids, where the table has ids.
+        groups : array of N labels or str, default=None
+            Labels, or the name of a column of the metadata: samples of one group are on one side of
+            each split. A Series is read as `y`.
 
-        Returns:
-            The estimator.
-
-        Raises:
-            ValueError: table and targets do not fit together, or have NaN.
-            UsageError: a parameter is not of the type or range of its option, or `groups` are not
-                N labels.
-            DataError: `y` or `groups` have other sample ids than the table.
-            AamError: see `aam train`.
+        Raises
+        ------
+        ValueError
+            Table and targets do not fit together, or have NaN.
+        UsageError
+            A parameter is not of its type or range, or `groups` are not N labels.
+        DataError
+            `y` or `groups` have other sample ids than the table.
         """
         X, values = self._checked(X, y, numeric=True)
         # Targets pass as the text of metadata: `repr` keeps all digits of a float64.
-        names = [repr(float(value)) for value in values]
-        column = str(getattr(y, "name", None) or "target")
-        self._train(X, names, column, groups, classifier=False)
+        self._train(X, y, [repr(float(value)) for value in values], groups, classifier=False)
         return self
 
     def predict(self, X: Table) -> npt.NDArray[np.float64]:
         """Return the predicted numbers, float64 [N], in the units of the targets.
 
-        Args:
-            X: N samples; features that the training table lacks are read by their DNA.
-
-        Raises:
-            NotFittedError: `fit` was not called.
-            DataError: not a table of reads, or features without DNA.
+        Raises
+        ------
+        NotFittedError
+            `fit` was not called.
+        DataError
+            Not a table of reads, or features without DNA.
         """
         predicted_N: npt.NDArray[np.float64] = self._predict(X)["predicted"].to_numpy(np.float64)
         return predicted_N
 
 
-@_documented
+@_with_deprecated_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """Classifier of samples from a table of reads, with the options of `aam train`.
+    """Classifier of samples from a table of reads: `aam train` for tables in memory.
 
-    With `ordinal` the classes are ordered, and the predicted one is the median of their
-    probabilities.
+    Parameters
+    ----------
+    ordinal : sequence of labels, default=()
+        All classes in their order, the lowest first, for ordered classes; the predicted one is the
+        median of their probabilities.
+    positive_class : label, default=None
+        Class of two whose effects, ROC and calibration are shown. None: the one that is not called
+        control, healthy, no or the like, else the last of `classes_`, whose order probabilities
+        keep.
+    members, folds and the others
+        See `AAMRegressor`.
 
-    Attributes:
-        classes_: the class labels, sorted.
-        model_ and the others: see `AAMRegressor`.
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class labels, sorted.
+    model_ and the others
+        See `AAMRegressor`.
     """
 
     ordinal: Sequence[Any] = ()
@@ -392,14 +567,8 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
-        Args:
-            X, groups: see `AAMRegressor.fit`.
-            y: N class labels; a Series is read by its index.
-
-        Raises:
-            ValueError: table and labels do not fit together, or the labels are numbers of a
-                regression.
-            DataError: see `AAMRegressor.fit`; a label means a missing value, such as "NA".
+        `y` are N class labels; parameters and errors are those of `AAMRegressor.fit`. A label that
+        means a missing value, such as "NA", is a DataError.
         """
         X, labels = self._checked(X, y, numeric=False)
         check_classification_targets(labels)
@@ -407,11 +576,10 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs two classes or more, y has {len(self.classes_)}")
         names = _class_names(self.classes_)
-        column = str(getattr(y, "name", None) or "target")
         levels = tuple(map(str, np.atleast_1d(self.ordinal)))
         positive = None if self.positive_class is None else str(self.positive_class)
         target = {"classifier": not levels, "ordinal": levels, "positive_class": positive}
-        self._train(X, [names[code] for code in codes], column, groups, **target)
+        self._train(X, y, [names[code] for code in codes], groups, **target)
         self._names = names
         return self
 
@@ -436,6 +604,17 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             dtype = np.result_type(dtype, np.array([*map(str, np.atleast_1d(self.ordinal)), ""]))
         labels = np.array([label_of.get(name, name) for name in predicted], dtype=object)
         return labels.astype(dtype)
+
+
+def _checked_network(options: Mapping[str, Any]) -> TransformerOptions:
+    """Return options of the network by name as their record; refuse unknown names."""
+    try:
+        return TransformerOptions(**options)
+    except TypeError as error:
+        known = [option.name for option in fields(TransformerOptions)]
+        unknown = next(name for name in options if name not in known)
+        remedy = nearest(str(unknown), known, f"give one of {', '.join(known)}")
+        raise UsageError("No such option of the network", shown(unknown), remedy) from error
 
 
 def _ids(X: Table) -> list[str] | None:

@@ -6,7 +6,6 @@ import dataclasses
 import html
 import io
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -121,6 +120,7 @@ class Model:
         device: device that computes.
         loaded: members and their combination, or a pretrained encoder.
         files: small files of the run by name, if it was fitted without a run folder.
+        run: content of the run, if it was fitted without a run folder.
         abundances: relative abundances of the leading ASVs in the training samples of such a run.
         verbose: show the progress of long work.
     """
@@ -131,6 +131,7 @@ class Model:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     abundances: pd.DataFrame | None = field(default=None, repr=False)
     verbose: bool = True
+    run: Run | None = field(default=None, repr=False)
 
     @property
     def column(self) -> str | None:
@@ -451,7 +452,9 @@ class Model:
             model.save(folder / MODEL)
             record = json.loads(files[RECORD])
             record["files"] = [MODEL, *sorted(files.keys() - {RECORD})]
-            _write({**files, RECORD: dump_json(record, indent=2).encode()}, folder)
+            for name, content in {**files, RECORD: dump_json(record, indent=2).encode()}.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_bytes(content)
 
     def report(
         self,
@@ -617,13 +620,7 @@ class Model:
         return method if self.verbose else ""
 
     def _run(self) -> Run:
-        """Read the run from its folder, or from the files of a run without one."""
-        if not self.files:
-            return read_run(self._run_folder())
-        # One reader for both: the files are small.
-        with tempfile.TemporaryDirectory(prefix="aam-") as folder:
-            _write(self.files, Path(folder))
-            return dataclasses.replace(read_run(Path(folder)), folder=IN_MEMORY)
+        return self.run or read_run(self._run_folder())
 
     def _abundances(self, run: Run) -> pd.DataFrame | None:
         return self.abundances if self.files else read_abundances(run)
@@ -677,8 +674,9 @@ def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None, verbos
     loaded = read(path, device)
     if table is None:
         return Model(path, device, loaded, verbose=verbose)
-    abundances = read_abundances(read_run(path), table)
-    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances, verbose)
+    run = dataclasses.replace(read_run(path), folder=IN_MEMORY)
+    abundances = read_abundances(run, table)
+    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances, verbose, run)
 
 
 def _small_files(folder: Path) -> dict[str, bytes]:
@@ -686,12 +684,6 @@ def _small_files(folder: Path) -> dict[str, bytes]:
     paths = map(PurePosixPath, run_files.files_of(folder))
     names = [str(path) for path in paths if path.name in FILES and COUNTS_ALONE not in path.parts]
     return {name: (folder / name).read_bytes() for name in (RECORD, *names)}
-
-
-def _write(files: Mapping[str, bytes], folder: Path) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
 
 
 def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
