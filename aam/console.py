@@ -252,7 +252,7 @@ def warn(message: str) -> None:
         messages.append(Message(message, is_warning=True))
         return
     if (rendered := _library.get()) is not None:
-        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
+        warnings.warn(rendered(message), AamWarning, stacklevel=level_of_caller())
     _print(f"warning: {message}", "yellow")
 
 
@@ -266,7 +266,7 @@ def later_step(result: str) -> Iterator[None]:
         warn(f"No {result}, model and predictions are complete: {reason}")
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """Return the `stacklevel` of `warn` at which the code that called this package stands."""
     frame, level = sys._getframe(1), 1
     while frame.f_globals["__name__"].startswith("aam.") and frame.f_back is not None:

@@ -32,9 +32,9 @@ from aam.api.arguments import (
     Sequences,
     Table,
     Taxonomy,
-    aligned,
     arguments,
     as_biom,
+    checked_ids,
     is_anndata,
     is_array,
     library_call,
@@ -49,6 +49,7 @@ from aam.api.arguments import (
     tree_file,
 )
 from aam.api.model import IN_MEMORY, Model, Results, fitted
+from aam.console import level_of_caller
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.train import Train
@@ -87,9 +88,8 @@ class TransformerOptions:
     --help-all` explains; `tree` may also be a skbio.TreeNode.
 
     >>> from aam import AAMRegressor, TransformerOptions
-    >>> AAMRegressor(members="transformer", network=TransformerOptions(lr=1e-3, epochs=20))
-    AAMRegressor(members='transformer',
-                 network=TransformerOptions(lr=0.001, epochs=20))
+    >>> AAMRegressor(network=TransformerOptions(lr=1e-3, epochs=20)).network
+    TransformerOptions(epochs=20, lr=0.001)
     """
 
     # Start, sizes and inputs
@@ -154,12 +154,9 @@ class TransformerOptions:
     asv_vectors_dtype: Literal["float32", "float16"] = "float32"
 
     def __repr__(self) -> str:
-        changed = (
-            f"{option.name}={value!r}"
-            for option in fields(self)
-            if repr(value := getattr(self, option.name)) != repr(option.default)
-        )
-        return f"TransformerOptions({', '.join(changed)})"
+        defaults = {option.name: option.default for option in fields(self)}
+        changed = {n: v for n, v in vars(self).items() if repr(v) != repr(defaults[n])}
+        return f"TransformerOptions({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
 
 
 _PLACES = {"seed": "random_state"} | {
@@ -168,27 +165,14 @@ _PLACES = {"seed": "random_state"} | {
 """Deprecated parameters of the estimators, and the parameters that replace them."""
 
 
-def _renamed(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters by their present names, with a warning that names them."""
-    if deprecated := [name for name in parameters if name in _PLACES]:
-        places = ", ".join(f"{_PLACES[name]} for {name}" for name in deprecated)
-        text = "network__lr of set_params and grids is network={'lr': ...} of a new estimator"
-        message = f"Deprecated parameters: write {places}; {text}"
-        # As scikit-learn: Python shows a DeprecationWarning to few users.
-        warnings.warn(message, FutureWarning, stacklevel=3)
-    return {_PLACES.get(name, name): value for name, value in parameters.items()}
-
-
 def _with_deprecated_parameters(estimator: E) -> E:
     """Let the constructor of a class take deprecated parameters, which its signature lacks."""
     constructor = vars(estimator)["__init__"]
 
     @functools.wraps(constructor)
     def init(self: Any, **parameters: Any) -> None:
-        deprecated = {name: parameters.pop(name) for name in [*parameters] if name in _PLACES}
-        constructor(self, **parameters)
-        if deprecated:
-            self.set_params(**_renamed(deprecated))
+        constructor(self, **{n: v for n, v in parameters.items() if n not in _PLACES})
+        self.set_params(**{n: v for n, v in parameters.items() if n in _PLACES})
 
     setattr(estimator, "__init__", init)  # noqa: B010  # mypy refuses a plain assignment
     return estimator
@@ -230,19 +214,25 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters, also single options of the network, such as `network__lr`."""
-        params, of_network = _renamed(params), {}
-        for name in [name for name in params if name.startswith("network__")]:
-            of_network[name.removeprefix("network__")] = params.pop(name)
-        super().set_params(**params)
+        if deprecated := [name for name in params if name in _PLACES]:
+            places = ", ".join(f"{_PLACES[name]} for {name}" for name in deprecated)
+            text = "network__lr of set_params and grids is network={'lr': ...} of a new estimator"
+            message = f"Deprecated parameters: write {places}; {text}"
+            # As scikit-learn: Python shows a DeprecationWarning to few users.
+            warnings.warn(message, FutureWarning, stacklevel=level_of_caller())
+        params = {_PLACES.get(name, name): value for name, value in params.items()}
+        prefix = "network__"
+        of_network = {n.removeprefix(prefix): v for n, v in params.items() if n.startswith(prefix)}
+        super().set_params(**{n: v for n, v in params.items() if not n.startswith(prefix)})
         if of_network:
-            self.network = _checked_network(self._of_network() | of_network)
+            self.network = _network(self._of_network() | of_network)
         return self
 
     def _of_network(self) -> dict[str, Any]:
         """Return all options of the network by name, those that are not given by default."""
-        network = self.network
-        given = vars(network) if isinstance(network, TransformerOptions) else network
-        return vars(TransformerOptions()) | (given if isinstance(given, Mapping) else {})
+        record = isinstance(self.network, TransformerOptions)
+        given: Any = vars(self.network) if record else self.network
+        return {**vars(TransformerOptions()), **(given if isinstance(given, Mapping) else {})}
 
     def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
         """Train on the table and the targets `y`, as metadata names them, and load the model."""
@@ -250,13 +240,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         # Of an earlier fit, which may have evaluated the model.
         for name in Results._fields:
             self.__dict__.pop(f"{name}_", None)
-        if groups is None or isinstance(groups, str):
-            groups, group_column = None, groups or self.group_column
-        else:
-            group_column = str(getattr(groups, "name", None) or "group")
-            # The groups would replace the target, whose column has the same name.
-            if group_column == column:
-                group_column = f"{column} (groups)"
         # The folder is that of a run without another.
         title = f"{type(self).__name__}.fit" if self.verbose else ""
         with library_call(title) as folder:
@@ -268,16 +251,23 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 columns = {
                     name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
                 }
-            if groups is None and group_column is not None and group_column not in columns:
-                evidence = f"{group_column!r}, the metadata have {first_few(columns) or 'none'}"
-                remedy = "give metadata with this column, or the labels as groups of fit"
-                raise UsageError("No such column for the groups", evidence, remedy)
+            described = list(columns)
             columns[column] = list(names)
-            if groups is not None:
-                labels = np.asarray(aligned(groups, _ids(X), "groups"))
+            if groups is None or isinstance(groups, str):
+                group_column = groups or self.group_column
+                if group_column not in (None, *described):
+                    names_of_columns = first_few(described) or "none"
+                    evidence = f"{group_column!r}, the metadata have {names_of_columns}"
+                    remedy = "give metadata with this column, or the labels as groups of fit"
+                    raise UsageError("No such column for the groups", evidence, remedy)
+            else:
+                labels = np.asarray(_aligned(groups, _ids(X), "groups"))
                 if labels.shape != (len(ids),):
                     remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
                     raise UsageError("Invalid groups", shown(groups), remedy)
+                group_column = str(getattr(groups, "name", None) or "group")
+                # The groups would replace the target, whose column has the same name.
+                group_column += " (groups)" if group_column == column else ""
                 columns[group_column] = [str(label) for label in labels]
             records = sequences_in_memory(X, self.sequences)
             output_dir = folder / "run"
@@ -285,7 +275,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 output_dir = path_argument("output_dir", self.output_dir, "None")
             instead = "TransformerOptions, a dictionary or None"
             require_type("network", self.network, TransformerOptions | Mapping | None, instead)
-            of_network = vars(_checked_network(self._of_network()))
+            of_network = vars(_network(self._of_network()))
             values = {
                 **self.get_params(deep=False),
                 **of_network,
@@ -300,12 +290,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 "output_dir": output_dir,
                 **target,
             }
-            if not isinstance(self.evaluate, bool | np.bool_):
-                raise UsageError("Invalid evaluate", repr(self.evaluate), "give True or False")
+            require_type("evaluate", self.evaluate, bool | np.bool_, "True or False")
             checked = arguments(Train, values, {"seed": "random_state"})
             options = build(Train, {flag_of(name): value for name, value in checked.items()})
             require_consistent(options)
-            if not self.evaluate and self.output_dir is None:
+            in_memory = self.output_dir is None
+            if in_memory and not self.evaluate:
                 options = replace(options, repeats=1)  # without scores there is nothing to average
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
             require_paths("train", values_of(options) | {"--metadata": path})
@@ -323,15 +313,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
             network = options.uses_network
             with wings.network().own_generators() if network else nullcontext():
-                if not self.evaluate and self.output_dir is None:
+                if in_memory and not self.evaluate:
                     trained, verbose = fit(options, labelled), bool(self.verbose)
                     self.model_ = Model(IN_MEMORY, options.device, trained, verbose=verbose)
                     return
                 # The command line is that of the program which called this one.
-                in_memory = self.output_dir is None
                 run(options, labelled, report=not in_memory, facts={"argv": []})
             kept = labelled.study.table if in_memory else None
-            self.model_ = fitted(options.run.output_dir, options.device, kept, bool(self.verbose))
+            self.model_ = fitted(output_dir, options.device, kept, bool(self.verbose))
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
 
@@ -391,7 +380,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(y, str):
             remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
             raise UsageError("A name in place of y", repr(y), remedy)
-        y = _with_numpy_values(aligned(y, _ids(X), "y"))
+        y = _with_numpy_values(_aligned(y, _ids(X), "y"))
         given: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
             counts, y = check_X_y(X, y, y_numeric=numeric, **given)
@@ -505,17 +494,16 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         y : array of N numbers
             A Series is read by its index, the sample ids, where the table has ids.
         groups : array of N labels or str, default=None
-            Labels, or the name of a column of the metadata: samples of one group are on one side of
-            each split. A Series is read as `y`.
+            Labels, read as `y`, or the name of a column of the metadata: samples of one group are
+            on one side of each split.
 
         Raises
         ------
         ValueError
             Table and targets do not fit together, or have NaN.
-        UsageError
-            A parameter is not of its type or range, or `groups` are not N labels.
-        DataError
-            `y` or `groups` have other sample ids than the table.
+        AamError
+            UsageError for a parameter that is not of its type or range, DataError for other sample
+            ids than those of the table, and the errors of `aam train`.
         """
         X, values = self._checked(X, y, numeric=True)
         # Targets pass as the text of metadata: `repr` keeps all digits of a float64.
@@ -523,15 +511,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Table) -> npt.NDArray[np.float64]:
-        """Return the predicted numbers, float64 [N], in the units of the targets.
-
-        Raises
-        ------
-        NotFittedError
-            `fit` was not called.
-        DataError
-            Not a table of reads, or features without DNA.
-        """
+        """Return the predicted numbers, float64 [N], in the units of the targets."""
         predicted_N: npt.NDArray[np.float64] = self._predict(X)["predicted"].to_numpy(np.float64)
         return predicted_N
 
@@ -606,7 +586,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return labels.astype(dtype)
 
 
-def _checked_network(options: Mapping[str, Any]) -> TransformerOptions:
+def _network(options: Mapping[str, Any]) -> TransformerOptions:
     """Return options of the network by name as their record; refuse unknown names."""
     try:
         return TransformerOptions(**options)
@@ -615,6 +595,23 @@ def _checked_network(options: Mapping[str, Any]) -> TransformerOptions:
         unknown = next(name for name in options if name not in known)
         remedy = nearest(str(unknown), known, f"give one of {', '.join(known)}")
         raise UsageError("No such option of the network", shown(unknown), remedy) from error
+
+
+def _aligned(values: Any, ids: list[str] | None, what: str) -> Any:
+    """Return a Series or DataFrame in the order of the sample ids, other values as they are."""
+    if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
+        return values
+    place = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
+    absent = [name for name in ids if name not in place]
+    if absent or len(place) > len(ids):
+        parts = {"the table": absent, what: [name for name in place if name not in set(ids)]}
+        only = [f"only {part} has {first_few(names)}" for part, names in parts.items() if names]
+        raise DataError(
+            f"{what} and the table have different sample ids",
+            ", ".join(only),
+            f"select the same samples of both, or give {what} as an array in the table's order",
+        )
+    return values.iloc[[place[name] for name in ids]]
 
 
 def _ids(X: Table) -> list[str] | None:

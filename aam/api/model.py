@@ -36,7 +36,7 @@ from aam.api.arguments import (
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
-from aam.contract.options import values_of
+from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
@@ -115,6 +115,11 @@ class Evaluation(NamedTuple):
 class Model:
     """Model of `aam pretrain` or `aam train`.
 
+    Methods raise UsageError for an argument that is not of its type or range, DataError for a table
+    or metadata that the model cannot read or a damaged run folder, CannotCreate for an output that
+    exists or cannot be written, and MissingInput for results, plots and the report of a model that
+    has no run: it was loaded without its run folder, or fitted with `evaluate=False`.
+
     Attributes:
         path: path from which it was read; it is not read again.
         device: device that computes.
@@ -147,9 +152,7 @@ class Model:
     @property
     def _performance(self) -> str | None:
         """What is known of the predictions; None of a pretrained encoder."""
-        if not isinstance(self.loaded, TrainedModel):
-            return None
-        return self.loaded.performance.sentence
+        return self.loaded.performance.sentence if isinstance(self.loaded, TrainedModel) else None
 
     def _repr_html_(self) -> str:
         """Return the model as a table for a notebook."""
@@ -194,12 +197,6 @@ class Model:
         Returns:
             A row for each sample: `predicted` in the units of the metadata, or the class;
             `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
-
-        Raises:
-            UsageError: the model reads metadata columns and none are given, or an argument is not
-                of its type or range.
-            DataError: not a table of reads, features without DNA, a model without target, or no ASV
-                of the training data.
         """
         unnamed, (predictions, compared, _) = self._predict(
             "predict", table, sequences, metadata, drop_empty_samples,
@@ -223,6 +220,8 @@ class Model:
     ) -> pd.DataFrame:
         """Return what moved the prediction of each sample away from the mean training label.
 
+        A model whose members divide no prediction among ASVs is a DataError.
+
         Args:
             table, sequences, metadata, drop_empty_samples, force: see `predict`.
             taxonomy: see `aam.api.arguments.Taxonomy`; ASVs of the same taxon are summed.
@@ -231,10 +230,6 @@ class Model:
         Returns:
             The columns sample, feature, kind, effect and unit of `aam predict --explain`. The
             effects of a sample add up to its prediction, or to the probability of its class.
-
-        Raises:
-            UsageError, DataError: see `predict`.
-            DataError: no member of the model divides its predictions among ASVs.
         """
         first = arguments(ImportanceOptions, {"first": first})["first"]
         unnamed, (*_, effects) = self._predict(
@@ -298,32 +293,20 @@ class Model:
             where: condition on the metadata that the samples meet.
             output: folder for scores, predictions and report; None for none.
             overwrite: replace an earlier evaluation in the folder.
-
-        Raises:
-            UsageError: an argument is not of its type or range.
-            DataError: no sample has a label that the model can predict, all have one number or
-                rank, or all trained the model; see `predict`.
-            CannotCreate: the folder holds a run.
         """
         given = {
             "metadata_column": self.column if column is None else column,
             "by": by, "group_column": group_column, "study_column": study_column,
             "where": where, "overwrite": overwrite,
         }  # fmt: skip
-        values = arguments(Evaluate, given, {"metadata_column": "column"})
+        checked = arguments(Evaluate, given, {"metadata_column": "column"})
+        values = {flag_of(name): value for name, value in checked.items()}
         place = None if output is None else path_argument("output", output, "None")
         title = self._titled("evaluate")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
-            options = Evaluate(
-                model=self.path,
-                table=input.table,
-                sequences=input.sequences,
-                drop_empty_samples=input.drop_empty_samples,
-                metadata=path_argument("metadata", metadata_file(metadata, folder), "a DataFrame"),
-                output=place,
-                device=self.device,
-                **values,
-            )
+            path = path_argument("metadata", metadata_file(metadata, folder), "a DataFrame")
+            paths = {"--model": self.path, "--metadata": path, "--output": place}
+            options = build(Evaluate, values_of(self.device) | values_of(input) | paths | values)
             require_paths("evaluate", values_of(options))
             scores, predictions = validate(options, trained(self.loaded, self.path))
         return Evaluation(asdict(scores), predictions.set_index(ID_HEADER))
@@ -346,9 +329,6 @@ class Model:
 
         Returns:
             The columns of `aam importance`.
-
-        Raises:
-            UsageError, DataError: see `predict`; no ASV is in the taxonomy.
         """
         title = self._titled("importance")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
@@ -371,13 +351,7 @@ class Model:
         """Return the embedding of every sample, float32 [N, D]: rows by sample id, e0, e1, ...
 
         With several folds it is the embedding of the first: those of different networks have no
-        common axes.
-
-        Args:
-            table, sequences, batch_size, drop_empty_samples: see `predict`.
-
-        Raises:
-            DataError: not a table of reads, features without DNA, or a model without network.
+        common axes. A model without network is a DataError. Arguments: see `predict`.
         """
         settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
         title = self._titled("embed")
@@ -396,13 +370,7 @@ class Model:
         return pd.DataFrame(embeddings, index=index, columns=names)
 
     def results(self) -> Results:
-        """Return scores, held-out predictions, splits and importance of the run.
-
-        Raises:
-            MissingInput: the model has no run: it was loaded without its run folder, or fitted with
-                `evaluate=False`.
-            DataError: a file of the run folder is damaged.
-        """
+        """Return scores, held-out predictions, splits and importance of the run."""
         with library_call():
             run = self._run()
             texts = [ID_HEADER, "feature-id", "feature", "taxon", "class", "split", "group"]
@@ -430,13 +398,8 @@ class Model:
 
         Args:
             path: folder; it is made if it does not exist.
-            overwrite: replace an existing run in the folder, and no other files. The run folder of
-                the model itself stays as it is.
-
-        Raises:
-            CannotCreate: the folder holds a run, or files with the names of those of a run, or it
-                cannot be written to.
-            DataError: the model has no target.
+            overwrite: replace an existing run in the folder, else refused, and no other files. The
+                run folder of the model itself stays as it is.
         """
         folder = path_argument("path", path, "a pathlib.Path")
         with library_call():
@@ -474,19 +437,13 @@ class Model:
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
-
-        Raises:
-            MissingInput: the model has no run, see `results`.
-            UsageError: an argument is not of its type.
-            DataError: a file of the run folder is damaged, or the metadata lack a column.
         """
         given = {"color_by": color_by, "categories": categories, "unit": unit}
         values = arguments(Report, given)
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
-            name = "report.html"
-            place = page or (Path(name) if self.files else run.folder / name)
+            place = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
             paths = {"--run-dir": run.folder, "--output": place, "--metadata": columns}
             require_paths("report", paths)
@@ -539,9 +496,6 @@ class Model:
             effects: what `explain` returned.
             sample: its id; None for the first.
             ax: see `plot`.
-
-        Raises:
-            DataError: `effects` are not those of `explain`, or lack the sample.
         """
         effects = _checked_effects(effects)
         # Of a sample without its mean there is no start.
@@ -562,9 +516,6 @@ class Model:
             effects: what `explain` returned.
             table: its table, whose abundances colour the points of ASVs; None for one colour.
             ax: see `plot`.
-
-        Raises:
-            DataError: `effects` are not those of `explain`.
         """
         effects, shares = _checked_effects(effects), None
         if table is not None:
@@ -589,11 +540,6 @@ class Model:
 
         Returns:
             The axes, `ax` or in a figure of pyplot that a notebook shows.
-
-        Raises:
-            UsageError: there is no such picture.
-            MissingInput: the model has no run, see `results`.
-            DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         names = (name, *others)
         for picture in names:
@@ -623,7 +569,7 @@ class Model:
         return self.run or read_run(self._run_folder())
 
     def _abundances(self, run: Run) -> pd.DataFrame | None:
-        return self.abundances if self.files else read_abundances(run)
+        return self.abundances if self.run else read_abundances(run)
 
     def _run_folder(self) -> Path:
         for folder in (self.path, self.path.parent):
@@ -663,14 +609,7 @@ def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
 
 
 def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None, verbose: bool) -> Model:
-    """Return the model of a run that has just ended.
-
-    Args:
-        path: run folder.
-        device: device that computes.
-        table: training samples, if the folder is a temporary one; None if it stays.
-        verbose: see `Model`.
-    """
+    """Return the model of a run; `table` are its training samples if the folder is temporary."""
     loaded = read(path, device)
     if table is None:
         return Model(path, device, loaded, verbose=verbose)
@@ -687,10 +626,7 @@ def _small_files(folder: Path) -> dict[str, bytes]:
 
 
 def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
-    """Return the axes of a figure that pyplot takes over, so that a notebook shows it.
-
-    `ax` are those of the user on which it was drawn, if it was.
-    """
+    """Return the axes of the user, or of a figure that pyplot takes over for the notebook."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
@@ -711,18 +647,12 @@ def load(
 
     Args:
         run: run folder of `aam train` or `aam pretrain`, its folder `model`, or a copy of that.
-        device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
+        device: `gpu` or `cuda` is any GPU, else Unavailable; `auto` takes one if there is one.
         verbose: show the progress of what the model does, if it takes more than two seconds.
 
     Returns:
         The model, whose file is not read again. Results, plots and the report read the run folder
         when they are called; a copy of the folder `model` alone predicts.
-
-    Raises:
-        UsageError: there is no such device.
-        MissingInput: there is no model.
-        DataError: it is damaged, edited or of another version.
-        Unavailable: a GPU was requested and there is none.
     """
     options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
@@ -749,11 +679,6 @@ def compare(
     Returns:
         The tables of `aam compare` by title: what differs, metrics with intervals on the common
         samples, and paired differences from the first model.
-
-    Raises:
-        UsageError: less than two models.
-        MissingInput: a model has no run, see `Model.results`.
-        DataError: the models predict different targets.
     """
     given = {f"model {number}": model for number, model in enumerate(models, 1)} | named
     if len(given) < 2:

@@ -308,7 +308,7 @@ def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
         ),
         (_fit(network=3), "Invalid network: 3; give TransformerOptions, a dictionary or None"),
         (_fit(random_state=-1), "Invalid random_state: -1; give 0 to 4294967295"),
-        (_fit(folds="five"), "Invalid folds: 'five'; it takes: Number of folds"),
+        (_fit(folds="five"), "Invalid folds: 'five'; give a whole number or 'auto'"),
         (lambda m, t: aam.compare(m, 1), "Not a model: 1; give fitted estimators"),
         (lambda m, t: aam.join_studies([t, t]), "Invalid tables: .*; give a dictionary"),
         (_fit(members="kernal"), r"Invalid members: \('kernal',\); did you mean 'kernel'?"),

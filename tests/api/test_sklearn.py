@@ -246,6 +246,7 @@ def test_parameters_are_the_options_of_train() -> None:
     assert set(inspect.signature(AAMRegressor).parameters) < names
 
 
+@pytest.mark.medium
 def test_options_of_the_network_are_a_record_a_dictionary_or_names_of_a_grid() -> None:
     table, target, _ = _study()
     model = AAMRegressor(members="transformer", folds=2, evaluate=False, network=NETWORK)
@@ -266,6 +267,7 @@ def test_options_of_the_network_are_a_record_a_dictionary_or_names_of_a_grid() -
         same.set_params(network__lrr=1)
 
 
+@pytest.mark.medium
 def test_deprecated_parameters_name_their_place() -> None:
     table, target, _ = _study()
     place = "write network__lr for lr, random_state for seed; "

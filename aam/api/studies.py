@@ -1,11 +1,12 @@
-"""Studies in memory joined to one, as `aam prepare --studies` joins files."""
+"""Studies in memory: `inspect`, `join_studies` and `unifrac`, as the commands do with files."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 import biom
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from aam import wings
 from aam.api.arguments import (
     MetadataTable,
     Sequences,
@@ -22,18 +24,143 @@ from aam.api.arguments import (
     is_anndata,
     library_call,
     metadata_file,
+    path_argument,
+    require_paths,
     require_type,
     shown,
+    table_files,
+    tree_file,
     written_table,
 )
 from aam.contract.errors import UsageError, first_few
-from aam.contract.options.commands.studies import Prepare
-from aam.contract.options.groups import TableOptions
+from aam.contract.options import build, flag_of, values_of
+from aam.contract.options.commands.studies import Inspect, Prepare, Unifrac
+from aam.contract.options.conditions import require_consistent
+from aam.contract.options.groups import Device, Metric, TableOptions
+from aam.data.inspection import inspect as inspect_files
 from aam.data.joined_metadata import RELABEL_HEADER
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.prepare import prepare
 from aam.data.sequences import decode
 from aam.data.study import load_study
+from aam.pipeline.inspect_target import inspect_target
+from aam.report.inspection import write_inspection
+from aam.report.page import require_page
+
+if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
+    from skbio import DistanceMatrix, TreeNode
+
+
+def inspect(
+    table: Table,
+    metadata: MetadataTable = None,
+    column: str | None = None,
+    sequences: Sequences = None,
+    *,
+    tree: str | PathLike[str] | TreeNode | None = None,
+    classifier: bool = False,
+    ordinal: str | Sequence[str] = (),
+    where: str | None = None,
+    group_column: str | None = None,
+    drop_empty_samples: bool = False,
+    report: str | PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Return what is wrong or noteworthy with a study before any training, as `aam inspect` does.
+
+    >>> asv = "TACGGAGGATCC"
+    >>> found = inspect(pd.DataFrame([[5, 1], [3, 0]], ["s1", "s2"], [asv, asv[:-1] + "T"]))
+    >>> found.loc[found.subject == "table", "text"].iloc[0]
+    '2 samples x 2 ASVs, 75.0% not 0'
+
+    Args:
+        table, sequences: see `aam.api.arguments.Table`.
+        metadata: file or DataFrame by sample id. Of AnnData, None takes `obs`.
+        column: metadata column to predict; None for none.
+        tree: rooted phylogeny of the ASVs.
+        classifier, ordinal, where, group_column: as of `aam train`, for the column.
+        drop_empty_samples: leave out samples without reads.
+        report: HTML page to write, with pictures; None writes none.
+
+    Returns:
+        A row for each finding: severity (fact, warning, error), subject and text.
+    """
+    if metadata is None and is_anndata(table):
+        metadata = table.obs
+    given = {"classifier": classifier, "ordinal": ordinal, "where": where}
+    values = arguments(Inspect, {**given, "group_column": group_column, "metadata_column": column})
+    page = None if report is None else path_argument("report", report, "None")
+    with table_files("inspect", table, sequences, drop_empty_samples) as (files, folder):
+        given = {"--tree": tree_file(tree, folder), "--metadata": metadata_file(metadata, folder)}
+        values = {flag_of(name): value for name, value in values.items()}
+        options = build(Inspect, values_of(files) | values | given | {"--report": page})
+        require_consistent(options)
+        require_paths("inspect", values_of(options))
+        if page is not None:
+            require_page(page)
+        inspection, target = inspect_files(files, options.tree, options.metadata), None
+        if column is not None and inspection.metadata is not None:
+            target = inspect_target(inspection, options, inspection.metadata, column)
+        if page is not None:
+            name = files.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
+            write_inspection(inspection, target, name, page)
+    findings = [(one.severity, one.subject, one.text) for one in inspection.findings]
+    return pd.DataFrame(findings, columns=["severity", "subject", "text"])
+
+
+def unifrac(
+    table: Table,
+    tree: str | PathLike[str] | TreeNode,
+    metric: Metric = "unweighted",
+    *,
+    alpha: float = 0.5,
+    drop_missing_asvs: bool = False,
+    root_at_midpoint: bool = False,
+    device: Device = "auto",
+) -> DistanceMatrix:
+    """Compute the UniFrac distances between all samples of a table, in float64.
+
+    Unweighted and weighted UniFrac are those of Lozupone and Knight (2005) and Lozupone et al.
+    (2007), generalized UniFrac is that of Chen et al. (2012).
+
+    Args:
+        table: see `aam.api.arguments.Table`; reads of N samples.
+        tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
+            feature ids; there may be more.
+        metric: `unweighted`, `weighted`, `weighted_normalized` or `generalized`.
+        alpha: exponent of generalized UniFrac, 0 to 1.
+        drop_missing_asvs: leave out features that are not in the tree.
+        root_at_midpoint: root an unrooted tree between its two most distant tips.
+        device: device of the computation.
+
+    Returns:
+        N x N distances with the sample ids.
+
+    >>> from skbio import TreeNode
+    >>> reads = pd.DataFrame([[5, 5, 0], [0, 5, 5]], ["one", "two"], ["a", "b", "c"])
+    >>> tree = TreeNode.read(["((a:1,b:1):1,c:2);"])
+    >>> round(float(unifrac(reads, tree, device="cpu")["one", "two"]), 3)
+    0.6
+    """
+    from skbio import DistanceMatrix
+
+    if metric == "faith_pd":
+        raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
+    with table_files("unifrac", table) as (input, folder):
+        given = arguments(
+            Unifrac,
+            {
+                "unifrac_metric": metric,
+                "unifrac_alpha": alpha,
+                "drop_missing_asvs": drop_missing_asvs,
+                "root_at_midpoint": root_at_midpoint,
+                "device": device,
+            },
+            {"unifrac_metric": "metric", "unifrac_alpha": "alpha"},
+        )
+        tree = tree_file(tree, folder)
+        options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given)
+        distances = wings.network().unifrac_matrix(options)
+    return DistanceMatrix(distances.values, distances.ids)
 
 
 def join_studies(
@@ -64,11 +191,6 @@ def join_studies(
     Returns:
         Reads of all samples, features named by their sequence; and the metadata in the order of
         its samples, with the column `study`. Columns of numbers are float64.
-
-    Raises:
-        UsageError: fewer than two studies, or an argument is not of its type or range.
-        MissingInput, DataError: a table or metadata cannot be used, ASVs of two studies begin
-            differently, or a study has no metadata.
 
     >>> asv = "TACGGAGGATCC"
     >>> first = pd.DataFrame([[5, 1]], ["s1"], [asv, asv[:-1] + "T"])
