@@ -1,6 +1,6 @@
 """Arguments of the Python interface: checks by the options, and tables in memory as files.
 
-Errors, warnings and messages are those of the commands; `library_call` names parameters in them
+Errors, warnings and messages are those of the commands; `library_messages` names parameters in them
 instead of options. A table in memory is written to a temporary folder, so that the same code reads,
 checks and records it as a file; errors name the argument instead of that file.
 """
@@ -66,29 +66,39 @@ _TYPES = {bool: "True or False", int: "a whole number", float: "a number", str: 
 
 
 @contextmanager
-def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
-    """Yield a temporary folder for what is in memory, and show messages as a library does.
+def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> Iterator[None]:
+    """Show messages as a library does.
 
-    In messages and errors, options are parameters, files of the folder have no path, and `unnamed`,
-    which begins the ids of samples that have none, is left out. `title` stands in the line of
-    progress; without it there is none.
+    In messages and errors, options are parameters, files of the temporary `folder` have no path,
+    and `unnamed`, which begins the ids of samples that have none, is left out. `title` stands in
+    the line of progress; without it there is none.
     """
-    with tempfile.TemporaryDirectory(prefix="aam-") as folder:
 
-        def rendered(text: str) -> str:
+    def rendered(text: str) -> str:
+        if folder:
             text = text.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
-            return as_parameters(text.replace(unnamed, ""))
+        return as_parameters(text.replace(unnamed, ""))
 
-        def message(text: str) -> str:
-            return _RESULT.sub(lambda match: _RESULTS[match[0]], rendered(text))
+    def message(text: str) -> str:
+        return _RESULT.sub(lambda match: _RESULTS[match[0]], rendered(text))
 
-        with as_library(message, title):
-            try:
-                yield Path(folder)
-            except AamError as error:
-                error.args = tuple(map(rendered, error.args))
-                error.cause, error.evidence, error.remedy = error.args
-                raise
+    with as_library(message, title):
+        try:
+            yield
+        except AamError as error:
+            error.args = tuple(map(rendered, error.args))
+            error.cause, error.evidence, error.remedy = error.args
+            raise
+
+
+@contextmanager
+def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
+    """Yield a temporary folder for what is in memory, within `library_messages`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="aam-") as folder,
+        library_messages(title, unnamed, folder),
+    ):
+        yield Path(folder)
 
 
 def as_parameters(text: str) -> str:

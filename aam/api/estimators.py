@@ -476,12 +476,6 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         Features of the training table. New tables may have others: they are read by their DNA.
     feature_names_in_ : ndarray of object [n_features_in_]
         Ids of these features; absent where they have none, as in an array.
-
-    Examples
-    --------
-    >>> from aam import AAMRegressor
-    >>> model = AAMRegressor(folds=10).fit(table, ages)  # doctest: +SKIP
-    >>> model.predict(new_table)  # doctest: +SKIP
     """
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMRegressor:
@@ -499,11 +493,8 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
         Raises
         ------
-        ValueError
-            Table and targets do not fit together, or have NaN.
-        AamError
-            UsageError for a parameter that is not of its type or range, DataError for other sample
-            ids than those of the table, and the errors of `aam train`.
+        ValueError, AamError
+            Table and targets do not fit together, or a parameter is not of its type or range.
         """
         X, values = self._checked(X, y, numeric=True)
         # Targets pass as the text of metadata: `repr` keeps all digits of a float64.

@@ -25,6 +25,7 @@ from aam.api.arguments import (
     as_parameters,
     has_sample_ids,
     library_call,
+    library_messages,
     metadata_file,
     path_argument,
     require_paths,
@@ -202,7 +203,7 @@ class Model:
             "predict", table, sequences, metadata, drop_empty_samples,
             batch_size=batch_size, prediction_passes=prediction_passes, force=force,
         )  # fmt: skip
-        with library_call(unnamed=unnamed):
+        with library_messages(unnamed=unnamed):
             compared.show()
         predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
         return predictions.set_index(ID_HEADER)
@@ -278,10 +279,6 @@ class Model:
         overwrite: bool = False,
     ) -> Evaluation:
         """Score the model on the samples of another study, as `aam evaluate --model` does.
-
-        >>> import aam
-        >>> found = aam.load("runs/age").evaluate("b.biom", "b.tsv")  # doctest: +SKIP
-        >>> found.scores["verdict"]["sentence"]  # doctest: +SKIP
 
         Args:
             table, sequences, drop_empty_samples: see `predict`.
@@ -371,7 +368,7 @@ class Model:
 
     def results(self) -> Results:
         """Return scores, held-out predictions, splits and importance of the run."""
-        with library_call():
+        with library_messages():
             run = self._run()
             texts = [ID_HEADER, "feature-id", "feature", "taxon", "class", "split", "group"]
             if run.scored is not None and run.scored.classes:
@@ -402,7 +399,7 @@ class Model:
                 run folder of the model itself stays as it is.
         """
         folder = path_argument("path", path, "a pathlib.Path")
-        with library_call():
+        with library_messages():
             model = trained(self.loaded, self.path)
             kept = None if self.files else self._run_folder()
             files = self.files if kept is None else _small_files(kept)
@@ -457,12 +454,9 @@ class Model:
     def plot_importance(
         self, importance: pd.DataFrame | None = None, *, unit: str = "", ax: Axes | None = None
     ) -> Axes:
-        """Plot the most important ASVs as bars, see `plot`.
+        """Plot the most important ASVs as bars, of the run or as `importance` returned them.
 
-        Args:
-            importance: what `importance` returned; None for that of the run.
-            unit: unit of a numeric target, such as months.
-            ax: see `plot`.
+        `unit` and `ax`: see `plot`.
         """
         if importance is None:
             return self.plot("importance", unit=unit, ax=ax)
@@ -487,10 +481,6 @@ class Model:
         self, effects: pd.DataFrame, sample: str | None = None, *, ax: Axes | None = None
     ) -> Axes:
         """Plot how the effects of a sample lead from the mean to its prediction, as SHAP does.
-
-        >>> import aam
-        >>> model = aam.load("runs/age")  # doctest: +SKIP
-        >>> model.plot_waterfall(model.explain("table.biom"), "sample-1")  # doctest: +SKIP
 
         Args:
             effects: what `explain` returned.
@@ -519,7 +509,7 @@ class Model:
         """
         effects, shares = _checked_effects(effects), None
         if table is not None:
-            with library_call():
+            with library_messages():
                 read = as_biom(table).norm(axis="sample", inplace=False)
                 shares = read.to_dataframe(dense=True).T
         with drawing_on(ax):
@@ -527,9 +517,6 @@ class Model:
 
     def plot(self, name: str, *others: str, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot a picture of the report.
-
-        >>> import aam
-        >>> aam.load("runs/age").plot("errors", unit="months")  # doctest: +SKIP
 
         Args:
             name: a name of `aam.report.sections.PICTURES`, such as errors, roc, calibration,
@@ -548,7 +535,7 @@ class Model:
             remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
             raise UsageError("Invalid picture", repr(unknown[0]), remedy)
         values = arguments(Report, {"unit": unit})
-        with library_call(), drawing_on(ax):
+        with library_messages(), drawing_on(ax):
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
             given = ReportInput(run, **values, abundances=abundances)
@@ -656,7 +643,7 @@ def load(
     """
     options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
-    with library_call():
+    with library_messages():
         if options.device not in ("auto", "cpu"):
             wings.network().require_device(options)  # also of members that need none
         return Model(path, options, read(path, options), verbose=verbose)
@@ -685,7 +672,7 @@ def compare(
         raise UsageError("One model cannot be compared", shown(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
     runs = []
-    with library_call("compare"):
+    with library_messages("compare"):
         for name, model in given.items():
             model = getattr(model, "model_", model)
             if not isinstance(model, (Model, str, PathLike)):

@@ -90,9 +90,9 @@ def inspect(
     values = arguments(Inspect, {**given, "group_column": group_column, "metadata_column": column})
     page = None if report is None else path_argument("report", report, "None")
     with table_files("inspect", table, sequences, drop_empty_samples) as (files, folder):
-        given = {"--tree": tree_file(tree, folder), "--metadata": metadata_file(metadata, folder)}
+        paths = {"--tree": tree_file(tree, folder), "--metadata": metadata_file(metadata, folder)}
         values = {flag_of(name): value for name, value in values.items()}
-        options = build(Inspect, values_of(files) | values | given | {"--report": page})
+        options = build(Inspect, values_of(files) | values | paths | {"--report": page})
         require_consistent(options)
         require_paths("inspect", values_of(options))
         if page is not None:
@@ -146,17 +146,10 @@ def unifrac(
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
     with table_files("unifrac", table) as (input, folder):
-        given = arguments(
-            Unifrac,
-            {
-                "unifrac_metric": metric,
-                "unifrac_alpha": alpha,
-                "drop_missing_asvs": drop_missing_asvs,
-                "root_at_midpoint": root_at_midpoint,
-                "device": device,
-            },
-            {"unifrac_metric": "metric", "unifrac_alpha": "alpha"},
-        )
+        values = {"unifrac_metric": metric, "unifrac_alpha": alpha, "device": device}
+        values |= {"drop_missing_asvs": drop_missing_asvs, "root_at_midpoint": root_at_midpoint}
+        names = {"unifrac_metric": "metric", "unifrac_alpha": "alpha"}
+        given = arguments(Unifrac, values, names)
         tree = tree_file(tree, folder)
         options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given)
         distances = wings.network().unifrac_matrix(options)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -188,6 +189,20 @@ def test_a_fit_keeps_the_results_of_its_run(
         stored.fit(table, metadata.ph)  # a cell that is run again
     stored.set_params(overwrite=True).fit(table, metadata.ph.rename("acidity"))
     assert aam.load(tmp_path / "run").column == "acidity"
+
+
+@pytest.mark.medium
+def test_results_and_plots_of_a_run_in_memory_need_no_folder(
+    table: biom.Table, metadata: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = aam.AAMRegressor(members="kernel", repeats=1).fit(table, metadata.ph)
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    model = pickle.loads(pickle.dumps(fitted)).model_
+    points = np.asarray(model.plot_predictions().collections[-1].get_offsets())
+    assert_allclose(points, fitted.oof_predictions_[["actual", "predicted"]])
+    assert model.results().scores == fitted.scores_
+    assert "/no/such" not in repr(aam.compare(model, memory=fitted))
+    plt.close("all")
 
 
 def test_a_fit_without_evaluation_has_no_results(table: biom.Table, metadata: pd.DataFrame) -> None:
@@ -397,7 +412,7 @@ def test_samples_of_an_array_are_not_those_of_the_training(
 ) -> None:
     """If their reads differ; nor is a target called group replaced by the groups."""
     array = table.to_dataframe(dense=True).T.to_numpy()
-    new = array + (array > 0)
+    new = array + np.roll(array, 1, axis=0)
     dna = {f"x{column}": name for column, name in enumerate(table.ids("observation"))}
     with warnings.catch_warnings():
         warnings.simplefilter("error", aam.AamWarning)
