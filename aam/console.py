@@ -269,7 +269,7 @@ def later_step(result: str) -> Iterator[None]:
 def level_of_caller() -> int:
     """Return the `stacklevel` of `warn` at which the code that called this package stands."""
     frame, level = sys._getframe(1), 1
-    while frame.f_globals["__name__"].startswith("aam.") and frame.f_back is not None:
+    while frame.f_globals.get("__name__", "").startswith("aam.") and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     return level
 

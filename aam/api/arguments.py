@@ -124,7 +124,7 @@ def as_parameters(text: str) -> str:
 
 
 def arguments(
-    command: type, given: Mapping[str, Any], names: Mapping[str, str] | None = None
+    command: type, parameters: Mapping[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the values of arguments, by field, as the options of a command take them.
 
@@ -133,9 +133,9 @@ def arguments(
     """
     values = {}
     for spec in specs(command):
-        if spec.field not in given:
+        if spec.field not in parameters:
             continue
-        value = given[spec.field]
+        value = parameters[spec.field]
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, str) and SYNONYMS.get(value) in spec.choices:
@@ -147,12 +147,12 @@ def arguments(
         if not fits(spec.type, value):
             expected = [_TYPES.get(kind, repr(kind)) for kind in alternatives(spec.type)]
             choices = [choice for choice in spec.choices if isinstance(choice, str)]
-            wrong = next((item for item in items if item not in choices), "")
-            remedy = nearest(str(wrong), choices, f"give {' or '.join(expected)}")
-            raise UsageError(cause, shown(value), remedy)
+            invalid = next((item for item in items if item not in choices), "")
+            remedy = nearest(str(invalid), choices, f"give {' or '.join(expected)}")
+            raise UsageError(cause, short_repr(value), remedy)
         figures = (float(item) for item in items if isinstance(item, numbers.Real))
         if spec.takes is not None and not all(map(spec.takes.holds, figures)):
-            raise UsageError(cause, shown(value), f"give {spec.takes.description}")
+            raise UsageError(cause, short_repr(value), f"give {spec.takes.description}")
         if isinstance(value, (str, PathLike)) and value not in spec.choices:
             value = Path(value) if fits(spec.type, Path()) else value
         values[spec.field] = items if isinstance(value, list) else value
@@ -168,28 +168,28 @@ def path_argument(name: str, value: Any, instead: str) -> Path:
 def require_type(name: str, value: Any, expected: Any, instead: str) -> None:
     """Refuse an argument that is not of the expected type, or one of several."""
     if not isinstance(value, expected):
-        raise UsageError(f"Invalid {name}", shown(value), f"give {instead}")
+        raise UsageError(f"Invalid {name}", short_repr(value), f"give {instead}")
 
 
-def require_paths(command: str, given: Mapping[str, Any]) -> None:
+def require_paths(command: str, paths: Mapping[str, Any]) -> None:
     """Check paths, flag -> value, as those of a command line; an absent input is in memory."""
     outputs = [spec.flag for spec in options_of(command) if spec.role == "output"]
     absent = [
         flag
-        for flag, value in given.items()
+        for flag, value in paths.items()
         if flag not in outputs and isinstance(value, Path) and not os.path.exists(value)
     ]
-    require_inputs(ParsedCommand(command, {f: v for f, v in given.items() if f not in absent}))
+    require_inputs(ParsedCommand(command, {f: v for f, v in paths.items() if f not in absent}))
 
 
 def checked_ids(names: Iterable[Any], what: str) -> list[str]:
     """Return the ids of samples or features as text."""
     listed = list(names)
     # Only NaN, which pandas has for a missing id, differs from itself.
-    if wrong := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
+    if invalid := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
         raise DataError(
             f"{what.capitalize()} ids that are neither text nor numbers",
-            first_few(wrong),
+            first_few(invalid),
             f"give each {what} an id",
         )
     ids = [str(name) for name in listed]
@@ -217,7 +217,7 @@ def metadata_ids(names: Iterable[Any]) -> list[str]:
     return ids
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the representation of a value on one line, shortened."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -278,8 +278,8 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         raise DataError("An empty table", evidence, "select samples and features that it has")
     try:
         # NumPy converts complex to real numbers by dropping the imaginary part.
-        if wrong := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
-            raise TypeError(f"values of type {wrong[0]}")
+        if invalid := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
+            raise TypeError(f"values of type {invalid[0]}")
         counts = sparse.csr_matrix(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         # Types of pandas with a missing value of their own, such as Int64.
@@ -334,8 +334,8 @@ def table_files(
     """Yield the options that name the files of a table, and the folder of a `library_call`."""
     with library_call(title, unnamed) as folder:
         path, records = written_table(table, sequences, folder, unnamed)
-        given = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
-        yield TableOptions(table=path, sequences=records, **given), folder
+        options = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
+        yield TableOptions(table=path, sequences=records, **options), folder
 
 
 def written_table(

@@ -44,7 +44,7 @@ from aam.api.arguments import (
     require_paths,
     require_type,
     sequences_in_memory,
-    shown,
+    short_repr,
     taxonomy_file,
     tree_file,
 )
@@ -231,8 +231,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _of_network(self) -> dict[str, Any]:
         """Return all options of the network by name, those that are not given by default."""
         record = isinstance(self.network, TransformerOptions)
-        given: Any = vars(self.network) if record else self.network
-        return {**vars(TransformerOptions()), **(given if isinstance(given, Mapping) else {})}
+        options: Any = vars(self.network) if record else self.network
+        return {**vars(TransformerOptions()), **(options if isinstance(options, Mapping) else {})}
 
     def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
         """Train on the table and the targets `y`, as metadata names them, and load the model."""
@@ -264,7 +264,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 labels = np.asarray(_aligned(groups, _ids(X), "groups"))
                 if labels.shape != (len(ids),):
                     remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
-                    raise UsageError("Invalid groups", shown(groups), remedy)
+                    raise UsageError("Invalid groups", short_repr(groups), remedy)
                 group_column = str(getattr(groups, "name", None) or "group")
                 # The groups would replace the target, whose column has the same name.
                 group_column += " (groups)" if group_column == column else ""
@@ -319,8 +319,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     return
                 # The command line is that of the program which called this one.
                 run(options, labelled, report=not in_memory, facts={"argv": []})
-            kept = labelled.study.table if in_memory else None
-            self.model_ = fitted(output_dir, options.device, kept, bool(self.verbose))
+            training_table = labelled.study.table if in_memory else None
+            self.model_ = fitted(output_dir, options.device, training_table, bool(self.verbose))
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
 
@@ -381,9 +381,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
             raise UsageError("A name in place of y", repr(y), remedy)
         y = _with_numpy_values(_aligned(y, _ids(X), "y"))
-        given: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
-            counts, y = check_X_y(X, y, y_numeric=numeric, **given)
+            counts, y = check_X_y(X, y, y_numeric=numeric, **checks)
             check_non_negative(counts, type(self).__name__)
             X = counts
             self._require_dna(X)
@@ -391,7 +391,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         else:
             read = as_biom(X)
             self.feature_names_in_ = np.asarray(read.ids("observation"), dtype=object)
-            counts, y = check_X_y(read.matrix_data.T, y, y_numeric=numeric, **given)
+            counts, y = check_X_y(read.matrix_data.T, y, y_numeric=numeric, **checks)
         self.n_features_in_ = counts.shape[1]
         return X, y
 
@@ -582,27 +582,29 @@ def _network(options: Mapping[str, Any]) -> TransformerOptions:
     try:
         return TransformerOptions(**options)
     except TypeError as error:
-        known = [option.name for option in fields(TransformerOptions)]
-        unknown = next(name for name in options if name not in known)
-        remedy = nearest(str(unknown), known, f"give one of {', '.join(known)}")
-        raise UsageError("No such option of the network", shown(unknown), remedy) from error
+        available = [option.name for option in fields(TransformerOptions)]
+        unknown = next(name for name in options if name not in available)
+        remedy = nearest(str(unknown), available, f"give one of {', '.join(available)}")
+        raise UsageError("No such option of the network", short_repr(unknown), remedy) from error
 
 
 def _aligned(values: Any, ids: list[str] | None, what: str) -> Any:
     """Return a Series or DataFrame in the order of the sample ids, other values as they are."""
     if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
         return values
-    place = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
-    absent = [name for name in ids if name not in place]
-    if absent or len(place) > len(ids):
-        parts = {"the table": absent, what: [name for name in place if name not in set(ids)]}
-        only = [f"only {part} has {first_few(names)}" for part, names in parts.items() if names]
+    row_of = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
+    absent = [name for name in ids if name not in row_of]
+    if absent or len(row_of) > len(ids):
+        only_in = {"the table": absent, what: [name for name in row_of if name not in set(ids)]}
+        only = [
+            f"only {source} has {first_few(names)}" for source, names in only_in.items() if names
+        ]
         raise DataError(
             f"{what} and the table have different sample ids",
             ", ".join(only),
             f"select the same samples of both, or give {what} as an array in the table's order",
         )
-    return values.iloc[[place[name] for name in ids]]
+    return values.iloc[[row_of[name] for name in ids]]
 
 
 def _ids(X: Table) -> list[str] | None:
@@ -627,15 +629,15 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     """Return the class labels as metadata has them; none may mean a missing value."""
     texts = [str(label) for label in classes]
     names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
-    wrong = [
+    unusable = [
         text
         for text, name in zip(texts, names, strict=True)
         if names.count(name) > 1 or not name or text != text.strip()
     ]
-    if wrong:
+    if unusable:
         raise DataError(
             "Class labels that metadata cannot hold",
-            first_few(wrong),
+            first_few(unusable),
             "give each class a name that is no missing value and has no blank at its ends",
         )
     return names

@@ -30,7 +30,7 @@ from aam.api.arguments import (
     path_argument,
     require_paths,
     require_type,
-    shown,
+    short_repr,
     table_files,
     taxonomy_file,
 )
@@ -255,11 +255,11 @@ class Model:
         # Without metadata, samples without ids must not count as the training samples 0, 1 and so
         # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
-        given = arguments(Predict, options)
+        checked = arguments(Predict, options)
         title = self._titled(title)
         with table_files(title, table, sequences, drop_empty_samples, unnamed) as (input, folder):
             file = metadata_file(metadata, folder)
-            predict = unwritten(input, self.device, self.path, file, **given)
+            predict = unwritten(input, self.device, self.path, file, **checked)
             loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 
@@ -291,18 +291,18 @@ class Model:
             output: folder for scores, predictions and report; None for none.
             overwrite: replace an earlier evaluation in the folder.
         """
-        given = {
+        parameters = {
             "metadata_column": self.column if column is None else column,
             "by": by, "group_column": group_column, "study_column": study_column,
             "where": where, "overwrite": overwrite,
         }  # fmt: skip
-        checked = arguments(Evaluate, given, {"metadata_column": "column"})
+        checked = arguments(Evaluate, parameters, {"metadata_column": "column"})
         values = {flag_of(name): value for name, value in checked.items()}
-        place = None if output is None else path_argument("output", output, "None")
+        folder_of_output = None if output is None else path_argument("output", output, "None")
         title = self._titled("evaluate")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
             path = path_argument("metadata", metadata_file(metadata, folder), "a DataFrame")
-            paths = {"--model": self.path, "--metadata": path, "--output": place}
+            paths = {"--model": self.path, "--metadata": path, "--output": folder_of_output}
             options = build(Evaluate, values_of(self.device) | values_of(input) | paths | values)
             require_paths("evaluate", values_of(options))
             scores, predictions = validate(options, trained(self.loaded, self.path))
@@ -401,9 +401,9 @@ class Model:
         folder = path_argument("path", path, "a pathlib.Path")
         with library_messages():
             model = trained(self.loaded, self.path)
-            kept = None if self.files else self._run_folder()
-            files = self.files if kept is None else _small_files(kept)
-            if overwrite and kept is not None and kept.resolve() == folder.resolve():
+            own = None if self.files else self._run_folder()
+            files = self.files if own is None else _small_files(own)
+            if overwrite and own is not None and own.resolve() == folder.resolve():
                 return
             check_run_folder(folder, overwrite, resumable=False)
             paths = {"--model": self.path, "--output": folder, "--overwrite": overwrite}
@@ -435,17 +435,17 @@ class Model:
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
         """
-        given = {"color_by": color_by, "categories": categories, "unit": unit}
-        values = arguments(Report, given)
+        parameters = {"color_by": color_by, "categories": categories, "unit": unit}
+        values = arguments(Report, parameters)
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
-            place = page or (Path() if self.run else run.folder) / "report.html"
+            page = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
-            paths = {"--run-dir": run.folder, "--output": place, "--metadata": columns}
+            paths = {"--run-dir": run.folder, "--output": page, "--metadata": columns}
             require_paths("report", paths)
-            write_report(run, place, columns, **values, abundances=self._abundances(run))
-            return place
+            write_report(run, page, columns, **values, abundances=self._abundances(run))
+            return page
 
     def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot held-out predictions against the truth, or the confusion matrix, see `plot`."""
@@ -489,10 +489,10 @@ class Model:
         """
         effects = _checked_effects(effects)
         # Of a sample without its mean there is no start.
-        known = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
-        name = str(sample) if sample is not None or not known else known[0]
-        if name not in known:
-            remedy = nearest(name, known, "give a sample of these effects")
+        samples = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
+        name = str(sample) if sample is not None or not samples else samples[0]
+        if name not in samples:
+            remedy = nearest(name, samples, "give a sample of these effects")
             raise DataError("No effects of this sample", repr(sample), remedy)
         with drawing_on(ax):
             return _shown(waterfall(effects, name), ax)
@@ -538,8 +538,8 @@ class Model:
         with library_messages(), drawing_on(ax):
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
-            given = ReportInput(run, **values, abundances=abundances)
-            drawings = (PICTURES[picture][1](given) for picture in names)
+            input = ReportInput(run, **values, abundances=abundances)
+            drawings = (PICTURES[picture][1](input) for picture in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             remedy = "plot another picture, or write them, such as by `aam importance`"
@@ -585,9 +585,9 @@ def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def _require_numbers(table: pd.DataFrame, what: str) -> None:
-    if wrong := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
+    if not_numeric := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
         remedy = f"give the {what} as this package returns them"
-        raise DataError(f"Columns of the {what} are not numbers", first_few(wrong), remedy)
+        raise DataError(f"Columns of the {what} are not numbers", first_few(not_numeric), remedy)
 
 
 def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
@@ -667,17 +667,17 @@ def compare(
         The tables of `aam compare` by title: what differs, metrics with intervals on the common
         samples, and paired differences from the first model.
     """
-    given = {f"model {number}": model for number, model in enumerate(models, 1)} | named
-    if len(given) < 2:
-        raise UsageError("One model cannot be compared", shown(models), "give two or more")
+    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | named
+    if len(by_name) < 2:
+        raise UsageError("One model cannot be compared", short_repr(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
     runs = []
     with library_messages("compare"):
-        for name, model in given.items():
+        for name, model in by_name.items():
             model = getattr(model, "model_", model)
             if not isinstance(model, (Model, str, PathLike)):
                 remedy = "give fitted estimators, models or run folders"
-                raise UsageError("Not a model", shown(model), remedy)
+                raise UsageError("Not a model", short_repr(model), remedy)
             model = model if isinstance(model, Model) else load(model)
             run = model._run()
             if name in named or run.folder == IN_MEMORY:

@@ -27,7 +27,7 @@ from aam.api.arguments import (
     path_argument,
     require_paths,
     require_type,
-    shown,
+    short_repr,
     table_files,
     tree_file,
     written_table,
@@ -86,8 +86,9 @@ def inspect(
     """
     if metadata is None and is_anndata(table):
         metadata = table.obs
-    given = {"classifier": classifier, "ordinal": ordinal, "where": where}
-    values = arguments(Inspect, {**given, "group_column": group_column, "metadata_column": column})
+    target_options = {"classifier": classifier, "ordinal": ordinal, "where": where}
+    columns = {"group_column": group_column, "metadata_column": column}
+    values = arguments(Inspect, target_options | columns)
     page = None if report is None else path_argument("report", report, "None")
     with table_files("inspect", table, sequences, drop_empty_samples) as (files, folder):
         paths = {"--tree": tree_file(tree, folder), "--metadata": metadata_file(metadata, folder)}
@@ -149,9 +150,9 @@ def unifrac(
         values = {"unifrac_metric": metric, "unifrac_alpha": alpha, "device": device}
         values |= {"drop_missing_asvs": drop_missing_asvs, "root_at_midpoint": root_at_midpoint}
         names = {"unifrac_metric": "metric", "unifrac_alpha": "alpha"}
-        given = arguments(Unifrac, values, names)
+        checked = arguments(Unifrac, values, names)
         tree = tree_file(tree, folder)
-        options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given)
+        options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **checked)
         distances = wings.network().unifrac_matrix(options)
     return DistanceMatrix(distances.values, distances.ids)
 
@@ -192,8 +193,8 @@ def join_studies(
     >>> table.ids().tolist(), metadata.study.tolist()
     (['a.s1', 'b.s1'], ['a', 'b'])
     """
-    given = {"tables": tables, "metadata": metadata, "sequences": sequences, "relabel": relabel}
-    for name, value in given.items():
+    mappings = {"tables": tables, "metadata": metadata, "sequences": sequences, "relabel": relabel}
+    for name, value in mappings.items():
         if value is not None or name == "tables":
             by = "column" if name == "relabel" else "study"
             require_type(name, value, Mapping, f"a dictionary by {by}")
@@ -255,8 +256,10 @@ def _relabel_file(
             for text in (column, old, name):
                 require_type("relabel", text, (str, numbers.Real), "text for each name")
             rows.append((str(column), str(old), str(name)))
-    if wrong := [row for row in rows if set("\t\r\n") & set("".join(row))]:
-        raise UsageError("Invalid relabel", shown(wrong[0]), "give names of one line without tabs")
+    if multiline := [row for row in rows if set("\t\r\n") & set("".join(row))]:
+        raise UsageError(
+            "Invalid relabel", short_repr(multiline[0]), "give names of one line without tabs"
+        )
     path = folder / "relabel.tsv"
     path.write_text("".join("\t".join(row) + "\n" for row in rows))
     return path
@@ -265,7 +268,7 @@ def _relabel_file(
 def _column(values: list[str]) -> pd.Series[float] | list[str | None]:
     """Return the values of a column as numbers if all are, else as text; None is missing."""
     as_floats = as_numbers(values)
-    known = np.array([value != "" for value in values])
-    if known.any() and np.isfinite(as_floats[known]).all():
+    present = np.array([value != "" for value in values])
+    if present.any() and np.isfinite(as_floats[present]).all():
         return as_floats
     return [value or None for value in values]
