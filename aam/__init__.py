@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 from aam.contract.version import __version__
 
 if TYPE_CHECKING:
-    from aam.api.arguments import unifrac
-    from aam.api.estimators import AAMClassifier, AAMRegressor
-    from aam.api.inspection import inspect
-    from aam.api.joined_studies import join_studies
+    from aam.api.estimators import AAMClassifier, AAMRegressor, TransformerOptions
     from aam.api.model import Model, compare, load
+    from aam.api.studies import inspect, join_studies, unifrac
     from aam.console import AamWarning
 
 _MODULES = {
@@ -26,11 +24,12 @@ _MODULES = {
     "AAMRegressor": "api.estimators",
     "AamWarning": "console",
     "Model": "api.model",
+    "TransformerOptions": "api.estimators",
     "compare": "api.model",
-    "inspect": "api.inspection",
-    "join_studies": "api.joined_studies",
+    "inspect": "api.studies",
+    "join_studies": "api.studies",
     "load": "api.model",
-    "unifrac": "api.arguments",
+    "unifrac": "api.studies",
 }
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "AAMRegressor",
     "AamWarning",
     "Model",
+    "TransformerOptions",
     "__version__",
     "compare",
     "inspect",

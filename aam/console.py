@@ -227,7 +227,7 @@ def info(message: str, is_warning: bool = False) -> None:
         messages.append(Message(message, is_warning))
         return
     if rendered is not None and is_warning:
-        warnings.warn(rendered(message), AamWarning, stacklevel=_level_of_caller())
+        warnings.warn(rendered(message), AamWarning, stacklevel=level_of_caller())
     elif rendered is not None:
         logging.getLogger("aam").info(rendered(message))
     if is_warning:
@@ -258,10 +258,10 @@ def later_step(result: str) -> Iterator[None]:
         warn(f"No {result}, model and predictions are complete: {reason}")
 
 
-def _level_of_caller() -> int:
+def level_of_caller() -> int:
     """Return the `stacklevel` of `warn` at which the code that called this package stands."""
     frame, level = sys._getframe(1), 1
-    while frame.f_globals["__name__"].startswith("aam.") and frame.f_back is not None:
+    while frame.f_globals.get("__name__", "").startswith("aam.") and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     return level
 

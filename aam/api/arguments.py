@@ -1,14 +1,12 @@
 """Arguments of the Python interface: checks by the options, and tables in memory as files.
 
-Errors, warnings and messages are those of the commands. `library_call` names parameters in them
-instead of options, in one place. A table is a path, BIOM, pandas, AnnData or an array. One in
-memory is written to a temporary folder, so that it is read, checked and recorded by the same code
-as a file; errors name the argument instead of that file.
+Errors, warnings and messages are those of the commands; `library_messages` names parameters in them
+instead of options. A table in memory is written to a temporary folder, so that the same code reads,
+checks and records it as a file; errors name the argument instead of that file.
 """
 
 from __future__ import annotations
 
-import functools
 import numbers
 import os
 import re
@@ -18,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import biom
@@ -26,14 +25,12 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from aam import wings
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError, UsageError, first_few, nearest
-from aam.contract.options import SYNONYMS, fits, specs
+from aam.contract.options import SYNONYMS, alternatives, fits, specs
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.commands import names, options_of
-from aam.contract.options.commands.studies import Unifrac
-from aam.contract.options.groups import Device, Metric, TableOptions
+from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import require_inputs
 from aam.contract.version import __version__
 from aam.data.formats.tables import PARTS, check_ids
@@ -41,7 +38,7 @@ from aam.data.metadata import ID_HEADER, is_id_header
 from aam.data.table import read_table
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    from skbio import DistanceMatrix, TreeNode
+    from skbio import TreeNode
 
 _FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 _RESULTS = {"predictions.tsv": "oof_predictions_", "importance.tsv": "importance_"}
@@ -54,6 +51,7 @@ _NAMES = {
     "group_column": "groups",
     "classifier": "AAMClassifier",
     "run_dir": "run",
+    "seed": "random_state",
     "unifrac_metric": "metric",
 }
 """Options whose parameter has another name."""
@@ -62,31 +60,45 @@ _COMMAND_LINE = {"config", "fsdp", "loss-config", "max-memory-gb", "processes", 
                  "where"}  # fmt: skip
 """Options that no function has as a parameter; messages name them as options."""
 
+_TYPES = {bool: "True or False", int: "a whole number", float: "a number", str: "text",
+          Path: "a path", NoneType: "None"}  # fmt: skip
+"""Types of options, as messages call them."""
+
+
+@contextmanager
+def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> Iterator[None]:
+    """Show messages as a library does.
+
+    In messages and errors, options are parameters, files of the temporary `folder` have no path,
+    and `unnamed`, which begins the ids of samples that have none, is left out. `title` stands in
+    the line of progress; without it there is none.
+    """
+
+    def rendered(text: str) -> str:
+        if folder:
+            text = text.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
+        return as_parameters(text.replace(unnamed, ""))
+
+    def message(text: str) -> str:
+        return _RESULT.sub(lambda match: _RESULTS[match[0]], rendered(text))
+
+    with as_library(message, title):
+        try:
+            yield
+        except AamError as error:
+            error.args = tuple(map(rendered, error.args))
+            error.cause, error.evidence, error.remedy = error.args
+            raise
+
 
 @contextmanager
 def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
-    """Yield a temporary folder for what is in memory, and show messages as a library does.
-
-    Messages go to the logger and to `warnings`. In them and in errors, options are parameters,
-    files of the folder have no path, and `unnamed`, which begins the ids of samples that have none,
-    is left out. `title` names the call in its line of progress; without it there is none.
-    """
-    with tempfile.TemporaryDirectory(prefix="aam-") as folder:
-
-        def rendered(text: str) -> str:
-            text = text.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
-            return as_parameters(text.replace(unnamed, ""))
-
-        def message(text: str) -> str:
-            return _RESULT.sub(lambda match: _RESULTS[match[0]], rendered(text))
-
-        with as_library(message, title):
-            try:
-                yield Path(folder)
-            except AamError as error:
-                error.args = tuple(map(rendered, error.args))
-                error.cause, error.evidence, error.remedy = error.args
-                raise
+    """Yield a temporary folder for what is in memory, within `library_messages`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="aam-") as folder,
+        library_messages(title, unnamed, folder),
+    ):
+        yield Path(folder)
 
 
 def as_parameters(text: str) -> str:
@@ -101,40 +113,29 @@ def as_parameters(text: str) -> str:
         if flag in _COMMAND_LINE:
             return match[0]
         field = flag.replace("-", "_")
-        value = "=False" if off else "=True" if field in _switches() else ""
-        return _NAMES.get(field, f"{field}{value}")
+        is_switch = any(
+            spec.field == field and spec.type is bool
+            for command in names()
+            for spec in options_of(command)
+        )
+        return _NAMES.get(field, field + ("=False" if off else "=True" if is_switch else ""))
 
     return _FLAG.sub(name, text)
 
 
-@functools.cache
-def _switches() -> frozenset[str]:
-    """Return the options that are given without a value."""
-    return frozenset(
-        spec.field for command in names() for spec in options_of(command) if spec.type is bool
-    )
-
-
 def arguments(
-    command: type, given: Mapping[str, Any], names: Mapping[str, str] | None = None
+    command: type, parameters: Mapping[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the values of arguments, by field, as the options of a command take them.
 
-    A string or a number stands for a tuple of one, a NumPy number for that of Python, `gpu` for
-    `cuda`, a string for a path.
-
-    >>> from aam.contract.options.groups import DeviceOptions
-    >>> arguments(DeviceOptions, {"device": "gpu"})
-    {'device': 'cuda'}
-
-    `names` are those of arguments that differ from their field. A value that is not of the type or
-    range of its option is a UsageError.
+    `names` are those of arguments that differ from their field. A string or a number stands for a
+    tuple of one, `gpu` for `cuda`.
     """
     values = {}
     for spec in specs(command):
-        if spec.field not in given:
+        if spec.field not in parameters:
             continue
-        value = given[spec.field]
+        value = parameters[spec.field]
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, str) and SYNONYMS.get(value) in spec.choices:
@@ -144,15 +145,14 @@ def arguments(
         cause = f"Invalid {(names or {}).get(spec.field, spec.field)}"
         items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         if not fits(spec.type, value):
-            remedy = f"it takes: {spec.help.rstrip('.')}"
+            expected = [_TYPES.get(kind, repr(kind)) for kind in alternatives(spec.type)]
             choices = [choice for choice in spec.choices if isinstance(choice, str)]
-            if choices and not fits(spec.type, 1):
-                wrong = next((item for item in items if item not in choices), "")
-                remedy = nearest(str(wrong), choices, f"give one of {', '.join(choices)}")
-            raise UsageError(cause, shown(value), as_parameters(remedy))
+            invalid = next((item for item in items if item not in choices), "")
+            remedy = nearest(str(invalid), choices, f"give {' or '.join(expected)}")
+            raise UsageError(cause, short_repr(value), remedy)
         figures = (float(item) for item in items if isinstance(item, numbers.Real))
         if spec.takes is not None and not all(map(spec.takes.holds, figures)):
-            raise UsageError(cause, shown(value), f"give {spec.takes.description}")
+            raise UsageError(cause, short_repr(value), f"give {spec.takes.description}")
         if isinstance(value, (str, PathLike)) and value not in spec.choices:
             value = Path(value) if fits(spec.type, Path()) else value
         values[spec.field] = items if isinstance(value, list) else value
@@ -168,37 +168,28 @@ def path_argument(name: str, value: Any, instead: str) -> Path:
 def require_type(name: str, value: Any, expected: Any, instead: str) -> None:
     """Refuse an argument that is not of the expected type, or one of several."""
     if not isinstance(value, expected):
-        raise UsageError(f"Invalid {name}", shown(value), f"give {instead}")
+        raise UsageError(f"Invalid {name}", short_repr(value), f"give {instead}")
 
 
-def require_paths(command: str, given: Mapping[str, Any]) -> None:
-    """Check paths, flag -> value, as those of a command line, see `preflight.require_inputs`.
-
-    An input that is not there is in memory.
-    """
+def require_paths(command: str, paths: Mapping[str, Any]) -> None:
+    """Check paths, flag -> value, as those of a command line; an absent input is in memory."""
     outputs = [spec.flag for spec in options_of(command) if spec.role == "output"]
-    there = {
-        flag: value
-        for flag, value in given.items()
-        if flag in outputs or not isinstance(value, Path) or os.path.exists(value)
-    }
-    require_inputs(ParsedCommand(command, there))
+    absent = [
+        flag
+        for flag, value in paths.items()
+        if flag not in outputs and isinstance(value, Path) and not os.path.exists(value)
+    ]
+    require_inputs(ParsedCommand(command, {f: v for f, v in paths.items() if f not in absent}))
 
 
 def checked_ids(names: Iterable[Any], what: str) -> list[str]:
-    """Return the ids of samples or features as text.
-
-    >>> checked_ids([1, "b"], "sample")
-    ['1', 'b']
-    """
+    """Return the ids of samples or features as text."""
     listed = list(names)
-    known = (str, numbers.Real)
     # Only NaN, which pandas has for a missing id, differs from itself.
-    wrong = [name for name in listed if not isinstance(name, known) or name != name]
-    if wrong:
+    if invalid := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
         raise DataError(
             f"{what.capitalize()} ids that are neither text nor numbers",
-            first_few(wrong),
+            first_few(invalid),
             f"give each {what} an id",
         )
     ids = [str(name) for name in listed]
@@ -226,28 +217,7 @@ def metadata_ids(names: Iterable[Any]) -> list[str]:
     return ids
 
 
-def aligned(values: Any, ids: list[str] | None, what: str) -> Any:
-    """Return a Series or DataFrame in the order of the sample ids, other values as they are.
-
-    >>> aligned(pd.Series([1, 2], ["b", "a"]), ["a", "b"], "y").tolist()
-    [2, 1]
-    """
-    if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
-        return values
-    place = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
-    absent = [name for name in ids if name not in place]
-    if absent or len(place) > len(ids):
-        parts = {"the table": absent, what: [name for name in place if name not in set(ids)]}
-        only = [f"only {part} has {first_few(names)}" for part, names in parts.items() if names]
-        raise DataError(
-            f"{what} and the table have different sample ids",
-            ", ".join(only),
-            f"select the same samples of both, or give {what} as an array in the table's order",
-        )
-    return values.iloc[[place[name] for name in ids]]
-
-
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the representation of a value on one line, shortened."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -275,12 +245,7 @@ Taxonomy: TypeAlias = (
 
 
 def as_biom(table: Table, unnamed: str = "") -> biom.Table:
-    """Convert a table to BIOM.
-
-    >>> made = as_biom(pd.DataFrame([[3, 0], [1, 2]], ["s1", "s2"], ["ACG", "ACT"]))
-    >>> made.shape, made.ids().tolist()
-    ((2, 2), ['s1', 's2'])
-    """
+    """Convert a table to BIOM; `unnamed` begins the ids of samples that have none."""
     if isinstance(table, (str, PathLike)):
         read = read_table(Path(table))
         counts = sparse.csr_matrix(read.counts.T)
@@ -313,8 +278,8 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         raise DataError("An empty table", evidence, "select samples and features that it has")
     try:
         # NumPy converts complex to real numbers by dropping the imaginary part.
-        if wrong := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
-            raise TypeError(f"values of type {wrong[0]}")
+        if invalid := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
+            raise TypeError(f"values of type {invalid[0]}")
         counts = sparse.csr_matrix(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         # Types of pandas with a missing value of their own, such as Int64.
@@ -335,16 +300,12 @@ def is_anndata(table: Table) -> bool:
 
 def is_array(table: Table) -> bool:
     """Return whether a table is an array, whose samples and features have no ids."""
-    named = isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or is_anndata(table)
-    return not named
+    with_ids = (str, PathLike, pd.DataFrame, biom.Table)
+    return not (isinstance(table, with_ids) or is_anndata(table))
 
 
 def has_sample_ids(table: Table) -> bool:
-    """Return whether samples have ids: not of an array, nor of a DataFrame with row numbers.
-
-    >>> has_sample_ids(pd.DataFrame([[3]])), has_sample_ids(pd.DataFrame([[3]], ["s1"]))
-    (False, True)
-    """
+    """Return whether samples have ids: not of an array, nor of a DataFrame with row numbers."""
     numbered = isinstance(table, pd.DataFrame) and isinstance(table.index, pd.RangeIndex)
     return not (numbered or is_array(table))
 
@@ -370,14 +331,11 @@ def table_files(
     drop_empty_samples: bool = False,
     unnamed: str = "",
 ) -> Iterator[tuple[TableOptions, Path]]:
-    """Yield the options that name the files of a table, and a temporary folder.
-
-    The block is a `library_call`.
-    """
+    """Yield the options that name the files of a table, and the folder of a `library_call`."""
     with library_call(title, unnamed) as folder:
         path, records = written_table(table, sequences, folder, unnamed)
-        given = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
-        yield TableOptions(table=path, sequences=records, **given), folder
+        options = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
+        yield TableOptions(table=path, sequences=records, **options), folder
 
 
 def written_table(
@@ -445,63 +403,3 @@ def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path
     path = folder / "tree.nwk"
     tree.write(str(path), "newick")
     return path
-
-
-def unifrac(
-    table: Table,
-    tree: str | PathLike[str] | TreeNode,
-    metric: Metric = "unweighted",
-    *,
-    alpha: float = 0.5,
-    drop_missing_asvs: bool = False,
-    root_at_midpoint: bool = False,
-    device: Device = "auto",
-) -> DistanceMatrix:
-    """Compute the UniFrac distances between all samples of a table, in float64.
-
-    Unweighted and weighted UniFrac are those of Lozupone and Knight (2005) and Lozupone et al.
-    (2007), generalized UniFrac is that of Chen et al. (2012).
-
-    Args:
-        table: see `aam.api.arguments.Table`; reads of N samples.
-        tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
-            feature ids; there may be more.
-        metric: `unweighted`, `weighted`, `weighted_normalized` or `generalized`.
-        alpha: exponent of generalized UniFrac, 0 to 1.
-        drop_missing_asvs: leave out features that are not in the tree.
-        root_at_midpoint: root an unrooted tree between its two most distant tips.
-        device: device of the computation.
-
-    Returns:
-        N x N distances with the sample ids.
-
-    Raises:
-        UsageError: `metric` is no distance, or another argument is not of its type or range.
-        MissingInput, DataError: the table or the tree cannot be used.
-
-    >>> from skbio import TreeNode
-    >>> reads = pd.DataFrame([[5, 5, 0], [0, 5, 5]], ["one", "two"], ["a", "b", "c"])
-    >>> tree = TreeNode.read(["((a:1,b:1):1,c:2);"])
-    >>> round(float(unifrac(reads, tree, device="cpu")["one", "two"]), 3)
-    0.6
-    """
-    from skbio import DistanceMatrix
-
-    if metric == "faith_pd":
-        raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
-    with table_files("unifrac", table) as (input, folder):
-        given = arguments(
-            Unifrac,
-            {
-                "unifrac_metric": metric,
-                "unifrac_alpha": alpha,
-                "drop_missing_asvs": drop_missing_asvs,
-                "root_at_midpoint": root_at_midpoint,
-                "device": device,
-            },
-            {"unifrac_metric": "metric", "unifrac_alpha": "alpha"},
-        )
-        tree = tree_file(tree, folder)
-        options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **given)
-        distances = wings.network().unifrac_matrix(options)
-    return DistanceMatrix(distances.values, distances.ids)

@@ -1,18 +1,20 @@
 """Scikit-learn estimators: `AAMRegressor` and `AAMClassifier`, `aam train` in memory.
 
-Their parameters are the options of `aam train`, with the same names and defaults, so that
-`GridSearchCV`, `cross_val_score` and pipelines can set them.
+Their parameters have the names and defaults of the options of `aam train`. Options of the network
+are those of `TransformerOptions`, which `get_params` and grids name `network__lr` and so on.
 """
+# ruff: noqa: D416  # docstrings as NumPy writes them, whose parameters notebooks show
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +29,12 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative
 from aam import wings
 from aam.api.arguments import (
     MetadataTable,
+    Sequences,
     Table,
-    aligned,
+    Taxonomy,
     arguments,
     as_biom,
-    as_parameters,
+    checked_ids,
     is_anndata,
     is_array,
     library_call,
@@ -39,16 +42,28 @@ from aam.api.arguments import (
     metadata_ids,
     path_argument,
     require_paths,
+    require_type,
     sequences_in_memory,
-    shown,
+    short_repr,
     taxonomy_file,
     tree_file,
 )
 from aam.api.model import IN_MEMORY, Model, Results, fitted
-from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import build, flag_of, specs, values_of
+from aam.console import level_of_caller
+from aam.contract.errors import DataError, UsageError, first_few, nearest
+from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
+from aam.contract.options.groups import (
+    AttnImplementation,
+    CompileModel,
+    Device,
+    GroupValues,
+    LossType,
+    Metric,
+    MixedPrecision,
+    TransformName,
+)
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import make_study
@@ -60,105 +75,171 @@ from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    pass
+    from skbio import TreeNode
 
 E = TypeVar("E", bound=type)
 
-_MEANINGS = {
-    "sequences": "DNA by feature id, or a FASTA or .qza file; None if the ids are the sequences.",
-    "metadata": "Metadata of the samples of all tables that the estimator gets: a DataFrame by "
-    "sample id, or a file. The model reads the columns of `categorical_columns` and "
-    "`numeric_columns`; `fit` looks for columns that predict the target by themselves.",
-    "group_column": "Column of the metadata, or of `obs` of AnnData, whose samples stay on one "
-    "side of each split; `groups` of `fit` replaces it.",
-    "positive_class": "The class of two that effects, ROC and calibration are of; None: the one "
-    "that is not called control, healthy, no or the like, else the last of `classes_`, in whose "
-    "order probabilities stay.",
-    "taxonomy": "Taxon by feature id, for the names of ASVs: a dictionary, a DataFrame with the "
-    "column Taxon, or a TSV or .qza file of QIIME 2.",
-    "tree": "Rooted phylogeny of the ASVs: Newick, .qza or skbio.TreeNode. UniFrac is computed "
-    "from it batch by batch.",
-    "output_dir": "Run folder to write, with the report; None writes none.",
-    "evaluate": "Score the held-out samples, with intervals and a permutation test, rank the ASVs "
-    "and draw the learning curve. False: train alone, for `cross_val_score` and `GridSearchCV`, "
-    "which score by themselves. A run folder is always evaluated.",
-    "verbose": "Show the progress of what takes more than two seconds: a bar on a terminal or in a "
-    "notebook, elsewhere a line a minute on standard error; none in the processes of `n_jobs`.",
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerOptions:
+    """Options of the network, the member `transformer`, for `network` of an estimator.
+
+    Each has the name, the meaning and the default of its option of `aam train`, which `aam train
+    --help-all` explains; `tree` may also be a skbio.TreeNode.
+
+    >>> from aam import AAMRegressor, TransformerOptions
+    >>> AAMRegressor(network=TransformerOptions(lr=1e-3, epochs=20)).network
+    TransformerOptions(epochs=20, lr=0.001)
+    """
+
+    # Start, sizes and inputs
+    pretrained_encoder: str | PathLike[str] | None = None
+    freeze_base: bool = False
+    embedding_dim: int = 128
+    attention_heads: int = 4
+    attention_layers: int = 2
+    nucleotide_patch: Literal[1, 3, 5] = 5
+    dropout: float = 0.1
+    profile_features: int = 1024
+    profile_dropout: float = 0.7
+    categorical_embed_dim: int = 16
+    categorical_fusion: Literal["concat", "add"] = "concat"
+    max_bp: int | Literal["auto"] = "auto"
+    token_limit: int = 1024
+    rarefy_depth: int | Literal["auto"] = "auto"
+    rarefy_each_epoch: bool = True
+    # Losses
+    loss_type: LossType = "huber"
+    quantiles: Sequence[float] = (0.1, 0.5, 0.9)
+    over_penalty: float = 1.0
+    under_penalty: float = 1.0
+    class_weights: str = "none"
+    target_penalty: float = 1.0
+    penalty: float = 1.0
+    nuc_mask_ratio: float = 0.15
+    nuc_penalty: float = 1.0
+    count_penalty: float = 0.0
+    # UniFrac
+    tree: str | PathLike[str] | TreeNode | None = None
+    unifrac_matrix: str | PathLike[str] | None = None
+    unifrac_metric: Metric = "unweighted"
+    unifrac_alpha: float = 0.5
+    drop_missing_asvs: bool = False
+    root_at_midpoint: bool = False
+    # Training loop
+    epochs: int = 50
+    batch_size: int | Literal["auto"] = 16
+    global_batch_size: int = 16
+    gradient_accumulation_steps: int = 1
+    even_batches: bool = False
+    lr: float = 3e-4
+    warmup_fraction: float = 0.1
+    weight_decay: float = 0.1
+    max_grad_norm: float = 1.0
+    patience: int = 20
+    best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = "val_loss"
+    # Device, precision and memory
+    device: Device | Literal["gpu"] = "auto"
+    check: bool = True
+    attn_implementation: AttnImplementation = "auto"
+    mixed_precision: MixedPrecision = "none"
+    report_fp32_fallbacks: bool = False
+    compile_model: CompileModel = "off"
+    gradient_checkpointing: bool = False
+    asv_chunk: int | Literal["auto"] = 0
+    num_workers: int | Literal["auto"] = "auto"
+    cpu_threads: int | Literal["auto"] = "auto"
+    prefetch_factor: int = 2
+    asv_vectors_dir: str | PathLike[str] | None = None
+    asv_vectors_dtype: Literal["float32", "float16"] = "float32"
+
+    def __repr__(self) -> str:
+        defaults = {option.name: option.default for option in fields(self)}
+        changed = {n: v for n, v in vars(self).items() if repr(v) != repr(defaults[n])}
+        return f"TransformerOptions({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
+
+
+_PLACES = {"seed": "random_state"} | {
+    option.name: f"network__{option.name}" for option in fields(TransformerOptions)
 }
-"""Parameters that no option or another type of option describes."""
+"""Deprecated parameters of the estimators, and the parameters that replace them."""
 
 
-def _documented(estimator: E) -> E:
-    """Add the parameters to the documentation of a class, as their options describe them."""
-    options = {spec.field: spec for spec in specs(Train)}
-    common, further = "", ""
-    for name in (parameter.name for parameter in fields(estimator)):
-        text = _MEANINGS.get(name) or as_parameters(options[name].help)
-        spec = options.get(name)
-        choices = [choice for choice in spec.choices if isinstance(choice, str)] if spec else []
-        if name not in _MEANINGS and any(choice not in text for choice in choices):
-            text = f"{text.rstrip('.')} ({', '.join(choices)})."
-        if spec and spec.takes:
-            text = f"{text.rstrip('.')} ({spec.takes.description})."
-        entry = textwrap.fill(
-            f"{name}: {text}", 96, initial_indent=" " * 8, subsequent_indent=" " * 12
-        )
-        if name in _MEANINGS or (spec and spec.basic):
-            common += f"{entry}\n"
-        else:
-            further += f"{entry}\n"
-    documentation = (estimator.__doc__ or "").rstrip()
-    estimator.__doc__ = f"{documentation}\n\n    Args:\n{common}\n    Further args:\n{further}    "
-    # The types of the options, such as a path for what may be a DataFrame, are not those here.
-    vars(estimator)["__init__"].__annotations__.clear()
+def _with_deprecated_parameters(estimator: E) -> E:
+    """Let the constructor of a class take deprecated parameters, which its signature lacks."""
+    constructor = vars(estimator)["__init__"]
+
+    @functools.wraps(constructor)
+    def init(self: Any, **parameters: Any) -> None:
+        constructor(self, **{n: v for n, v in parameters.items() if n not in _PLACES})
+        self.set_params(**{n: v for n, v in parameters.items() if n in _PLACES})
+
+    setattr(estimator, "__init__", init)  # noqa: B010  # mypy refuses a plain assignment
     return estimator
 
 
-_NO_PARAMETERS = {
-    # Arguments of `fit`, and those of the classifier alone.
-    *("table", "metadata_column", "classifier", "ordinal", "positive_class"),
-    *("drop_empty_samples", "max_memory_gb", "where", "equal_depth", "resume_from", "logger"),
-    *("checkpoint_every_n_steps", "tuned_for", "loss_config"),
-    # Of several processes.
-    *("processes", "rank_timeout", "distributed", "fsdp", "fsdp_sharded_checkpoint"),
-    "data_parallel",
-}
-"""Options of `aam train` that are no parameters."""
-
-_Parameters: Any = make_dataclass(
-    "_Parameters",
-    [
-        (spec.field, spec.type, field(default=spec.default))
-        for spec in sorted(specs(Train), key=lambda spec: not spec.basic)
-        if spec.field not in _NO_PARAMETERS
-    ],
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
+class _Estimator(BaseEstimator):  # type: ignore[misc]
     """Training of `aam train` on a table in memory."""
 
+    members: str | Sequence[str] = ()
+    folds: int | Literal["auto"] = "auto"
+    repeats: int | Literal["auto"] = "auto"
+    study_column: str | None = None
+    group_column: str | None = None
+    metadata: MetadataTable = None
+    categorical_columns: str | Sequence[str] = ()
+    numeric_columns: str | Sequence[str] = ()
+    sequences: Sequences = None
+    taxonomy: Taxonomy = None
+    target_transform: TransformName = "zscore"
+    random_state: int = 42
+    output_dir: str | PathLike[str] | None = None
+    overwrite: bool = False
     evaluate: bool = True
     verbose: bool = True
+    network: TransformerOptions | Mapping[str, Any] | None = None
+    test_size: float = 0.2
+    stratify: bool = True
+    splits: str | PathLike[str] | None = None
+    group_values: GroupValues = "auto"
+    output_min: float | None = None
+    output_max: float | None = None
 
-    def _train(
-        self, X: Table, names: Sequence[str], column: str, groups: Any, **target: Any
-    ) -> None:
-        """Train on the table and the names of the targets, and load the model."""
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; if `deep`, also `network__lr` and so on."""
+        parameters: dict[str, Any] = super().get_params(deep=False)
+        of_network = self._of_network() if deep else {}
+        return parameters | {f"network__{name}": value for name, value in of_network.items()}
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters, also single options of the network, such as `network__lr`."""
+        if deprecated := [name for name in params if name in _PLACES]:
+            places = ", ".join(f"{_PLACES[name]} for {name}" for name in deprecated)
+            text = "network__lr of set_params and grids is network={'lr': ...} of a new estimator"
+            message = f"Deprecated parameters: write {places}; {text}"
+            # As scikit-learn: Python shows a DeprecationWarning to few users.
+            warnings.warn(message, FutureWarning, stacklevel=level_of_caller())
+        params = {_PLACES.get(name, name): value for name, value in params.items()}
+        prefix = "network__"
+        of_network = {n.removeprefix(prefix): v for n, v in params.items() if n.startswith(prefix)}
+        super().set_params(**{n: v for n, v in params.items() if not n.startswith(prefix)})
+        if of_network:
+            self.network = _network(self._of_network() | of_network)
+        return self
+
+    def _of_network(self) -> dict[str, Any]:
+        """Return all options of the network by name, those that are not given by default."""
+        record = isinstance(self.network, TransformerOptions)
+        options: Any = vars(self.network) if record else self.network
+        return {**vars(TransformerOptions()), **(options if isinstance(options, Mapping) else {})}
+
+    def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
+        """Train on the table and the targets `y`, as metadata names them, and load the model."""
+        column = str(getattr(y, "name", None) or "target")
         # Of an earlier fit, which may have evaluated the model.
         for name in Results._fields:
             self.__dict__.pop(f"{name}_", None)
-        if groups is None or isinstance(groups, str):
-            groups, group_column = None, groups or self.group_column
-        else:
-            group_column = str(getattr(groups, "name", None) or "group")
-            # The groups would replace the target, whose column has the same name.
-            if group_column == column:
-                group_column = f"{column} (groups)"
         # The folder is that of a run without another.
         title = f"{type(self).__name__}.fit" if self.verbose else ""
         with library_call(title) as folder:
@@ -170,24 +251,36 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 columns = {
                     name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
                 }
-            if groups is None and group_column is not None and group_column not in columns:
-                evidence = f"{group_column!r}, the metadata have {first_few(columns) or 'none'}"
-                remedy = "give metadata with this column, or the labels as groups of fit"
-                raise UsageError("No such column for the groups", evidence, remedy)
+            described = list(columns)
             columns[column] = list(names)
-            if groups is not None:
-                labels = np.asarray(aligned(groups, _ids(X), "groups"))
+            if groups is None or isinstance(groups, str):
+                group_column = groups or self.group_column
+                if group_column not in (None, *described):
+                    names_of_columns = first_few(described) or "none"
+                    evidence = f"{group_column!r}, the metadata have {names_of_columns}"
+                    remedy = "give metadata with this column, or the labels as groups of fit"
+                    raise UsageError("No such column for the groups", evidence, remedy)
+            else:
+                labels = np.asarray(_aligned(groups, _ids(X), "groups"))
                 if labels.shape != (len(ids),):
                     remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
-                    raise UsageError("Invalid groups", shown(groups), remedy)
+                    raise UsageError("Invalid groups", short_repr(groups), remedy)
+                group_column = str(getattr(groups, "name", None) or "group")
+                # The groups would replace the target, whose column has the same name.
+                group_column += " (groups)" if group_column == column else ""
                 columns[group_column] = [str(label) for label in labels]
             records = sequences_in_memory(X, self.sequences)
             output_dir = folder / "run"
             if self.output_dir is not None:
                 output_dir = path_argument("output_dir", self.output_dir, "None")
+            instead = "TransformerOptions, a dictionary or None"
+            require_type("network", self.network, TransformerOptions | Mapping | None, instead)
+            of_network = vars(_network(self._of_network()))
             values = {
                 **self.get_params(deep=False),
-                "tree": tree_file(self.tree, folder),
+                **of_network,
+                "seed": self.random_state,
+                "tree": tree_file(of_network["tree"], folder),
                 "taxonomy": taxonomy_file(self.taxonomy, folder),
                 "table": X if isinstance(X, (str, PathLike)) else "a table in memory",
                 "sequences": records if isinstance(records, Path) else None,
@@ -197,12 +290,12 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
                 "output_dir": output_dir,
                 **target,
             }
-            if not isinstance(self.evaluate, bool | np.bool_):
-                raise UsageError("Invalid evaluate", repr(self.evaluate), "give True or False")
-            checked = arguments(Train, values)
+            require_type("evaluate", self.evaluate, bool | np.bool_, "True or False")
+            checked = arguments(Train, values, {"seed": "random_state"})
             options = build(Train, {flag_of(name): value for name, value in checked.items()})
             require_consistent(options)
-            if not self.evaluate and self.output_dir is None:
+            in_memory = self.output_dir is None
+            if in_memory and not self.evaluate:
                 options = replace(options, repeats=1)  # without scores there is nothing to average
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
             require_paths("train", values_of(options) | {"--metadata": path})
@@ -220,15 +313,14 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
             network = options.uses_network
             with wings.network().own_generators() if network else nullcontext():
-                if not self.evaluate and self.output_dir is None:
+                if in_memory and not self.evaluate:
                     trained, verbose = fit(options, labelled), bool(self.verbose)
                     self.model_ = Model(IN_MEMORY, options.device, trained, verbose=verbose)
                     return
                 # The command line is that of the program which called this one.
-                in_memory = self.output_dir is None
                 run(options, labelled, report=not in_memory, facts={"argv": []})
-            kept = labelled.study.table if in_memory else None
-            self.model_ = fitted(options.run.output_dir, options.device, kept, bool(self.verbose))
+            training_table = labelled.study.table if in_memory else None
+            self.model_ = fitted(output_dir, options.device, training_table, bool(self.verbose))
             for name, value in self.model_.results()._asdict().items():
                 setattr(self, f"{name}_", value)
 
@@ -288,10 +380,10 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         if isinstance(y, str):
             remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
             raise UsageError("A name in place of y", repr(y), remedy)
-        y = _with_numpy_values(aligned(y, _ids(X), "y"))
-        given: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
+        y = _with_numpy_values(_aligned(y, _ids(X), "y"))
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
-            counts, y = check_X_y(X, y, y_numeric=numeric, **given)
+            counts, y = check_X_y(X, y, y_numeric=numeric, **checks)
             check_non_negative(counts, type(self).__name__)
             X = counts
             self._require_dna(X)
@@ -299,7 +391,7 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         else:
             read = as_biom(X)
             self.feature_names_in_ = np.asarray(read.ids("observation"), dtype=object)
-            counts, y = check_X_y(read.matrix_data.T, y, y_numeric=numeric, **given)
+            counts, y = check_X_y(read.matrix_data.T, y, y_numeric=numeric, **checks)
         self.n_features_in_ = counts.shape[1]
         return X, y
 
@@ -310,80 +402,134 @@ class _Estimator(BaseEstimator, _Parameters):  # type: ignore[misc]
         return tags
 
 
-@_documented
+@_with_deprecated_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """Regressor of a number from a table of reads, with the options of `aam train`.
+    """Regressor of a number from a table of reads: `aam train` for tables in memory.
 
-    The table is a `biom.Table`, a DataFrame (samples x features), AnnData or an array. The DNA of
-    its features is `sequences`, unless their ids are the sequences.
+    Parameters
+    ----------
+    members : str or sequence of str, default=()
+        Models to train and combine: "kernel", "forest", "transformer". () is kernel and forest, or
+        the transformer with a pretrained encoder.
+    folds : int or "auto", default="auto"
+        Folds, each predicted by models of the others; 1 is a single split. "auto" is 5, or one fold
+        for each group if there are fewer, and 1 with the transformer.
+    repeats : int or "auto", default="auto"
+        Partitions of the samples into folds, 1 to 1000; scores are their means. "auto" is 5 with
+        fewer than 300 samples or 100 groups, else, and with the transformer, 1.
+    study_column : str, default=None
+        Column of studies: each is predicted by models of the others and scored alone. It replaces
+        `folds` and `repeats`.
+    group_column : str, default=None
+        Column of the metadata, or of `obs` of AnnData, such as subjects, whose samples stay on one
+        side of each split. `groups` of `fit` replaces it.
+    metadata : path or DataFrame by sample id, default=None
+        Metadata of the samples of all tables that the estimator gets. The model reads
+        `categorical_columns` and `numeric_columns`; `fit` also looks for columns that predict the
+        target by themselves.
+    categorical_columns, numeric_columns : str or sequence of str, default=()
+        Columns that the model reads besides the counts. Metadata and counts are also scored alone.
+    sequences : mapping or Series from feature id to DNA, or path, default=None
+        DNA of the features, or a FASTA or .qza file. None: the feature ids are the sequences.
+    taxonomy : mapping, DataFrame with the column Taxon, or path, default=None
+        Taxon by feature id, for the names of ASVs: also a TSV or .qza file of QIIME 2.
+    target_transform : {"none", "minmax", "zscore", "log-minmax", "log-zscore"}, default="zscore"
+        Transform of numbers, fitted on training samples and undone in every result.
+    random_state : int, default=42
+        Seed of splits, forests, weights, masks, rarefaction and sample order.
+    output_dir : path, default=None
+        Run folder to write, with the report; None writes none.
+    overwrite : bool, default=False
+        Replace an earlier run in `output_dir`.
+    evaluate : bool, default=True
+        Score held-out samples with intervals and a permutation test, rank the ASVs, and draw the
+        learning curve. False trains alone, for `cross_val_score` and `GridSearchCV`, which score by
+        themselves. A run folder is always evaluated.
+    verbose : bool, default=True
+        Show the progress of work of more than two seconds: a bar on a terminal or in a notebook,
+        elsewhere a line a minute on standard error; none in the processes of `n_jobs`.
+    network : TransformerOptions or dict, default=None
+        Options of the transformer, such as {"lr": 1e-3}, and the device.
 
-    >>> from aam import AAMRegressor
-    >>> model = AAMRegressor(folds=10).fit(table, ages)  # doctest: +SKIP
-    >>> model.predict(new_table)  # doctest: +SKIP
+    Other Parameters
+    ----------------
+    test_size : float, default=0.2
+        Fraction of validation samples, 0 to below 1: with one fold they measure the result, with
+        several the transformer stops by them.
+    stratify : bool, default=True
+        Keep the proportions of the classes in training, validation and test samples.
+    splits : path, default=None
+        splits.tsv of another run, to use the same training and validation samples.
+    group_values : {"auto", "same", "distinct"}, default="auto"
+        Whether equal groups of two studies are one subject; "auto" compares their samples.
+    output_min, output_max : float, default=None
+        Lowest and highest predicted number; predictions beyond become it.
 
-    Attributes:
-        model_: the trained `aam.Model`, which predicts, explains, plots and writes the report.
-        scores_, oof_predictions_, splits_, importance_: see `aam.Model.results`; absent with
-            `evaluate=False`.
-        n_features_in_: number of features of the training table. New tables may have others: they
-            are read by their DNA.
-        feature_names_in_: ids of these features, object [n_features_in_]; a table whose features
-            have no ids, such as an array, leaves it out.
+    Attributes
+    ----------
+    model_ : aam.Model
+        Trained model, which predicts, explains, plots and writes the report.
+    scores_, oof_predictions_, splits_, importance_
+        See `aam.Model.results`; absent with `evaluate=False`.
+    n_features_in_ : int
+        Features of the training table. New tables may have others: they are read by their DNA.
+    feature_names_in_ : ndarray of object [n_features_in_]
+        Ids of these features; absent where they have none, as in an array.
     """
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMRegressor:
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
-        Args:
-            X: N samples; see `aam.api.arguments.Table`.
-            y: N numbers. A Series is read by its index, the sample ids, where the table has ids.
-            groups: N labels, or the name of a column of the metadata; samples of a group are on
-                the same side of the split into training and validation samples. A Series is read
-                as `y`.
+        Parameters
+        ----------
+        X : biom.Table, DataFrame (samples x features), AnnData, array or path
+            Reads of N samples.
+        y : array of N numbers
+            A Series is read by its index, the sample ids, where the table has ids.
+        groups : array of N labels or str, default=None
+            Labels, read as `y`, or the name of a column of the metadata: samples of one group are
+            on one side of each split.
 
-        Returns:
-            The estimator.
-
-        Raises:
-            ValueError: table and targets do not fit together, or have NaN.
-            UsageError: a parameter is not of the type or range of its option, or `groups` are not
-                N labels.
-            DataError: `y` or `groups` have other sample ids than the table.
-            AamError: see `aam train`.
+        Raises
+        ------
+        ValueError, AamError
+            Table and targets do not fit together, or a parameter is not of its type or range.
         """
         X, values = self._checked(X, y, numeric=True)
         # Targets pass as the text of metadata: `repr` keeps all digits of a float64.
-        names = [repr(float(value)) for value in values]
-        column = str(getattr(y, "name", None) or "target")
-        self._train(X, names, column, groups, classifier=False)
+        self._train(X, y, [repr(float(value)) for value in values], groups, classifier=False)
         return self
 
     def predict(self, X: Table) -> npt.NDArray[np.float64]:
-        """Return the predicted numbers, float64 [N], in the units of the targets.
-
-        Args:
-            X: N samples; features that the training table lacks are read by their DNA.
-
-        Raises:
-            NotFittedError: `fit` was not called.
-            DataError: not a table of reads, or features without DNA.
-        """
+        """Return the predicted numbers, float64 [N], in the units of the targets."""
         predicted_N: npt.NDArray[np.float64] = self._predict(X)["predicted"].to_numpy(np.float64)
         return predicted_N
 
 
-@_documented
+@_with_deprecated_parameters
 @dataclass(kw_only=True, eq=False, repr=False)
 class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """Classifier of samples from a table of reads, with the options of `aam train`.
+    """Classifier of samples from a table of reads: `aam train` for tables in memory.
 
-    With `ordinal` the classes are ordered, and the predicted one is the median of their
-    probabilities.
+    Parameters
+    ----------
+    ordinal : sequence of labels, default=()
+        All classes in their order, the lowest first, for ordered classes; the predicted one is the
+        median of their probabilities.
+    positive_class : label, default=None
+        Class of two whose effects, ROC and calibration are shown. None: the one that is not called
+        control, healthy, no or the like, else the last of `classes_`, whose order probabilities
+        keep.
+    members, folds and the others
+        See `AAMRegressor`.
 
-    Attributes:
-        classes_: the class labels, sorted.
-        model_ and the others: see `AAMRegressor`.
+    Attributes
+    ----------
+    classes_ : ndarray
+        Class labels, sorted.
+    model_ and the others
+        See `AAMRegressor`.
     """
 
     ordinal: Sequence[Any] = ()
@@ -392,14 +538,8 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
-        Args:
-            X, groups: see `AAMRegressor.fit`.
-            y: N class labels; a Series is read by its index.
-
-        Raises:
-            ValueError: table and labels do not fit together, or the labels are numbers of a
-                regression.
-            DataError: see `AAMRegressor.fit`; a label means a missing value, such as "NA".
+        `y` are N class labels; parameters and errors are those of `AAMRegressor.fit`. A label that
+        means a missing value, such as "NA", is a DataError.
         """
         X, labels = self._checked(X, y, numeric=False)
         check_classification_targets(labels)
@@ -407,11 +547,10 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"A classifier needs two classes or more, y has {len(self.classes_)}")
         names = _class_names(self.classes_)
-        column = str(getattr(y, "name", None) or "target")
         levels = tuple(map(str, np.atleast_1d(self.ordinal)))
         positive = None if self.positive_class is None else str(self.positive_class)
         target = {"classifier": not levels, "ordinal": levels, "positive_class": positive}
-        self._train(X, [names[code] for code in codes], column, groups, **target)
+        self._train(X, y, [names[code] for code in codes], groups, **target)
         self._names = names
         return self
 
@@ -438,6 +577,36 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return labels.astype(dtype)
 
 
+def _network(options: Mapping[str, Any]) -> TransformerOptions:
+    """Return options of the network by name as their record; refuse unknown names."""
+    try:
+        return TransformerOptions(**options)
+    except TypeError as error:
+        available = [option.name for option in fields(TransformerOptions)]
+        unknown = next(name for name in options if name not in available)
+        remedy = nearest(str(unknown), available, f"give one of {', '.join(available)}")
+        raise UsageError("No such option of the network", short_repr(unknown), remedy) from error
+
+
+def _aligned(values: Any, ids: list[str] | None, what: str) -> Any:
+    """Return a Series or DataFrame in the order of the sample ids, other values as they are."""
+    if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
+        return values
+    row_of = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
+    absent = [name for name in ids if name not in row_of]
+    if absent or len(row_of) > len(ids):
+        only_in = {"the table": absent, what: [name for name in row_of if name not in set(ids)]}
+        only = [
+            f"only {source} has {first_few(names)}" for source, names in only_in.items() if names
+        ]
+        raise DataError(
+            f"{what} and the table have different sample ids",
+            ", ".join(only),
+            f"select the same samples of both, or give {what} as an array in the table's order",
+        )
+    return values.iloc[[row_of[name] for name in ids]]
+
+
 def _ids(X: Table) -> list[str] | None:
     """Return the sample ids of a table; None of an array, whose samples have none."""
     return None if is_array(X) else list(as_biom(X).ids())
@@ -460,15 +629,15 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     """Return the class labels as metadata has them; none may mean a missing value."""
     texts = [str(label) for label in classes]
     names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
-    wrong = [
+    unusable = [
         text
         for text, name in zip(texts, names, strict=True)
         if names.count(name) > 1 or not name or text != text.strip()
     ]
-    if wrong:
+    if unusable:
         raise DataError(
             "Class labels that metadata cannot hold",
-            first_few(wrong),
+            first_few(unusable),
             "give each class a name that is no missing value and has no blank at its ends",
         )
     return names

@@ -6,7 +6,6 @@ import dataclasses
 import html
 import io
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -26,18 +25,19 @@ from aam.api.arguments import (
     as_parameters,
     has_sample_ids,
     library_call,
+    library_messages,
     metadata_file,
     path_argument,
     require_paths,
     require_type,
-    shown,
+    short_repr,
     table_files,
     taxonomy_file,
 )
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
-from aam.contract.options import values_of
+from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
@@ -115,11 +115,17 @@ class Evaluation(NamedTuple):
 class Model:
     """Model of `aam pretrain` or `aam train`.
 
+    Methods raise UsageError for an argument that is not of its type or range, DataError for a table
+    or metadata that the model cannot read or a damaged run folder, CannotCreate for an output that
+    exists or cannot be written, and MissingInput for results, plots and the report of a model that
+    has no run: it was loaded without its run folder, or fitted with `evaluate=False`.
+
     Attributes:
         path: path from which it was read; it is not read again.
         device: device that computes.
         loaded: members and their combination, or a pretrained encoder.
         files: small files of the run by name, if it was fitted without a run folder.
+        run: content of the run, if it was fitted without a run folder.
         abundances: relative abundances of the leading ASVs in the training samples of such a run.
         verbose: show the progress of long work.
     """
@@ -130,6 +136,7 @@ class Model:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     abundances: pd.DataFrame | None = field(default=None, repr=False)
     verbose: bool = True
+    run: Run | None = field(default=None, repr=False)
 
     @property
     def column(self) -> str | None:
@@ -145,9 +152,7 @@ class Model:
     @property
     def _performance(self) -> str | None:
         """What is known of the predictions; None of a pretrained encoder."""
-        if not isinstance(self.loaded, TrainedModel):
-            return None
-        return self.loaded.performance.sentence
+        return self.loaded.performance.sentence if isinstance(self.loaded, TrainedModel) else None
 
     def _repr_html_(self) -> str:
         """Return the model as a table for a notebook."""
@@ -192,18 +197,12 @@ class Model:
         Returns:
             A row for each sample: `predicted` in the units of the metadata, or the class;
             `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
-
-        Raises:
-            UsageError: the model reads metadata columns and none are given, or an argument is not
-                of its type or range.
-            DataError: not a table of reads, features without DNA, a model without target, or no ASV
-                of the training data.
         """
         unnamed, (predictions, compared, _) = self._predict(
             "predict", table, sequences, metadata, drop_empty_samples,
             batch_size=batch_size, prediction_passes=prediction_passes, force=force,
         )  # fmt: skip
-        with library_call(unnamed=unnamed):
+        with library_messages(unnamed=unnamed):
             compared.show()
         predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
         return predictions.set_index(ID_HEADER)
@@ -221,6 +220,8 @@ class Model:
     ) -> pd.DataFrame:
         """Return what moved the prediction of each sample away from the mean training label.
 
+        A model whose members divide no prediction among ASVs is a DataError.
+
         Args:
             table, sequences, metadata, drop_empty_samples, force: see `predict`.
             taxonomy: see `aam.api.arguments.Taxonomy`; ASVs of the same taxon are summed.
@@ -229,10 +230,6 @@ class Model:
         Returns:
             The columns sample, feature, kind, effect and unit of `aam predict --explain`. The
             effects of a sample add up to its prediction, or to the probability of its class.
-
-        Raises:
-            UsageError, DataError: see `predict`.
-            DataError: no member of the model divides its predictions among ASVs.
         """
         first = arguments(ImportanceOptions, {"first": first})["first"]
         unnamed, (*_, effects) = self._predict(
@@ -257,11 +254,11 @@ class Model:
         # Without metadata, samples without ids must not count as the training samples 0, 1 and so
         # on; with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
-        given = arguments(Predict, options)
+        checked = arguments(Predict, options)
         title = self._titled(title)
         with table_files(title, table, sequences, drop_empty_samples, unnamed) as (input, folder):
             file = metadata_file(metadata, folder)
-            predict = unwritten(input, self.device, self.path, file, **given)
+            predict = unwritten(input, self.device, self.path, file, **checked)
             loaded, taxa = trained(self.loaded, self.path), _taxa(taxonomy, folder)
             return unnamed, predict_table(loaded, predict, taxa=taxa, first=first)
 
@@ -282,10 +279,6 @@ class Model:
     ) -> Evaluation:
         """Score the model on the samples of another study, as `aam evaluate --model` does.
 
-        >>> import aam
-        >>> found = aam.load("runs/age").evaluate("b.biom", "b.tsv")  # doctest: +SKIP
-        >>> found.scores["verdict"]["sentence"]  # doctest: +SKIP
-
         Args:
             table, sequences, drop_empty_samples: see `predict`.
             metadata: file or DataFrame by sample id, with the true values.
@@ -296,32 +289,20 @@ class Model:
             where: condition on the metadata that the samples meet.
             output: folder for scores, predictions and report; None for none.
             overwrite: replace an earlier evaluation in the folder.
-
-        Raises:
-            UsageError: an argument is not of its type or range.
-            DataError: no sample has a label that the model can predict, all have one number or
-                rank, or all trained the model; see `predict`.
-            CannotCreate: the folder holds a run.
         """
-        given = {
+        parameters = {
             "metadata_column": self.column if column is None else column,
             "by": by, "group_column": group_column, "study_column": study_column,
             "where": where, "overwrite": overwrite,
         }  # fmt: skip
-        values = arguments(Evaluate, given, {"metadata_column": "column"})
-        place = None if output is None else path_argument("output", output, "None")
+        checked = arguments(Evaluate, parameters, {"metadata_column": "column"})
+        values = {flag_of(name): value for name, value in checked.items()}
+        folder_of_output = None if output is None else path_argument("output", output, "None")
         title = self._titled("evaluate")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
-            options = Evaluate(
-                model=self.path,
-                table=input.table,
-                sequences=input.sequences,
-                drop_empty_samples=input.drop_empty_samples,
-                metadata=path_argument("metadata", metadata_file(metadata, folder), "a DataFrame"),
-                output=place,
-                device=self.device,
-                **values,
-            )
+            path = path_argument("metadata", metadata_file(metadata, folder), "a DataFrame")
+            paths = {"--model": self.path, "--metadata": path, "--output": folder_of_output}
+            options = build(Evaluate, values_of(self.device) | values_of(input) | paths | values)
             require_paths("evaluate", values_of(options))
             scores, predictions = validate(options, trained(self.loaded, self.path))
         return Evaluation(asdict(scores), predictions.set_index(ID_HEADER))
@@ -344,9 +325,6 @@ class Model:
 
         Returns:
             The columns of `aam importance`.
-
-        Raises:
-            UsageError, DataError: see `predict`; no ASV is in the taxonomy.
         """
         title = self._titled("importance")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
@@ -369,13 +347,7 @@ class Model:
         """Return the embedding of every sample, float32 [N, D]: rows by sample id, e0, e1, ...
 
         With several folds it is the embedding of the first: those of different networks have no
-        common axes.
-
-        Args:
-            table, sequences, batch_size, drop_empty_samples: see `predict`.
-
-        Raises:
-            DataError: not a table of reads, features without DNA, or a model without network.
+        common axes. A model without network is a DataError. Arguments: see `predict`.
         """
         settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
         title = self._titled("embed")
@@ -394,14 +366,8 @@ class Model:
         return pd.DataFrame(embeddings, index=index, columns=names)
 
     def results(self) -> Results:
-        """Return scores, held-out predictions, splits and importance of the run.
-
-        Raises:
-            MissingInput: the model has no run: it was loaded without its run folder, or fitted with
-                `evaluate=False`.
-            DataError: a file of the run folder is damaged.
-        """
-        with library_call():
+        """Return scores, held-out predictions, splits and importance of the run."""
+        with library_messages():
             run = self._run()
             texts = [ID_HEADER, "feature-id", "feature", "taxon", "class", "split", "group"]
             if run.scored is not None and run.scored.classes:
@@ -428,20 +394,15 @@ class Model:
 
         Args:
             path: folder; it is made if it does not exist.
-            overwrite: replace an existing run in the folder, and no other files. The run folder of
-                the model itself stays as it is.
-
-        Raises:
-            CannotCreate: the folder holds a run, or files with the names of those of a run, or it
-                cannot be written to.
-            DataError: the model has no target.
+            overwrite: replace an existing run in the folder, else refused, and no other files. The
+                run folder of the model itself stays as it is.
         """
         folder = path_argument("path", path, "a pathlib.Path")
-        with library_call():
+        with library_messages():
             model = trained(self.loaded, self.path)
-            kept = None if self.files else self._run_folder()
-            files = self.files if kept is None else _small_files(kept)
-            if overwrite and kept is not None and kept.resolve() == folder.resolve():
+            own = None if self.files else self._run_folder()
+            files = self.files if own is None else _small_files(own)
+            if overwrite and own is not None and own.resolve() == folder.resolve():
                 return
             check_run_folder(folder, overwrite, resumable=False)
             paths = {"--model": self.path, "--output": folder, "--overwrite": overwrite}
@@ -450,7 +411,9 @@ class Model:
             model.save(folder / MODEL)
             record = json.loads(files[RECORD])
             record["files"] = [MODEL, *sorted(files.keys() - {RECORD})]
-            _write({**files, RECORD: dump_json(record, indent=2).encode()}, folder)
+            for name, content in {**files, RECORD: dump_json(record, indent=2).encode()}.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_bytes(content)
 
     def report(
         self,
@@ -470,24 +433,18 @@ class Model:
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
-
-        Raises:
-            MissingInput: the model has no run, see `results`.
-            UsageError: an argument is not of its type.
-            DataError: a file of the run folder is damaged, or the metadata lack a column.
         """
-        given = {"color_by": color_by, "categories": categories, "unit": unit}
-        values = arguments(Report, given)
+        parameters = {"color_by": color_by, "categories": categories, "unit": unit}
+        values = arguments(Report, parameters)
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
-            name = "report.html"
-            place = page or (Path(name) if self.files else run.folder / name)
+            page = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
-            paths = {"--run-dir": run.folder, "--output": place, "--metadata": columns}
+            paths = {"--run-dir": run.folder, "--output": page, "--metadata": columns}
             require_paths("report", paths)
-            write_report(run, place, columns, **values, abundances=self._abundances(run))
-            return place
+            write_report(run, page, columns, **values, abundances=self._abundances(run))
+            return page
 
     def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot held-out predictions against the truth, or the confusion matrix, see `plot`."""
@@ -496,12 +453,9 @@ class Model:
     def plot_importance(
         self, importance: pd.DataFrame | None = None, *, unit: str = "", ax: Axes | None = None
     ) -> Axes:
-        """Plot the most important ASVs as bars, see `plot`.
+        """Plot the most important ASVs as bars, of the run or as `importance` returned them.
 
-        Args:
-            importance: what `importance` returned; None for that of the run.
-            unit: unit of a numeric target, such as months.
-            ax: see `plot`.
+        `unit` and `ax`: see `plot`.
         """
         if importance is None:
             return self.plot("importance", unit=unit, ax=ax)
@@ -527,24 +481,17 @@ class Model:
     ) -> Axes:
         """Plot how the effects of a sample lead from the mean to its prediction, as SHAP does.
 
-        >>> import aam
-        >>> model = aam.load("runs/age")  # doctest: +SKIP
-        >>> model.plot_waterfall(model.explain("table.biom"), "sample-1")  # doctest: +SKIP
-
         Args:
             effects: what `explain` returned.
             sample: its id; None for the first.
             ax: see `plot`.
-
-        Raises:
-            DataError: `effects` are not those of `explain`, or lack the sample.
         """
         effects = _checked_effects(effects)
         # Of a sample without its mean there is no start.
-        known = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
-        name = str(sample) if sample is not None or not known else known[0]
-        if name not in known:
-            remedy = nearest(name, known, "give a sample of these effects")
+        samples = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
+        name = str(sample) if sample is not None or not samples else samples[0]
+        if name not in samples:
+            remedy = nearest(name, samples, "give a sample of these effects")
             raise DataError("No effects of this sample", repr(sample), remedy)
         with drawing_on(ax):
             return _shown(waterfall(effects, name), ax)
@@ -558,13 +505,10 @@ class Model:
             effects: what `explain` returned.
             table: its table, whose abundances colour the points of ASVs; None for one colour.
             ax: see `plot`.
-
-        Raises:
-            DataError: `effects` are not those of `explain`.
         """
         effects, shares = _checked_effects(effects), None
         if table is not None:
-            with library_call():
+            with library_messages():
                 read = as_biom(table).norm(axis="sample", inplace=False)
                 shares = read.to_dataframe(dense=True).T
         with drawing_on(ax):
@@ -572,9 +516,6 @@ class Model:
 
     def plot(self, name: str, *others: str, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot a picture of the report.
-
-        >>> import aam
-        >>> aam.load("runs/age").plot("errors", unit="months")  # doctest: +SKIP
 
         Args:
             name: a name of `aam.report.sections.PICTURES`, such as errors, roc, calibration,
@@ -585,11 +526,6 @@ class Model:
 
         Returns:
             The axes, `ax` or in a figure of pyplot that a notebook shows.
-
-        Raises:
-            UsageError: there is no such picture.
-            MissingInput: the model has no run, see `results`.
-            DataError: the run lacks what the picture shows, or a file of it is damaged.
         """
         names = (name, *others)
         for picture in names:
@@ -598,11 +534,11 @@ class Model:
             remedy = nearest(str(unknown[0]), list(PICTURES), f"give one of {', '.join(PICTURES)}")
             raise UsageError("Invalid picture", repr(unknown[0]), remedy)
         values = arguments(Report, {"unit": unit})
-        with library_call(), drawing_on(ax):
+        with library_messages(), drawing_on(ax):
             run = self._run()
             abundances = self._abundances(run) if "abundance" in names else None
-            given = ReportInput(run, **values, abundances=abundances)
-            drawings = (PICTURES[picture][1](given) for picture in names)
+            input = ReportInput(run, **values, abundances=abundances)
+            drawings = (PICTURES[picture][1](input) for picture in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             remedy = "plot another picture, or write them, such as by `aam importance`"
@@ -616,16 +552,10 @@ class Model:
         return method if self.verbose else ""
 
     def _run(self) -> Run:
-        """Read the run from its folder, or from the files of a run without one."""
-        if not self.files:
-            return read_run(self._run_folder())
-        # One reader for both: the files are small.
-        with tempfile.TemporaryDirectory(prefix="aam-") as folder:
-            _write(self.files, Path(folder))
-            return dataclasses.replace(read_run(Path(folder)), folder=IN_MEMORY)
+        return self.run or read_run(self._run_folder())
 
     def _abundances(self, run: Run) -> pd.DataFrame | None:
-        return self.abundances if self.files else read_abundances(run)
+        return self.abundances if self.run else read_abundances(run)
 
     def _run_folder(self) -> Path:
         for folder in (self.path, self.path.parent):
@@ -654,9 +584,9 @@ def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def _require_numbers(table: pd.DataFrame, what: str) -> None:
-    if wrong := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
+    if not_numeric := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
         remedy = f"give the {what} as this package returns them"
-        raise DataError(f"Columns of the {what} are not numbers", first_few(wrong), remedy)
+        raise DataError(f"Columns of the {what} are not numbers", first_few(not_numeric), remedy)
 
 
 def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
@@ -665,19 +595,13 @@ def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
 
 
 def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None, verbose: bool) -> Model:
-    """Return the model of a run that has just ended.
-
-    Args:
-        path: run folder.
-        device: device that computes.
-        table: training samples, if the folder is a temporary one; None if it stays.
-        verbose: see `Model`.
-    """
+    """Return the model of a run; `table` are its training samples if the folder is temporary."""
     loaded = read(path, device)
     if table is None:
         return Model(path, device, loaded, verbose=verbose)
-    abundances = read_abundances(read_run(path), table)
-    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances, verbose)
+    run = dataclasses.replace(read_run(path), folder=IN_MEMORY)
+    abundances = read_abundances(run, table)
+    return Model(IN_MEMORY, device, loaded, _small_files(path), abundances, verbose, run)
 
 
 def _small_files(folder: Path) -> dict[str, bytes]:
@@ -687,17 +611,8 @@ def _small_files(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in (RECORD, *names)}
 
 
-def _write(files: Mapping[str, bytes], folder: Path) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
 def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
-    """Return the axes of a figure that pyplot takes over, so that a notebook shows it.
-
-    `ax` are those of the user on which it was drawn, if it was.
-    """
+    """Return the axes of the user, or of a figure that pyplot takes over for the notebook."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
@@ -718,22 +633,16 @@ def load(
 
     Args:
         run: run folder of `aam train` or `aam pretrain`, its folder `model`, or a copy of that.
-        device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
+        device: `gpu` or `cuda` is any GPU, else Unavailable; `auto` takes one if there is one.
         verbose: show the progress of what the model does, if it takes more than two seconds.
 
     Returns:
         The model, whose file is not read again. Results, plots and the report read the run folder
         when they are called; a copy of the folder `model` alone predicts.
-
-    Raises:
-        UsageError: there is no such device.
-        MissingInput: there is no model.
-        DataError: it is damaged, edited or of another version.
-        Unavailable: a GPU was requested and there is none.
     """
     options = DeviceOptions(**arguments(DeviceOptions, {"device": device}))
     path = path_argument("run", run, "a pathlib.Path")
-    with library_call():
+    with library_messages():
         if options.device not in ("auto", "cpu"):
             wings.network().require_device(options)  # also of members that need none
         return Model(path, options, read(path, options), verbose=verbose)
@@ -756,23 +665,18 @@ def compare(
     Returns:
         The tables of `aam compare` by title: what differs, metrics with intervals on the common
         samples, and paired differences from the first model.
-
-    Raises:
-        UsageError: less than two models.
-        MissingInput: a model has no run, see `Model.results`.
-        DataError: the models predict different targets.
     """
-    given = {f"model {number}": model for number, model in enumerate(models, 1)} | named
-    if len(given) < 2:
-        raise UsageError("One model cannot be compared", shown(models), "give two or more")
+    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | named
+    if len(by_name) < 2:
+        raise UsageError("One model cannot be compared", short_repr(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
     runs = []
-    with library_call("compare"):
-        for name, model in given.items():
+    with library_messages("compare"):
+        for name, model in by_name.items():
             model = getattr(model, "model_", model)
             if not isinstance(model, (Model, str, PathLike)):
                 remedy = "give fitted estimators, models or run folders"
-                raise UsageError("Not a model", shown(model), remedy)
+                raise UsageError("Not a model", short_repr(model), remedy)
             model = model if isinstance(model, Model) else load(model)
             run = model._run()
             if name in named or run.folder == IN_MEMORY:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from aam.console import as_library, console
 from aam.contract.errors import CannotCreate, DataError, MissingInput, Unavailable, UsageError
 from aam.report.run import read_run
 
-SMALL = {
+NETWORK = {
     "epochs": 1,
     "embedding_dim": 8,
     "attention_heads": 2,
@@ -43,10 +44,10 @@ SMALL = {
     "profile_features": 8,
     "rarefy_depth": 0,  # draws depend on the order of the feature ids
     "device": "cpu",
-    "members": "transformer",
 }
-FLAGS = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", str(v))]
-SMALL |= {"members": ("transformer",), "evaluate": False}
+FLAGS = [part for k, v in NETWORK.items() for part in (f"--{k.replace('_', '-')}", str(v))]
+FLAGS += ["--members", "transformer"]
+SMALL: dict[str, Any] = {"members": ("transformer",), "evaluate": False, "network": NETWORK}
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +191,20 @@ def test_a_fit_keeps_the_results_of_its_run(
     assert aam.load(tmp_path / "run").column == "acidity"
 
 
+@pytest.mark.medium
+def test_results_and_plots_of_a_run_in_memory_need_no_folder(
+    table: biom.Table, metadata: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = aam.AAMRegressor(members="kernel", repeats=1).fit(table, metadata.ph)
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    model = pickle.loads(pickle.dumps(fitted)).model_
+    points = np.asarray(model.plot_predictions().collections[-1].get_offsets())
+    assert_allclose(points, fitted.oof_predictions_[["actual", "predicted"]])
+    assert model.results().scores == fitted.scores_
+    assert "/no/such" not in repr(aam.compare(model, memory=fitted))
+    plt.close("all")
+
+
 def test_a_fit_without_evaluation_has_no_results(table: biom.Table, metadata: pd.DataFrame) -> None:
     regressor = aam.AAMRegressor(members="kernel").fit(table, metadata.ph)
     expected = regressor.predict(table)
@@ -279,12 +294,14 @@ def test_a_taxonomy_in_memory_names_the_asvs(table: biom.Table, metadata: pd.Dat
 
 
 def test_errors_and_warnings_name_parameters(table: biom.Table, metadata: pd.DataFrame) -> None:
-    given = {"freeze_base": True, "members": "kernel"}
+    given = {"network": {"freeze_base": True}, "members": "kernel"}
     with pytest.raises(UsageError, match="freeze_base=True without pretrained_encoder") as caught:
         aam.AAMRegressor(**given).fit(table, metadata.ph)
     assert "--" not in str(caught.value)
     with pytest.warns(aam.AamWarning) as warned:
-        aam.AAMRegressor(members="kernel", device="cuda", folds=2).fit(table, metadata.ph)
+        aam.AAMRegressor(members="kernel", network={"device": "cuda"}, folds=2).fit(
+            table, metadata.ph
+        )
     messages = [str(one.message) for one in warned]
     assert any(one.startswith("device cuda has no effect") for one in messages)
     assert not any("--" in one for one in messages)
@@ -297,10 +314,16 @@ def _fit(**change: Any) -> Callable[[aam.Model, biom.Table], Any]:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (_fit(loss_type="hubr"), "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
+        (_fit(network={"loss_type": "hubr"}), "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
         (_fit(evaluate="no"), "Invalid evaluate: 'no'"),
-        (_fit(epochs=0), "Invalid epochs: 0; give 1 or more"),
-        (_fit(folds="five"), "Invalid folds: 'five'; it takes: Number of folds"),
+        (_fit(network={"epochs": 0}), "Invalid epochs: 0; give 1 or more"),
+        (
+            _fit(network={"epoch": 1}),
+            "No such option of the network: 'epoch'; did you mean 'epochs'",
+        ),
+        (_fit(network=3), "Invalid network: 3; give TransformerOptions, a dictionary or None"),
+        (_fit(random_state=-1), "Invalid random_state: -1; give 0 to 4294967295"),
+        (_fit(folds="five"), "Invalid folds: 'five'; give a whole number or 'auto'"),
         (lambda m, t: aam.compare(m, 1), "Not a model: 1; give fitted estimators"),
         (lambda m, t: aam.join_studies([t, t]), "Invalid tables: .*; give a dictionary"),
         (_fit(members="kernal"), r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
@@ -387,15 +410,16 @@ def test_targets_and_groups_are_those_of_their_sample_ids(
 def test_samples_of_an_array_are_not_those_of_the_training(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:
-    """Nor is a target called group replaced by the groups."""
+    """If their reads differ; nor is a target called group replaced by the groups."""
     array = table.to_dataframe(dense=True).T.to_numpy()
+    new = array[:, ::-1]
     dna = {f"x{column}": name for column, name in enumerate(table.ids("observation"))}
     with warnings.catch_warnings():
         warnings.simplefilter("error", aam.AamWarning)
         target = metadata.ph.rename("group")
         regressor = aam.AAMRegressor(**SMALL, sequences=dna)
         fitted = regressor.fit(array, target, metadata.subject)
-        found = fitted.model_.predict(array, dna)
+    found = fitted.model_.predict(new, dna)
     assert fitted.model_.column == "group"
     assert found["predicted"].mean() == pytest.approx(metadata.ph.mean(), abs=1)
     assert set(found["split"]) == {"new"}
@@ -607,7 +631,7 @@ def test_a_gpu_is_called_gpu_or_cuda(
     with pytest.raises(Unavailable, match="No GPU: device cuda"):
         aam.load(run, device="gpu")
     with pytest.raises(Unavailable, match="No GPU: device cuda"):
-        aam.AAMRegressor(**SMALL | {"device": "cuda"}).fit(table, range(36))
+        aam.AAMRegressor(**SMALL | {"network": {"device": "cuda"}}).fit(table, range(36))
 
 
 def test_unifrac_is_that_of_the_command(study_dir: Path, table: biom.Table, tmp_path: Path) -> None:
@@ -628,10 +652,11 @@ CODE = """
 import sys, threading, warnings, aam, biom, numpy
 warnings.simplefilter("ignore", aam.AamWarning)
 table = biom.load_table(sys.argv[1])
-options = dict(epochs=1, folds=2, repeats=1, batch_size=8, embedding_dim=8, attention_heads=2,
-               attention_layers=1, device="cpu",
-               profile_features=8, rarefy_depth=0, members=("transformer",), verbose=False)
-model = aam.AAMRegressor(**options)
+network = aam.TransformerOptions(epochs=1, batch_size=8, embedding_dim=8, attention_heads=2,
+                                 attention_layers=1, device="cpu", profile_features=8,
+                                 rarefy_depth=0)
+model = aam.AAMRegressor(folds=2, repeats=1, members="transformer", network=network,
+                         verbose=False)
 fit = threading.Thread(target=model.fit, args=(table, numpy.arange(table.shape[1])))
 fit.start(); fit.join()
 assert model.predict(table).shape == (table.shape[1],)

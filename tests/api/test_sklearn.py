@@ -14,42 +14,39 @@ import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.feature_selection import SelectKBest
-from sklearn.model_selection import GroupKFold, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from aam import AAMClassifier, AAMRegressor, AamWarning
+from aam import AAMClassifier, AAMRegressor, AamWarning, TransformerOptions
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
+from aam.contract.options.groups import TRANSFORMER
 
 _letters = random.Random(1)
 _dna = ["".join(_letters.choices("ACGT", k=24)) for _ in range(120)]
 DNA = {f"{start}{column}": dna for column, dna in enumerate(_dna) for start in ("x", "")}
 """By column: of an array (x0), and of the DataFrames of the checks (0)."""
-SMALL = {
-    "sequences": DNA,
-    "epochs": 1,
-    "embedding_dim": 8,
-    "attention_heads": 2,
-    "attention_layers": 1,
-    "profile_features": 8,
-    "batch_size": 8,
-    "rarefy_depth": 0,
-    "device": "cpu",
-    "members": ("transformer",),
-    "evaluate": False,
-}
+NETWORK = TransformerOptions(
+    epochs=1,
+    embedding_dim=8,
+    attention_heads=2,
+    attention_layers=1,
+    profile_features=8,
+    batch_size=8,
+    rarefy_depth=0,
+    device="cpu",
+)
+SMALL = {"sequences": DNA, "members": "transformer", "evaluate": False, "network": NETWORK}
 SCORE = "needs a score that a network of width 8 does not reach in one epoch on random DNA"
+FEW = "its ten samples leave training or validation samples of one value"
 NOT_APPLICABLE = {
     "Regressor": {"check_regressors_train": SCORE},
-    "Classifier": {
-        "check_classifiers_train": SCORE,
-        "check_fit2d_1feature": "its ten samples leave validation samples of one class",
-    },
+    "Classifier": {"check_classifiers_train": SCORE, "check_fit2d_1feature": FEW},
 }
 
 
@@ -85,12 +82,14 @@ class Classifier(_Counts, AAMClassifier):
     pass
 
 
-KERNEL = {"sequences": DNA, "rarefy_depth": 0, "members": "kernel", "evaluate": False}
+KERNEL = {"sequences": DNA, "members": "kernel", "evaluate": False}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::aam.AamWarning")
-@parametrize_with_checks([Regressor(**KERNEL)])
+@parametrize_with_checks(
+    [Regressor(**KERNEL)], expected_failed_checks=lambda _: {"check_fit2d_1feature": FEW}
+)
 def test_checks_of_a_regressor_of_kernels(
     estimator: BaseEstimator, check: Callable[[BaseEstimator], None]
 ) -> None:
@@ -207,7 +206,7 @@ def test_common_slips_of_a_notebook_are_named() -> None:
     with pytest.raises(UsageError, match=r"A name in place of y: 'ph'; .* adata.obs\['ph'\]"):
         model.set_params(metadata=None).fit(table, "ph")
     # A warning is of the line that called, and names what Python has.
-    with pytest.warns(AamWarning, match=r"held-out samples \(oof_predictions_\)") as warned:
+    with pytest.warns(AamWarning, match=r"oof_predictions_ of the run") as warned:
         model.fit(table, target).predict(table)
     assert {warning.filename for warning in warned} == {__file__}
 
@@ -232,17 +231,65 @@ def test_the_positive_class_of_a_classifier() -> None:
 
 
 def test_parameters_are_the_options_of_train() -> None:
-    """Names, defaults and documentation; others are arguments of `fit`, or of several processes."""
+    """Names, defaults and types; others are arguments of `fit`, or of several processes."""
     options = {spec.field: spec for spec in specs(Train)}
-    for estimator_class in (AAMRegressor, AAMClassifier):
-        signature = inspect.signature(estimator_class).parameters
-        assert set(signature) - set(options) == {"evaluate", "verbose"}
-        assert {name: signature[name].default for name in signature if name in options} == {
-            name: options[name].default for name in signature if name in options
-        }
-        documentation = inspect.getdoc(estimator_class) or ""
-        assert not [name for name in signature if f"\n    {name}: " not in documentation]
-        assert "--" not in documentation
+    own = {"evaluate": None, "verbose": None, "network": None, "random_state": "seed"}
+    for constructor in (AAMRegressor, AAMClassifier, TransformerOptions):
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            assert parameter.annotation is not parameter.empty
+            if (option := own.get(name, name)) is not None:
+                assert parameter.default == options[option].default, name
+    # Every option of the network alone is in its record.
+    of_network = {name for name, spec in options.items() if spec.only_for == TRANSFORMER}
+    of_processes = {"tuned_for"}
+    assert of_network - of_processes <= set(inspect.signature(TransformerOptions).parameters)
+    documentation = inspect.getdoc(AAMRegressor) or ""
+    described = re.findall(r"^(\w+(?:, \w+)*) : ", documentation, re.MULTILINE)
+    names = {name for names in described for name in names.split(", ")}
+    assert set(inspect.signature(AAMRegressor).parameters) < names
+
+
+@pytest.mark.medium
+def test_options_of_the_network_are_a_record_a_dictionary_or_names_of_a_grid() -> None:
+    table, target, _ = _study()
+    model = AAMRegressor(members="transformer", folds=2, evaluate=False, network=NETWORK)
+    assert model.get_params()["network__embedding_dim"] == 8
+    assert AAMRegressor().get_params()["network__lr"] == 3e-4
+    expected = model.fit(table, target).predict(table)
+    given = {name: getattr(NETWORK, name) for name in ("epochs", "embedding_dim", "device")}
+    model.set_params(network=given)
+    changed = {"batch_size": 8, "attention_heads": 2, "attention_layers": 1}
+    changed |= {"profile_features": 8, "rarefy_depth": 0}
+    same = clone(model).set_params(**{f"network__{name}": v for name, v in changed.items()})
+    assert same.network == NETWORK and model.network is given
+    assert (same.fit(table, target).predict(table) == expected).all()
+    same.set_params(network__batch_size=4)
+    search = GridSearchCV(same, {"network__lr": [1e-4, 1e-2]}, cv=2).fit(table, target)
+    assert search.best_estimator_.network.lr == search.best_params_["network__lr"]
+    with pytest.raises(UsageError, match="No such option of the network: 'lrr'"):
+        same.set_params(network__lrr=1)
+
+
+@pytest.mark.medium
+def test_deprecated_parameters_name_their_place() -> None:
+    table, target, _ = _study()
+    place = "write network__lr for lr, random_state for seed; "
+    with pytest.warns(FutureWarning, match=place) as warned:
+        model = AAMRegressor(members="kernel", lr=0.1, seed=7)  # type: ignore[call-arg]
+    assert {warning.filename for warning in warned} == {__file__}
+    assert model.random_state == 7 and model.network == TransformerOptions(lr=0.1)
+    with pytest.warns(FutureWarning, match="write network__epochs for epochs"):
+        model.set_params(epochs=3)
+    assert model.network == TransformerOptions(lr=0.1, epochs=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert clone(model).get_params() == model.get_params()
+    search = GridSearchCV(AAMRegressor(members="kernel"), {"seed": [1, 2]}, cv=2)
+    with pytest.warns(FutureWarning, match="write random_state for seed"):
+        search.fit(table, target)
+    assert search.best_estimator_.random_state in (1, 2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fold'"):
+        AAMRegressor(fold=3)  # type: ignore[call-arg]
 
 
 def test_folds_of_one_class_are_one_warning() -> None:
