@@ -438,7 +438,7 @@ def evaluate(
         verdict=(
             _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated, divided_studies)
             if studies is None
-            else _verdict_over_studies(column, studies, test)
+            else _verdict_over_studies(column, studies, test, repeated)
         ),
         samples=len(folds.first.rows_M),
         models=models,
@@ -468,7 +468,7 @@ def evaluate(
 
 
 def _verdict_over_studies(
-    column: str, studies: StudyScores, test: PermutationTest | None
+    column: str, studies: StudyScores, test: PermutationTest | None, repeated: RepeatedScore | None
 ) -> Verdict:
     included = [study for study in studies.studies if not study.left_out]
     metric = next(iter(studies.studies[0].metrics))
@@ -488,6 +488,10 @@ def _verdict_over_studies(
         reasons.append("the interval is above a guess, but shuffled labels often do as well")
     elif summary is not None:
         outcome = "better"
+    # Subjects that several studies have are known to the models of the others.
+    if outcome == "better" and repeated is not None:
+        outcome, reason = _with_subjects_apart(repeated, metric)
+        reasons.append(reason)
     text = f"In a study it has not seen, the model {_claim(outcome, column)} ("
     if summary is None:
         shown = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
@@ -550,6 +554,20 @@ def _with_limits(score: Score) -> str:
     return ", ".join(filter(None, (score.estimate(), score.limits())))
 
 
+def _with_subjects_apart(repeated: RepeatedScore, metric: str) -> tuple[Outcome, str]:
+    """Return the outcome of a better score where the split divides subjects, and its reason."""
+    reason = (
+        f"with all samples of a '{repeated.column}' on one side of the split the kernel "
+        f"has {TITLES[metric]} {fixed(repeated.grouped)}"
+    )
+    if repeated.better:
+        return "better", reason
+    reason += ", which is not beyond the guess"
+    if limits := Score(None, repeated.lower, repeated.upper).limits():
+        reason += f" (difference {limits})"
+    return "not better", f"{reason}: the score of this split is that of known samples"
+
+
 def _verdict(
     column: str,
     model: ResampledMetrics,
@@ -594,16 +612,7 @@ def _verdict(
     # Interval and test are those of known subjects where the split divides these: the kernel also
     # has to be better with the subjects kept together.
     if outcome == "better" and repeated is not None:
-        reason = (
-            f"with all samples of a '{repeated.column}' on one side of the split the kernel "
-            f"has {TITLES[metric]} {fixed(repeated.grouped)}"
-        )
-        if not repeated.better:
-            outcome = "not better"
-            reason += ", which is not beyond the guess"
-            if limits := Score(None, repeated.lower, repeated.upper).limits():
-                reason += f" (difference {limits})"
-            reason += ": the score of this split is that of known samples"
+        outcome, reason = _with_subjects_apart(repeated, metric)
         reasons.append(reason)
     text = f"The model {_claim(outcome, column)} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:

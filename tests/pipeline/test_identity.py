@@ -198,6 +198,19 @@ def test_a_subject_of_two_studies_is_unseen_in_neither(
         assert all(len(names) == 16 for names in shared)
 
 
+@pytest.mark.medium
+def test_subjects_of_several_studies_that_are_not_named_give_no_praise(
+    resequenced: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Without --group-column they are found, and the verdict is that with them kept together."""
+    store = resequenced / "abc.aam"
+    train = ("train", store, store, "y", "--members", "kernel", "--study-column", "study")
+    assert aam(*train, "--output-dir", tmp_path / "run") == 0
+    scores = Scores.read(tmp_path / "run" / "scores.json")
+    assert scores.repeated_samples is not None and not scores.is_better
+    assert "add --group-column subject" in " ".join(capsys.readouterr().err.split())
+
+
 def test_subjects_that_trained_are_not_scored(
     resequenced: Path, tmp_path: Path, capsys: Capture
 ) -> None:
