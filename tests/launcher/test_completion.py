@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def shell(tmp_path: Path) -> dict[str, str]:
     """A folder with a file, and both programs on a PATH of their own."""
     for name, module in (("aam", "aam.cli"), ("aam-launch", "launcher.cli")):
-        program(tmp_path / name, f'exec {sys.executable} -m {module} "$@"')
+        program(tmp_path / name, f'exec "{sys.executable}" -m {module} "$@"')
     (tmp_path / "zz file").touch()
     path = f"{tmp_path}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
