@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from aam.contract.installation import not_installed
+from aam.contract.options.commands import NETWORK_COMMANDS, STACK_COMMANDS
 
 if TYPE_CHECKING:
     from aam.contract.options.commands.train import Train
     from aam.contract.options.groups import DeviceOptions, RankOptions
 
-NETWORK_COMMANDS = ("check", "embed", "export", "memory", "pretrain", "unifrac")
-STACK_COMMANDS = ("acceptance", "golden", "profile", "tune")
 MODULES = {
     "compare": "results",
     "evaluate": "results",

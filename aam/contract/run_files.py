@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -113,6 +112,8 @@ def remove(run: Path) -> None:
             with suppress(OSError):  # it holds files of the user
                 path.rmdir()
         elif path.is_dir() and not path.is_symlink():
+            import shutil  # 2 ms of the launcher, which removes no run
+
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

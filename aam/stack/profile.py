@@ -97,6 +97,9 @@ def read_profile(path: Path) -> KernelProfile:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES >> 30} GiB; profile fewer steps")
+        if content.startswith(b"SQLite format 3"):
+            remedy = "run rocprofv3 with --output-format csv, and give its kernel trace"
+            raise DataError("A rocpd database is not read", f"'{path}'", remedy)
         text = content.decode()
         profile = _chrome_trace(text) if text.lstrip()[:1] in ("{", "[") else _csv_file(text)
         for kernel in profile.kernels if profile else ():

@@ -188,9 +188,11 @@ def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> 
     host, settings, native, served = inputs.host, inputs.settings, inputs.native, hardware.served
     image, group, runtime = candidate.image, candidate.group, settings.runtime.value
     fact = host.engine(candidate.engine)
-    if image is None and native.absent:
-        evidence = f"{native.python} has no {', '.join(native.absent)}"
-        remedy = f"install them with `{install_command(python=native.python)}`"
+    extra = "model" if inputs.request.needs_pytorch else "study"
+    absent = [name for name in native.absent if extra == "model" or name != "torch"]
+    if image is None and absent:
+        evidence = f"{native.python} has no {', '.join(absent)}"
+        remedy = f"install them with `{install_command(extra, native.python)}`"
         cause = "The libraries of the model are not installed"
         yield "libraries", Unavailable(cause, evidence, remedy)
     if group is None and (idle := _idle(image, hardware, inputs)):

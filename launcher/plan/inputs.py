@@ -13,6 +13,7 @@ import msgspec
 
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
+from aam.contract.options.commands import NETWORK_COMMANDS, STACK_COMMANDS
 from aam.contract.records import Sourced
 from launcher.host.facts import Host, NativeStack
 from launcher.plan.catalog import Catalog
@@ -50,6 +51,14 @@ class Request(ParsedCommand):
     def uses_network(self) -> bool:
         """Whether it computes with the network, by the values that are given."""
         return super().uses_network  # built once: it is read 30 times in a launch
+
+    @property
+    def needs_pytorch(self) -> bool:
+        """Whether it is a command of the network, or trains one; kernel and forest need none."""
+        first = self.command.partition(" ")[0]
+        if first in (*NETWORK_COMMANDS, *STACK_COMMANDS):
+            return True
+        return first in ("train", "search") and self.uses_network
 
     @property
     def cpu_reason(self) -> str:

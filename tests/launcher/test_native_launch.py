@@ -197,7 +197,7 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str |
     assert done.returncode == 69
     cause = "Image cpu is not built" if engine else "No engine can start a container"
     assert cause in done.stderr
-    assert f"pip install '{ROOT}[model]'" in done.stderr or f"pip install {ROOT}" in done.stderr
+    assert f"pip install '{ROOT}[study]'" in done.stderr or f"pip install {ROOT}" in done.stderr
 
 
 def test_a_reader_may_stop_early() -> None:

@@ -140,6 +140,7 @@ def test_two_profiles_are_compared_by_category(
 
 
 BAD = {
+    "a rocpd database": (b"SQLite format 3\0" + bytes(80), "rocpd database is not read"),
     "unknown": (b"a,b\n1,2\n", "Not the output of a known profiler"),
     "cut short": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "damaged or incomplete"),
     "no kernels": (b'{"traceEvents": []}', "has no kernels"),

@@ -43,6 +43,10 @@ COMMANDS: dict[str, dict[str, str]] = {
 }
 """Group of the help page -> command name -> module of this package and options class in it."""
 
+NETWORK_COMMANDS = ("check", "embed", "export", "memory", "pretrain", "unifrac")
+STACK_COMMANDS = ("acceptance", "golden", "profile", "tune")
+"""First words of the commands that need PyTorch; of others, those that compute with a network."""
+
 WRAPPERS = {
     "memory": ("pretrain", "train", "predict", "embed"),
     "tune": ("pretrain", "train"),
