@@ -47,6 +47,7 @@ lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --explicit-package-bases benchmarks tests
+	$(VENV)/bin/zizmor --offline --no-progress --quiet --min-severity medium .github
 
 # Tests nearest to the files that differ from BASE; it needs no lint, which an editor or pre-commit runs.
 BASE ?= main
