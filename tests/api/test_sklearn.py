@@ -206,7 +206,7 @@ def test_common_slips_of_a_notebook_are_named() -> None:
     with pytest.raises(UsageError, match=r"A name in place of y: 'ph'; .* adata.obs\['ph'\]"):
         model.set_params(metadata=None).fit(table, "ph")
     # A warning is of the line that called, and names what Python has.
-    with pytest.warns(AamWarning, match=r"oof_predictions_ of the run") as warned:
+    with pytest.warns(AamWarning, match=r"held-out samples \(oof_predictions_\)") as warned:
         model.fit(table, target).predict(table)
     assert {warning.filename for warning in warned} == {__file__}
 

@@ -29,6 +29,7 @@ from aam.contract.options.groups import (
 from aam.data.study import Study, load_study
 from aam.environment import even_slice
 from aam.evaluation.splits import split_samples, write_splits
+from aam.evaluation.subjects import Subjects
 from aam.network.batches import Batch, BatchPlan, balanced_order
 from aam.network.inference.outputs import encode_asvs, write_study_embeddings
 from aam.network.model.network import Encoder
@@ -202,7 +203,7 @@ def test_memory_of_pretraining_is_that_of_lists_of_rows(
         depth = choose_depth(study, SampleOptions())
         study = study.take_samples(deep_enough(study, depth))
         ids = study.table.sample_ids
-        (split, *_), _ = split_samples(SplitOptions(), 1, 0, ids, None)
+        (split, *_), _ = split_samples(SplitOptions(), 1, 0, ids, Subjects(np.arange(len(ids))))
         write_splits(tmp_path / "splits.tsv", ids, [split])
         batches = TrainingBatches(study, PLAN, split.train, 16, fresh_reads=True)
         for step in range(3):
