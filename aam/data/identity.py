@@ -23,6 +23,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.arrays import F64, Rows
+from aam.contract.errors import first_few
 from aam.data.sequences import hash_sequences
 from aam.data.study import Study
 
@@ -192,6 +193,11 @@ def _is_homogeneous(
     expected_2F = sums_2 * counts_2F.sum(axis=0) / sums_2.sum()
     square = (np.square(counts_2F - expected_2F) / expected_2F).sum()
     return bool(degrees >= _COMPARED and square < _HOMOGENEITY * degrees)
+
+
+def named_pairs(pairs: Rows, sample_ids: Sequence[str]) -> str:
+    """Return the number of pairs of samples and the first of them, for a message."""
+    return first_few(" and ".join(sample_ids[row] for row in pair) for pair in pairs.tolist())
 
 
 def joined(number: int, pairs: Rows) -> Rows:

@@ -24,7 +24,7 @@ from aam.contract.errors import DataError, UsageError, first_few, repeated
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.tables import MAX_READS, TableBlocks, open_counts
-from aam.data.identity import Abundances, joined
+from aam.data.identity import Abundances, joined, named_pairs
 from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
@@ -320,10 +320,9 @@ def _compare_reads(
     alike = abundances.alike_pairs()
     alike = alike[study_N[alike[:, 0]] != study_N[alike[:, 1]]]
     if len(alike := alike[kept_N[alike].all(axis=1)]):
-        shown = first_few(" and ".join(ids[row] for row in pair) for pair in alike.tolist())
         warn(
-            f"Samples of two studies as alike as two draws of reads from one sample: {shown}. If "
-            "they are, leave one of each pair out."
+            "Samples of two studies as alike as two draws of reads from one sample: "
+            f"{named_pairs(alike, ids)}. If they are, leave one of each pair out."
         )
     kept_KN = [kept_N[study_N == number] for number in range(len(studies))]
     if empty := [name for name, kept in zip(studies, kept_KN, strict=True) if not kept.any()]:

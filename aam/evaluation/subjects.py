@@ -17,7 +17,7 @@ from aam.arrays import Rows
 from aam.console import info, warn
 from aam.contract.errors import first_few
 from aam.contract.options.groups import GroupValues
-from aam.data.identity import Abundances, joined
+from aam.data.identity import Abundances, joined, named_pairs
 from aam.data.metadata import Metadata
 
 
@@ -47,7 +47,7 @@ def find_subjects(
     if len(copies):
         warn(
             f"{len(np.unique(copies))} samples have the reads of another sample: "
-            f"{_named(copies, sample_ids)}. They are one sample, so no split divides them."
+            f"{named_pairs(copies, sample_ids)}. They are one sample, so no split divides them."
         )
     names, links = list(sample_ids), none
     if column is not None:
@@ -68,7 +68,8 @@ def find_subjects(
     if len(alike):
         warn(
             "Samples as alike as two draws of reads from one sample: "
-            f"{_named(alike, sample_ids)}. If they are, give them one value of a --group-column."
+            f"{named_pairs(alike, sample_ids)}. If they are, give them one value of a "
+            "--group-column."
         )
     if studies is not None:
         copies = copies[np.array([studies[i] == studies[j] for i, j in copies], dtype=np.bool_)]
@@ -76,10 +77,6 @@ def find_subjects(
         group_N = joined(len(names), np.concatenate([of_group, copies]))
         names = [names[row] for row in np.unique(group_N, return_index=True)[1][group_N].tolist()]
     return Subjects(units_N, None if column is None and not len(copies) else names, column)
-
-
-def _named(pairs: Rows, sample_ids: Sequence[str]) -> str:
-    return first_few(" and ".join(sample_ids[row] for row in pair) for pair in pairs.tolist())
 
 
 def _equal_groups(
