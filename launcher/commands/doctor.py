@@ -73,19 +73,19 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     site = config.site(name) if name else None
     # A login node does not compute: the checks are those of a job, on a node as the site states it.
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
-    judged = inputs
+    job_inputs = inputs
     if site and vendor and not usable_gpus(host, vendor):
-        judged = replace(inputs, host=node_of(site, host, site.values.gpus_per_node, vendor))
-    elsewhere, hardware, fits = judged is not inputs, None, list[str]()
+        job_inputs = replace(inputs, host=node_of(site, host, site.values.gpus_per_node, vendor))
+    elsewhere, hardware, fits = job_inputs is not inputs, None, list[str]()
     with suppress(AamError):  # the plan fails for the same reason
-        hardware, candidates = assess(judged)
+        hardware, candidates = assess(job_inputs)
         fits = fitting(candidates)
     findings = [*examine(inputs, hardware)]
     findings += tried(inputs, host.engines, fits) if host.live else ()
     # A launch, or a job, that computes on a GPU where there is one.
     error, runs = None, ""
     try:
-        _, plan = plan_launch(judged)
+        _, plan = plan_launch(job_inputs)
         gpus = counted(plan.gpus) if plan.gpus else "the processor"
         runs = f"{plan.image} by {plan.engine}" if plan.image else f"natively, {plan.program}"
         runs += f"{' on a node' * elsewhere}, {gpus}"
