@@ -64,6 +64,19 @@ class Message:
     is_warning: bool
 
 
+@dataclass
+class _Warnings:
+    """Warnings of a command."""
+
+    texts: list[str]
+    others: int = 0  # those that are no leaks
+
+
+MAX_WARNINGS = 5
+"""Warnings that a training prints besides leaks; the others are in its report."""
+
+_recorded: ContextVar[_Warnings | None] = ContextVar("recorded", default=None)
+
 _collected: ContextVar[list[Message] | None] = ContextVar("collected", default=None)
 
 
@@ -243,9 +256,30 @@ def info(message: str, is_warning: bool = False) -> None:
     console.print(message, style="yellow" if is_warning else None, markup=False, soft_wrap=True)
 
 
-def warn(message: str) -> None:
-    """Print a warning."""
+def warn(message: str, is_leak: bool = False) -> None:
+    """Print a warning; within `warnings_for_report` that may be left to the report.
+
+    A leak makes a score too good, and is always printed.
+    """
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded.texts.append(message)
+        recorded.others += not is_leak
+        if recorded.others > MAX_WARNINGS and not is_leak:
+            return
     info(message, is_warning=True)
+
+
+@contextmanager
+def warnings_for_report() -> Iterator[list[str]]:
+    """Collect the warnings of the block; print leaks, `MAX_WARNINGS` others, and their number."""
+    token = _recorded.set(recorded := _Warnings([]))
+    try:
+        yield recorded.texts
+    finally:
+        _recorded.reset(token)
+    if (more := recorded.others - MAX_WARNINGS) > 0:
+        info(f"{more} more warning{'s' * (more > 1)} in the report.", is_warning=True)
 
 
 @contextmanager

@@ -103,6 +103,7 @@ class RecordEntries(msgspec.Struct):
     parameters: int = 0
     epochs: int | list[int] = 0
     members: list[str] = []
+    warnings: list[str] = []
 
 
 class Mismatch(ValueError):

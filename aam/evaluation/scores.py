@@ -55,14 +55,14 @@ SIGNIFICANT = 0.05
 
 NO_FILES: Mapping[str, str] = MappingProxyType({})
 
-_UNKNOWN = "How well the model predicts '{}' in a study that it has not seen is not known"
+_UNTESTED = "This model has not been tested on another study"
 
-_GUESSES = {
-    "regression": "the mean of the training samples",
-    "classification": "the class frequencies of the training samples",
-    "ordinal": "the mean rank of the training samples",
+_BASELINES = {
+    "regression": "the training mean",
+    "classification": "the training class frequencies",
+    "ordinal": "the mean training rank",
 }
-"""Predictions of the guess."""
+"""Predictions of the baseline."""
 
 
 Outcome = Literal["better", "worse", "not better", "undecided"]
@@ -79,7 +79,7 @@ class ModelFinding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the ensemble is better than the guess.
+    """Whether the ensemble is better than the baseline.
 
     "better": the interval is above 0, the score above that of no skill, and the permutation test
     significant or missing. "worse": the interval is below 0. "undecided": there is no interval, or
@@ -92,13 +92,13 @@ class Verdict:
     outcome: Outcome = "better"
     metric: str = ""
     model: float | None = None  # metric of the ensemble
-    guess: float | None = None  # metric of the guess
+    guess: float | None = None  # metric of the baseline
     # paired difference of both, and its interval
     difference: float | None = None
     lower: float | None = None
     upper: float | None = None
     p: float | None = None  # of the permutation test of the ensemble's predictions
-    shufflings: int = 0  # number of its shufflings
+    shufflings: int = 0  # number of its permutations
     units: str = ""  # units of the interval, such as "42 groups of infant"
 
 
@@ -132,21 +132,25 @@ class EnsembleWeights:
     folds: list[dict[str, float]]  # empty in another study
 
     @property
-    def description(self) -> str:
-        """How the members are combined, with the weights of the final model and the folds.
-
-        >>> folds = [{"kernel": 0.5, "forest": 0.5}]
-        >>> EnsembleWeights({"kernel": 1.0, "forest": 0.0}, folds).description
-        'the kernel alone; the scored models of the folds are kernel 50%, forest 50%'
-        """
+    def of_model(self) -> str:
+        """How the final model combines its members."""
         weights = self.model
         named = [name for name, weight in weights.items() if weight > 0]
         if len(set(weights.values())) == 1:
-            text = f"the mean of {' and '.join(named)}"
-        elif len(named) == 1:
-            text = f"the {named[0]} alone"
-        else:
-            text = " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+            return f"the mean of {' and '.join(named)}"
+        if len(named) == 1:
+            return f"the {named[0]} alone"
+        return " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+
+    @property
+    def description(self) -> str:
+        """How the final model combines its members, and how the models of the folds do.
+
+        >>> folds = [{"kernel": 0.5, "forest": 0.5}]
+        >>> EnsembleWeights({"kernel": 1.0, "forest": 0.0}, folds).description
+        'the kernel alone; the models of the folds: kernel 50%, forest 50%'
+        """
+        text, weights = self.of_model, self.model
         if not self.folds:  # one model, as in another study
             return text
         if all(fold == weights for fold in self.folds):
@@ -155,7 +159,7 @@ class EnsembleWeights:
         for name in weights:
             low, high = (limit(fold[name] for fold in self.folds) for limit in (min, max))
             ranges.append(f"{name} {low:.0%}" + f" to {high:.0%}" * (high > low))
-        return f"{text}; the scored models of the folds are {', '.join(ranges)}"
+        return f"{text}; the models of the folds: {', '.join(ranges)}"
 
 
 @dataclass(frozen=True)
@@ -186,10 +190,10 @@ class RepeatedScore:
     metric: str
     given: float  # score on this split
     grouped: float  # score with the subjects kept together
-    # its paired difference from the guess
+    # paired difference of the grouped score and the baseline
     lower: float | None = None
     upper: float | None = None
-    better: bool = False  # whether that is above 0
+    better: bool = False  # whether the difference is above 0
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class EqualDepthScore:
     value: float
     lower: float | None
     upper: float | None
-    better: bool  # whether it is beyond that of the guess
+    better: bool  # whether it is better than the baseline
 
 
 @dataclass(frozen=True)
@@ -221,10 +225,10 @@ class InputScores:
 
 @dataclass(frozen=True)
 class Performance:
-    """What is known of a model's predictions, which the model keeps for those who use it."""
+    """Performance of a model, which the model stores for those who use it."""
 
-    sentence: str  # in studies that it has not seen, else in held-out samples of its own
-    better: bool  # whether that is shown to be better than a guess
+    sentence: str  # in other studies if they were tested, else on held-out samples of its own study
+    better: bool  # whether the model is shown to be better than the baseline
 
 
 @dataclass(frozen=True)
@@ -273,7 +277,7 @@ class Scores:
 
     @property
     def is_better(self) -> bool:
-        """Whether the model is shown to be better than a guess."""
+        """Whether the model is shown to be better than the baseline."""
         return self.verdict.outcome == "better"
 
     @classmethod
@@ -286,9 +290,9 @@ class Scores:
         write_json(path, asdict(self))
 
     def findings(self, unit: str = "") -> list[ModelFinding]:
-        """List all that is stated about the model, the verdict against the guess first.
+        """List all statements about the model, the verdict first.
 
-        `unit` is that of a numeric target; "" if it is unknown.
+        `unit` is the unit of a numeric target; "" if it is unknown.
         """
         findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
 
@@ -313,8 +317,8 @@ class Scores:
             half = f"{significant(interval.half_width)} {unit}".rstrip()
             add(
                 "interval",
-                f"Prediction interval: {interval.coverage:.0%} of new samples are expected within "
-                f"{half} of their prediction; of these samples {interval.covered:.0%} are.",
+                f"{interval.coverage:.0%} prediction interval: ± {half} (it covers "
+                f"{interval.covered:.0%} of the held-out samples).",
             )
         if (inputs := self.inputs) is not None:
             for difference in inputs.differences:
@@ -327,20 +331,19 @@ class Scores:
 
     @property
     def performance(self) -> Performance:
-        """How well the model does in studies that it has not seen, or that it is not known."""
+        """Performance in other studies, or on held-out samples of the model's own study."""
         if self.studies is not None:
-            text = self.verdict.sentence
+            text = f"{self.verdict.headline}. {self.verdict.sentence}"
         else:
-            shown = _with_limits(self.models[ENSEMBLE].metrics[self.metric])
+            figures = _with_limits(self.models[ENSEMBLE].metrics[self.metric])
+            samples = "held-out samples of its own study"
             if (repeated := self.repeated_samples) is not None:
-                shown = f"{fixed(repeated.grouped)} of new subjects"
-            known = "predicts better" if self.is_better else "is not shown to predict better"
+                figures, samples = fixed(repeated.grouped), "new subjects of its own study"
+            claim = "better" if self.is_better else "not shown to be better"
             text = (
-                f"{_UNKNOWN.format(self.column)}; in held-out samples of its own it {known} than a "
-                f"guess ({TITLES[self.metric]} {shown})."
+                f"{_UNTESTED}. On {samples} it is {claim} than the baseline "
+                f"({TITLES[self.metric]} {figures})."
             )
-        if not self.is_better:
-            text += " These predictions may be no better."
         return Performance(text, self.is_better)
 
     def next_step(
@@ -357,7 +360,7 @@ class Scores:
             return "the same with", [*words, "--output-dir", f"{model}-grouped"]
         if self.is_better and self.divided_studies is not None:
             words = ["--study-column", self.divided_studies, "--output-dir", f"{model}-studies"]
-            return "for a study that it has not seen, the same with", words
+            return "for a new study, the same with", words
         if self.is_better and self.studies is None and self.external is None:
             words = ["--model", model, "--table", "TABLE", "--metadata", "METADATA", *column]
             words += ["--output", f"{model}-elsewhere"]
@@ -378,7 +381,7 @@ class Scores:
 
 def unknown_performance(column: str) -> Performance:
     """Return the performance of a model that was fitted without an evaluation."""
-    return Performance(f"{_UNKNOWN.format(column)}: it was fitted without an evaluation.", True)
+    return Performance(f"{_UNTESTED}: '{column}' was fitted without an evaluation.", True)
 
 
 def evaluate(
@@ -390,7 +393,7 @@ def evaluate(
     repeated: RepeatedScore | None = None,
     divided_studies: str | None = None,
 ) -> Scores:
-    """Score the ensemble, its members and the guess on the held-out samples.
+    """Score the ensemble, its members and the baseline on the held-out samples.
 
     `seconds` are CPU-seconds of the members; `repeated` and `divided_studies` are what the folds
     divide. Scores of inputs, depth, learning curve and confounders are added by the pipeline.
@@ -481,29 +484,29 @@ def _verdict_over_studies(
         outcome = "worse"
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
-        reasons.append(f"the interval of the mean includes {guess:g}, the score of a guess")
+        reasons.append(f"the interval of the mean includes {guess:g}, the score of the baseline")
     # Few studies have wide intervals, but a spread that is small by chance makes them narrow: both
     # the interval and the test have to agree.
     elif summary is not None and test is not None and test.p > SIGNIFICANT:
-        reasons.append("the interval is above a guess, but shuffled labels often do as well")
+        reasons.append("the interval is above the baseline, but permuted labels often are too")
     elif summary is not None:
         outcome = "better"
     # Subjects that several studies have are known to the models of the others.
     if outcome == "better" and repeated is not None:
         outcome, reason = _with_subjects_apart(repeated, metric)
         reasons.append(reason)
-    text = f"In a study it has not seen, the model {_claim(outcome, column)} ("
     if summary is None:
-        shown = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
-                 for study in included]  # fmt: skip
-        text += "; ".join([*shown, f"a summary needs {MIN_SUMMARISED} studies)"])
+        figures = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
+                   for study in included]  # fmt: skip
+        text = "; ".join([*figures, f"a mean needs {MIN_SUMMARISED} studies"])
     else:
-        text += f"mean {title} {_with_limits(Score(summary.value, summary.lower, summary.upper))} "
-        text += f"over {summary.studies} studies, above {guess:g} beyond noise in {studies.better}"
+        mean = Score(summary.value, summary.lower, summary.upper)
+        text = f"Mean {title} {mean.estimate()} over {summary.studies} studies (95 % interval "
+        text += f"{mean.limits()}; baseline {guess:g}), significant in {studies.better}; "
         following = Score(None, summary.next_lower, summary.next_upper).limits()
-        text += f"; next study expected within {following})"
+        text += f"next study expected between {following.replace(' to ', ' and ')}"
     if test is not None:
-        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels within studies)"
+        text += f"; {_permutation_text(test)} within studies"
     if len(included) < len(studies.studies):
         left_out: dict[str, list[str]] = {}
         for study in studies.studies:
@@ -517,7 +520,7 @@ def _verdict_over_studies(
         few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
     else:
         value, lower, upper = summary.value, summary.lower - guess, summary.upper - guess
-    place = " in a study that it has not seen" if few is None else ""
+    place = " in a new study" if few is None else ""
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
         headline=f"{_headline(outcome, few)}{place}",
@@ -533,19 +536,16 @@ def _verdict_over_studies(
     )
 
 
-def _claim(outcome: Outcome, column: str) -> str:
-    claim = f"predicts '{column}' {outcome}"
-    if outcome not in ("better", "worse"):
-        claim = f"is not shown to predict '{column}' better"
-    return f"{claim} than a guess"
+def _permutation_text(test: PermutationTest) -> str:
+    return f"permutation test p = {test.p:.2g}, {test.shufflings} permutations"
 
 
 def _headline(outcome: Outcome, few: str | None) -> str:
     """Return an outcome in a few words; `few` names units that are too few for an interval."""
     if few is not None:
-        return f"Cannot be told from {few}"
+        return f"Too few to tell: {few}"
     starts = {"better": "Better", "worse": "Worse"}
-    return f"{starts.get(outcome, 'Not shown to be better')} than a guess"
+    return f"{starts.get(outcome, 'Not shown to be better')} than the baseline"
 
 
 def _with_limits(score: Score) -> str:
@@ -557,15 +557,15 @@ def _with_limits(score: Score) -> str:
 def _with_subjects_apart(repeated: RepeatedScore, metric: str) -> tuple[Outcome, str]:
     """Return the outcome of a better score where the split divides subjects, and its reason."""
     reason = (
-        f"with all samples of a '{repeated.column}' on one side of the split the kernel "
-        f"has {TITLES[metric]} {fixed(repeated.grouped)}"
+        f"with each '{repeated.column}' entirely in training or in test, the kernel has "
+        f"{TITLES[metric]} {fixed(repeated.grouped)}"
     )
     if repeated.better:
         return "better", reason
-    reason += ", which is not beyond the guess"
+    reason += " and is not shown to be better than the baseline"
     if limits := Score(None, repeated.lower, repeated.upper).limits():
         reason += f" (difference {limits})"
-    return "not better", f"{reason}: the score of this split is that of known samples"
+    return "not better", f"{reason}: this split tests subjects that the model was trained on"
 
 
 def _verdict(
@@ -577,12 +577,12 @@ def _verdict(
     repeated: RepeatedScore | None,
     divided_studies: str | None,
 ) -> Verdict:
-    """Decide whether the ensemble is shown to be better than the guess, and state it."""
+    """Decide whether the ensemble is shown to be better than the baseline, and state it."""
     metric, difference = model.paired_difference(dummy)
     value, guess = model.whole[metric], dummy.whole[metric]
     lower, upper = difference.lower, difference.upper
     if known := of_one_class(model.scored, folds.held_out_units.number):
-        text = f"{known}, {folds.units}; how the model tells its classes apart is not known."
+        text = f"{known}, {folds.units}; one class cannot show how well classes are told apart."
         headline = known.partition(":")[0]
         return Verdict(text, headline, "undecided", metric, units=folds.units)
     # One rounding for the score here, in tables and in tiles: that of its own interval.
@@ -598,7 +598,7 @@ def _verdict(
     elif lower <= 0:
         outcome = "not better"
         reasons.append("the interval of the difference includes 0")
-    # The guess of folds of other means scores below 0 itself: to be above it is no skill.
+    # The baseline of folds with different means scores below 0: a score above it is no skill.
     elif value <= NO_SKILL[metric]:
         outcome = "not better"
         reasons.append(f"a score of at most {NO_SKILL[metric]:g} is no skill")
@@ -606,7 +606,7 @@ def _verdict(
     # that scores of random labels vary more than it says; the test allows for that.
     elif test is not None and test.p > SIGNIFICANT:
         outcome = "undecided"
-        reasons.append("the interval is above 0, but shuffled labels often do as well")
+        reasons.append("the interval is above 0, but permuted labels often are too")
     else:
         outcome = "better"
     # Interval and test are those of known subjects where the split divides these: the kernel also
@@ -614,15 +614,15 @@ def _verdict(
     if outcome == "better" and repeated is not None:
         outcome, reason = _with_subjects_apart(repeated, metric)
         reasons.append(reason)
-    text = f"The model {_claim(outcome, column)} ({_GUESSES[folds.labels.type]})"
     if difference.value is None:
-        text += f": {TITLES[metric]} is not defined"
+        text = f"{TITLES[metric]} of '{column}' is not defined"
     else:
-        text += f": {TITLES[metric]} {fixed(value, digits)} against {fixed(guess, digits)}, "
+        text = f"{TITLES[metric]} {fixed(value, digits)} on {'new' if folds.guess else 'held-out'} "
+        text += f"samples (baseline, {_BASELINES[folds.labels.type]}: {fixed(guess, digits)}); "
         text += f"difference {fixed(difference.value, digits)} ("
         if lower is not None and upper is not None:
-            text += f"{100 * LEVEL:.0f} % {fixed(lower, digits)} to {fixed(upper, digits)}, "
-            text += f"{folds.units})"
+            limits = f"{fixed(lower, digits)} to {fixed(upper, digits)}"
+            text += f"{100 * LEVEL:.0f} % interval {limits}, {folds.units})"
         else:
             few = folds.units
             if metric == "auc":
@@ -630,9 +630,9 @@ def _verdict(
                 few = f"{rarer} of {folds.units} have the rarer class"
             text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
-        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
+        text += f"; {_permutation_text(test)}"
     elif lower is not None:
-        reasons.append("no p: too few different orders of the groups' labels")
+        reasons.append("no permutation test: too few different orders of the groups' labels")
     if model.scored.is_constant:
         reasons.append("all samples have the same prediction")
     place = ""
@@ -670,7 +670,7 @@ def compare_inputs(
 ) -> InputScores:
     """Compare models that read metadata and counts (`both`), or one of these.
 
-    `better` tells whether the model of both is shown to be better than a guess.
+    `better` states whether the model of both is shown to be better than the baseline.
     """
     drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
@@ -679,18 +679,17 @@ def compare_inputs(
         for part in differences
     )
     conclusion = (
-        "The counts add to the metadata. "
+        "The microbiome improves on the metadata alone. "
         if counts_add
-        else "The metadata alone predict as well: the counts add nothing beyond noise, and the "
-        "scores are no evidence of a signal of the microbiome. "
+        else "The microbiome does not significantly improve on the metadata alone: these scores "
+        "are no evidence of a signal in the microbiome. "
     ) + (
-        "The metadata add to the counts."
+        "The metadata improve on the microbiome alone."
         if metadata_add
-        else "The metadata add nothing to the counts beyond noise: a model without them needs the "
-        "table alone."
+        else "The metadata do not significantly improve on the microbiome alone."
     )
     if not better:
-        conclusion = "What either adds cannot be told: both together are not better than a guess."
+        conclusion = "Metadata and microbiome together are not better than the baseline."
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
@@ -713,4 +712,4 @@ def difference_sentence(
     if not (limits := ahead.limits()):  # the same score whichever unit is left out
         return f"{text} ({units})"
     text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
-    return text if difference.beyond_noise else f"{text}; within noise"
+    return text if difference.beyond_noise else f"{text}; not significant"

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TRANSFORMER
@@ -58,8 +57,6 @@ def choose_members(options: Train) -> tuple[str, ...]:
     members = options.members
     if not members:
         members = options.chosen_members
-        also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
-        info(f"Members: {', '.join(members)}{also}; --members chooses others.")
     if len(set(members)) < len(members):
         raise UsageError("Duplicate member", f"--members {' '.join(members)}", "name each once")
     resumed = options.run.resume_from

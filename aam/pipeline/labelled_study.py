@@ -126,8 +126,6 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
     column = target.metadata_column
     if target.type != "regression" or not has_classes(metadata, column):
         return options
-    form = "is of the type categorical" if column in metadata.categorical else "has words"
-    info(f"'{column}' {form}: its classes are predicted (--classifier).")
     options = replace(options, target=replace(target, classifier=True))
     require_consistent(options)
     return options

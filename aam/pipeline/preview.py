@@ -51,7 +51,7 @@ def preview(plan: TrainingPlan) -> Leaks:
     # What makes all that follows too good comes first.
     repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
     if repeated is not None:
-        warn(repeated.sentence)
+        warn(repeated.sentence, is_leak=True)
     if samples < _FEW_SAMPLES:
         warn(
             f"Only {samples} samples have '{column}': so few say little of new samples, "
@@ -62,31 +62,18 @@ def preview(plan: TrainingPlan) -> Leaks:
             f"--device {plan.device} has no effect: {' and '.join(plan.members)} "
             "compute on the processor."
         )
-    start = f"Samples: {samples} with '{column}', of {len(study.study.table.feature_ids)} ASVs"
+    start = f"Data: {samples} samples with '{column}', {len(study.study.table.feature_ids)} ASVs"
     if names := folds.labels.classes or folds.labels.levels:
         counts = Counter(names[int(code)] for code in study.values)
-        shown = [f"{shortened(name)} ({n})" for name, n in counts.most_common(_SHOWN_CLASSES)]
-        shown += ["..."] if len(counts) > _SHOWN_CLASSES else []
+        listed = [f"{shortened(name)} {n}" for name, n in counts.most_common(_SHOWN_CLASSES)]
+        listed += ["..."] if len(counts) > _SHOWN_CLASSES else []
         _warn_of_rare_classes(column, names, folds)
-        largest, times = counts.most_common(1)[0]
-        positive = f"; '{shortened(names[1])}' is positive" * (len(folds.labels.classes) == 2)
-        info(
-            f"{start}; {len(counts)} classes: {', '.join(shown)}{positive}. Always guessing "
-            f"'{shortened(largest)}' is right for {times / samples:.0%}."
-        )
+        positive = f"; positive class {shortened(names[1])}" * (len(folds.labels.classes) == 2)
+        info(f"{start}; {len(counts)} classes: {', '.join(listed)}{positive}.")
     else:
         low, middle, high = np.percentile(study.values, [0, 50, 100])
-        info(f"{start}; a number, {low:g} to {high:g}, median {middle:g}.")
-    sizes = sorted({len(split.held_out[1]) for split in folds.splits})
-    number = len(folds.first.splits)
-    held_out = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-    parts = f"{number} folds" if number > 1 else "one split"
-    if folds.repeats > 1:  # the score of one partition depends on the seed
-        parts = f"{folds.repeats} times {parts} (--repeats)"
-    text = f"{parts} with {held_out}"
-    groups = len(np.unique(folds.labels.groups))
-    whole = f", none of whose {groups} groups of '{folds.group_column}' is divided"
-    info(f"Split: {text} held-out samples{whole if folds.group_column is not None else ''}.")
+        info(f"{start}; a number from {low:g} to {high:g}, median {middle:g}.")
+    info(_design(plan))
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
     divided_studies = None
     if number := several_studies(study.metadata, ids, (column, folds.study_column, *subjects)):
@@ -94,7 +81,8 @@ def preview(plan: TrainingPlan) -> Leaks:
         warn(
             f"The samples are of {number} studies, which the folds divide: the score is that of "
             f"new samples of these studies. --study-column {STUDY} predicts each study by models "
-            "of the others."
+            "of the others.",
+            is_leak=True,
         )
     if repeated is not None:
         subjects = [repeated.column]
@@ -115,9 +103,33 @@ def preview(plan: TrainingPlan) -> Leaks:
         warn(
             f"{named} determine{'' if several else 's'} '{column}' nearly without exception "
             f"({TITLES[forms[0].metric]} {values}): {'other forms' if several else 'another form'} "
-            "of it, or completely confounded with it."
+            "of it, or completely confounded with it.",
+            is_leak=True,
         )
     return Leaks(columns, repeated, divided_studies)
+
+
+def _design(plan: TrainingPlan) -> str:
+    """Describe the cross-validation, the groups that it keeps together, and the models."""
+    folds, covariates = plan.folds, plan.study.covariates
+    sizes = [len(split.held_out[1]) for split in folds.splits]
+    held_out = " to ".join(map(str, dict.fromkeys((min(sizes), max(sizes)))))
+    number = len(folds.first.splits)
+    if folds.study_column is not None:
+        text = f"leave one study out ('{folds.study_column}', {number} studies)"
+    elif number > 1:
+        text = f"{number}-fold cross-validation"
+        text += f" repeated {folds.repeats} times" * (folds.repeats > 1)
+    else:
+        text = "one split into training and test samples"
+    text = f"Design: {text}, {held_out} samples held out"
+    if folds.group_column is not None:
+        groups = len(np.unique(folds.labels.groups))
+        text += f"; each of {groups} groups of '{folds.group_column}' in training or test alone"
+    text += f"; models: {', '.join(plan.members)}"
+    if covariates is not None:
+        text += f", with metadata ({', '.join(covariates.columns)})"
+    return f"{text}."
 
 
 def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -13,7 +13,15 @@ import numpy as np
 
 from aam import run_record
 from aam.arrays import F64, Rows
-from aam.console import console, info, later_step, print_result, warn
+from aam.console import (
+    collected,
+    console,
+    info,
+    later_step,
+    print_result,
+    warn,
+    warnings_for_report,
+)
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -26,7 +34,6 @@ from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
-from aam.evaluation.association import agreement_sentence
 from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
@@ -53,10 +60,18 @@ from aam.pipeline.plan import TrainingPlan, plan, start_session
 from aam.pipeline.preview import Leaks, preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
-from aam.report.terminal import models_table, print_table, studies_table
+from aam.report.terminal import (
+    brief_studies_table,
+    models_table,
+    print_table,
+    values_of_models,
+)
 from aam.threads import blas_threads
 
 _BOTH = "metadata and counts"
+
+_PRINTED = ("interval", "equal_depth", "external")
+"""Findings that the console prints besides warnings; the page has all of them."""
 
 
 def run(
@@ -72,7 +87,10 @@ def run(
     `options` are as `resolve` returns them; study and metadata are read if they are not given;
     `facts` are entries of run.json in place of those of the command line.
     """
-    with start_session(options, labelled, policy) as session:
+    with (
+        warnings_for_report() as warnings,
+        start_session(options, labelled, policy) as session,
+    ):
         options, group = session.options, session.group
         prepared = run_folder.prepare("train", options, group, session.gpus)
         if labelled is None:
@@ -129,6 +147,7 @@ def run(
             with later_step("ordination"):
                 _write_ordination(labelled, result, folder)
             _write_importance(options, labelled, model, result)
+            made["warnings"] = warnings
             record.finish(**labelled.facts, **made, members=list(result.members))
             page = write_report_of_run(folder, labelled.study.table) if report else None
     if scores is None:
@@ -136,9 +155,7 @@ def run(
         raise DataError("The model has no scores", f"'{folder}' has it and predictions", remedy)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
-    info(f"Model: {prepared.folder}")
-    if page is not None:
-        info(f"Report: {page}")
+    info(f"Model: {folder}" if page is None else f"Model and report: {page}")
     following = scores.next_step(str(options.run.output_dir), run_record.study_files(options))
     show_verdict(scores, following)
 
@@ -291,7 +308,8 @@ def _write_importance(
     with later_step("names of taxa"):
         taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     with later_step("importance of ASVs"):
-        table = importance_table(model, labelled.study, taxa, labelled.covariates)
+        with collected():  # the page has these messages
+            table = importance_table(model, labelled.study, taxa, labelled.covariates)
         write_table(folder / "importance.tsv", table)
         agreement = None
         if result.folds.study_column is not None:
@@ -299,9 +317,6 @@ def _write_importance(
             agreement = agreement_table(table, relative, ids, result.folds, _reads(labelled.study))
         if agreement is not None:
             write_table(folder / "associations.tsv", agreement)
-            asvs = agreement[agreement["kind"] == "ASV"]
-            q, number, agreeing = (asvs[name].to_numpy() for name in ("q", "studies", "agreeing"))
-            info(agreement_sentence(q, number, agreeing, "depth" in asvs))
     with later_step("explanations"):
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,
@@ -312,37 +327,37 @@ def _write_importance(
 
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
-    """Print the verdict in a few words and with its figures, and the command that follows."""
-    lines = [f"{scores.verdict.headline}.", scores.verdict.sentence]
+    """Print the verdict with its figures, and the command that follows."""
+    lines = [f"{scores.verdict.headline}. {scores.verdict.sentence}"]
     if not console.quiet:  # called from Python, where tables have no paths
         lines.append(f"Next, {following[0]}: {shlex.join(following[1])}")
     print_result("\n".join(lines), is_warning=not scores.is_better)
 
 
 def show_scores(scores: Scores) -> None:
-    """Print what the verdict rests on, the scores of every model, and what makes it doubtful."""
+    """Print the warnings, the scores of the models, and what belongs to them; see the page."""
     findings = scores.findings()[1:]  # without the verdict, which comes last
-    below_tables = ("inputs", "confounders")
-
-    def show(fields: Collection[str]) -> None:
-        for finding in findings:
-            if finding.field in fields:
-                (warn if finding.is_warning else info)(finding.text)
-
-    show({finding.field for finding in findings} - {*below_tables})
-    if scores.studies is not None:
-        print_table(studies_table(scores.studies, scores.classes))
+    for finding in findings:
+        if finding.is_warning and finding.field != "inputs":
+            warn(finding.text)
+    for finding in findings:
+        if finding.field in _PRINTED and not finding.is_warning:
+            info(finding.text)
     names: Sequence[str] = ("mcfadden_r2", *SCORED[cast(TargetType, scores.kind)])
     metrics = scores.models[ENSEMBLE].metrics
     # Two studies have no summary.
-    if names := [name for name in names if name in metrics and metrics[name].value is not None]:
-        # The ensemble may be its only member.
-        left_out = ENSEMBLE if len(scores.members) == 1 else None
-        models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
-        print_table(models_table(models, names, scores.differences, brief=True))
+    names = [name for name in names if name in metrics and metrics[name].value is not None]
+    # The ensemble may be its only member.
+    left_out = ENSEMBLE if len(scores.members) == 1 else None
+    models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
+    if scores.studies is not None:
+        print_table(brief_studies_table(scores.studies, models, scores.classes))
+    elif names:
+        table = models_table(models, names, scores.differences, brief=True)
+        if len(scores.members) > 1 and scores.weights is not None:
+            note = f"{table.note} Ensemble: {scores.weights.of_model}."
+            table = dataclasses.replace(table, note=note)
+        print_table(table)
     if (inputs := scores.inputs) is not None:
-        info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
-        print_table(models_table(inputs.models, names, brief=True))
-    show(below_tables)
-    if not scores.is_better and scores.external is None:
-        info("importance.tsv tells how the model computes, not which ASVs matter.")
+        values = values_of_models(inputs.models, next(iter(names), scores.metric))
+        info(f"{values}. {inputs.conclusion}", is_warning=not inputs.counts_add)

@@ -146,6 +146,7 @@ def page(given: ReportInput, place: Path) -> str:
         more_results=results,
         better=run.is_better,
         notices=doubts,
+        warnings=run.facts.get("warnings", ()),
         next_step=_next_command(run),
         first=[] if first is None else [first],
         measured_on=measured_on(run),

@@ -134,7 +134,7 @@ def models_table(
     """Return the metrics of each model, and how far the ensemble is ahead of it.
 
     `names` are those of the metrics, the first the one that compares models. With `brief`, for 80
-    columns, there are three of them, and intervals of the first alone and not of the guess.
+    columns, there are three of them, and intervals of the first alone and not of the baseline.
     """
     ahead = {
         difference.reference: Score(difference.value, difference.lower, difference.upper)
@@ -143,7 +143,8 @@ def models_table(
     }
     rows, names = [], names[:3] if brief else names
     for model, scores in models.items():
-        row = [model, *(with_interval(name, scores.get(name)) for name in names)]
+        title = "baseline" if model == GUESS else model
+        row = [title, *(with_interval(name, scores.get(name)) for name in names)]
         first = 1 if model == GUESS else 2
         if brief:
             row[first:] = [text.partition(" ")[0] for text in row[first:]]
@@ -171,8 +172,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
     heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
     mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
-    heads += [f"{mean}, true", "predicted"] * means + ["Better than a guess"]
-    note = "Each study was predicted by models that it did not train. In brackets: 95 % interval."
+    heads += [f"{mean}, true", "predicted"] * means + ["Better than baseline"]
+    note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
@@ -186,6 +187,42 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
         f"{summary.i2:.0%} without."
     )
     return Table("By study", heads, rows, note, (len(rows) - 2,))
+
+
+def values_of_models(models: Mapping[str, Mapping[str, Score]], metric: str) -> str:
+    """Format a metric of each model as a sentence without its full stop.
+
+    >>> values_of_models({"kernel": {"r2": Score(0.5)}, "guess": {"r2": Score(0.0)}}, "r2")
+    'R²: kernel 0.500, baseline 0.000'
+    """
+    values = (
+        f"{'baseline' if name == GUESS else name} "
+        + with_interval(metric, scores.get(metric)).partition(" ")[0]
+        for name, scores in models.items()
+    )
+    return f"{TITLES[metric]}: {', '.join(values)}"
+
+
+_MAX_STUDIES = 5  # lines of studies on a terminal
+
+
+def brief_studies_table(
+    scores: StudyScores, models: Mapping[str, Mapping[str, Score]], classes: Sequence[str]
+) -> Table:
+    """Return the table of the studies for a terminal: of many, the lowest and the highest."""
+    table, first = studies_table(scores, classes), next(iter(scores.studies[0].metrics))
+    number = len(scores.studies)
+    studies, summary = list(table.rows[:number]), list(table.rows[number:])
+    if number > _MAX_STUDIES:
+        values = [study.metrics[first].value for study in scores.studies]
+        order = np.argsort([np.inf if value is None else value for value in values])
+        ends = order[:2].tolist(), order[-2:].tolist()
+        more = [f"({number - 4} more in the report)", *[""] * (len(table.heads) - 1)]
+        studies = [*(studies[k] for k in ends[0]), more, *(studies[k] for k in ends[1])]
+    note = "In brackets: 95 % interval."
+    if summary:
+        note = f"Mean {values_of_models(models, first)}. {note}"
+    return Table("", table.heads, [*studies, *summary], note, (len(studies),) if summary else ())
 
 
 def _mean_cell(summary: StudySummary | None) -> str:

@@ -66,7 +66,7 @@ def test_a_study_without_faults(
     assert found["fact", "ids"] == [f"{samples} of {samples} samples of the table have metadata"]
     assert found["fact", "ph"][0].startswith("numbers, ")
     assert features >= int(found["fact", "table"][0].split()[3])
-    assert f"Samples: {samples} with 'ph'" in " ".join(found["fact", "target"])
+    assert f"Data: {samples} samples with 'ph'" in " ".join(found["fact", "target"])
     assert aam("inspect", *args, *tree, "--metadata-column", "ph") == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
@@ -200,8 +200,8 @@ def test_what_a_training_would_do_is_previewed(tmp_path: Path) -> None:
     status, found = inspected(*args)
     assert status == 0
     facts, warnings = " ".join(found["fact", "target"]), found["warning", "target"]
-    assert "Samples: 40 with 'age', of 3 ASVs; a number, 0.5 to 19.5, median 10." in facts
-    assert "5 folds (--repeats) with 8 held-out samples" in facts
+    assert "Data: 40 samples with 'age', 3 ASVs; a number from 0.5 to 19.5, median 10." in facts
+    assert "5-fold cross-validation repeated 5 times, 8 samples held out" in facts
     # Samples of a subject are not alike here: the name is another form of the age.
     assert not [text for text in warnings if "the split divides" in text]
     assert any(text.startswith("'days' determines 'age'") for text in warnings)
@@ -240,7 +240,7 @@ def test_the_transformer_loses_samples_below_its_depth(tmp_path: Path) -> None:
     _, found = inspected(path, *metadata, *column)
     facts = " ".join(found["fact", "target"])
     assert "reads are left out, of all members: 1 (s0)" in facts
-    assert "Samples: 39 with 'age'" in facts
+    assert "Data: 39 samples with 'age'" in facts
 
 
 def test_ids_and_metadata_are_inspected_though_the_counts_are_refused(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_byte_order_marks_long_ids_and_right_to_left_names(
     args = (path, "--metadata", tmp_path / "m.tsv", "--metadata-column", column)
     assert aam("inspect", *args) == 0
     printed = capsys.readouterr().out
-    assert f"Samples: 12 with '{column}'" in printed
+    assert f"Data: 12 samples with '{column}'" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 

@@ -40,7 +40,7 @@ def test_positions(argv: str, given: dict[str, str]) -> None:
 def test_inspect_takes_the_studies_that_it_recommends(bench: Bench, capsys: Capture) -> None:
     args = (bench.good / "table.biom", bench.good / "metadata.tsv", "ph")
     assert aam("inspect", *args, "--study-column", "site") == 0
-    assert "3 folds with 12 held-out samples" in capsys.readouterr().out
+    assert "3-fold cross-validation, 12 samples held out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["train", "inspect"])

@@ -63,7 +63,7 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     printed = capsys.readouterr().err
     first = next(line for line in printed.splitlines() if line.startswith("warning: "))
     assert "40 values of 'code'" in first and "--group-column code" in first
-    assert printed.index(first) < printed.index("Samples: 120")
+    assert printed.index(first) < printed.index("Data: 120 samples")
     assert "'code' determines" not in printed
     scores = json.loads((run / "scores.json").read_text())
     found = scores["repeated_samples"]
@@ -256,4 +256,4 @@ def test_measures_and_other_forms_of_the_target_are_no_subjects(
     for column in (("day",), ("class", "--classifier")):
         assert aam("inspect", args[1], *args[2:], "--metadata-column", *column, "--json") == 0
         printed = capsys.readouterr().out
-        assert "Samples: 120" in printed and "the split divides" not in printed
+        assert "Data: 120 samples" in printed and "the split divides" not in printed
