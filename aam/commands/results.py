@@ -59,9 +59,9 @@ def run_compare(options: Compare) -> None:
 
 
 def run_evaluate(options: Evaluate) -> None:
-    """Score a model in another study, or print the metrics of predictions, which --output keeps."""
+    """Score a model in another study, or print the metrics of predictions; --output stores them."""
     if options.model is not None:
-        # The members take a CPU-second to import, which metrics of predictions do without.
+        # The members take a CPU-second to import; metrics of predictions do not need them.
         from aam.pipeline.validate import validate
 
         validate(options)

@@ -70,7 +70,7 @@ def run_prepare(options: Prepare) -> None:
     if stores := [str(table) for table in options.table if is_store(table)]:
         remedy = "use it as it is, or name the files from which it was made"
         raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
-    # Before the tables are read, which takes long. --overwrite replaces a prepared study only.
+    # Before the slow reading of the tables. --overwrite replaces a prepared study only.
     if not os.path.isdir(output):  # pathlib's raises for a name that is too long
         refuse_existing(output, overwrite=False)
     elif not options.overwrite:
@@ -108,7 +108,7 @@ def run_inspect(options: Inspect) -> int:
     )
     inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
-        # scikit-learn takes 0.5 CPU-seconds to import, which the findings about files do without.
+        # scikit-learn takes 0.5 CPU-seconds to import; the findings about files need none of it.
         from aam.pipeline.preview import inspect_target
 
         target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)

@@ -1,6 +1,6 @@
 """`aam train` and `aam search`: the commands that train models that predict.
 
-scikit-learn takes 2 CPU-seconds to import, which a refusal does without.
+scikit-learn takes 2 CPU-seconds to import; a refusal does not wait for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_search(options: Search) -> None:
     for number, fold in enumerate(result["folds"], start=1):
         info(
             f"Fold {number}: {shown(fold['outer'])} with {fold['values']} "
-            f"(inner folds, which chose them: {fold['inner']:.3f})."
+            f"({fold['inner']:.3f} in the inner folds that chose them)."
         )
     info(
         f"Score of the search: {shown(result['outer'])}, of the held-out predictions of "

@@ -32,8 +32,8 @@ def score_at_equal_depth(
 ) -> EqualDepthScore | None:
     """Score the model on rarefied samples, and on the same samples with all reads.
 
-    The depth is that of --rarefy-depth auto; samples below it are left out of both scores. None
-    where all members read rarefied samples already, or too few samples reach the depth.
+    The depth is chosen as by --rarefy-depth auto; shallower samples are left out of both scores.
+    None if all members read rarefied samples already, or too few samples reach the depth.
     """
     depth = labelled.depth or auto_depth(labelled.study.reads)
     estimators = [name for name in result.members if not MEMBERS[name].network]
@@ -63,11 +63,11 @@ def score_at_equal_depth(
         return None
     ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))[1]
     better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
-    guess = "" if better else ", which is not shown to be better than a guess"
+    claim = "" if better else ", not shown to be better than the baseline"
     scored = len(equal.scored.first.actual)
     text = (
         f"On tables of equal depth ({depth} reads, {scored} samples) the model has "
-        f"{TITLES[metric]} {score.text()}{guess}; on all reads of these samples "
+        f"{TITLES[metric]} {score.text()}{claim}; on all reads of these samples "
         f"{fixed(plain, score.digits)}"
     )
     return EqualDepthScore(

@@ -260,7 +260,7 @@ def fit_labels(
             + (", or leave out the member transformer" if present.sum() > 1 else ""),
         )
     if not options.uses_network:
-        return (), None  # the weights are those of the loss
+        return (), None  # class weights belong to the loss of a network
     return class_weights(options.class_weights, labelled.classes, number), None
 
 

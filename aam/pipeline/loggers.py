@@ -32,7 +32,7 @@ Status = Literal["complete", "stopped", "failed"]  # how a run ends; one that is
 class Logger(Protocol):
     """Run in a tracker, or its files, with the options by field; it goes on in the run `id`."""
 
-    module: ClassVar[str]  # that it needs, which is also the name of its package
+    module: ClassVar[str]  # module that the tracker needs; also its package's name
     tracker: ClassVar[bool]  # whether it also logs the scores of members without a training loop
     id: str = ""  # of the run in the tracker
 

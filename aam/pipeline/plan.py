@@ -28,7 +28,7 @@ from aam.pipeline.run_folder import RecordFact, no_record
 class TrainingPlan:
     """What a run trains, resolved once from its options and its study.
 
-    `folds` are those of the estimators, for which numbers are transformed.
+    `folds` are the estimators' folds, with transformed numbers.
     """
 
     members: tuple[str, ...]
@@ -104,17 +104,17 @@ class Session:
         return {}
 
     def leave(self) -> bool:
-        """End the group of the ranks; return whether this is the first, which goes on alone."""
+        """End the group of the ranks; return whether this is rank 0, and goes on alone."""
         return True
 
 
 def start_session(
     options: Train, labelled: LabelledStudy | None = None, policy: Any = None
 ) -> Session:
-    """Start the session of a run, which the end of a `with` block ends.
+    """Start the session of a run; the end of its `with` block ends it.
 
     With a network, join the group of the ranks, and choose --batch-size and --asv-chunk where they
-    are `auto`. `policy` has the attention backends to choose from; None for those of PyTorch.
+    are `auto`. `policy` has the attention backends to choose from; None: all that PyTorch has.
     """
     if not options.uses_network:
         return Session(options, sequence_length(options))

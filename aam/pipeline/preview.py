@@ -79,15 +79,15 @@ def preview(plan: TrainingPlan) -> Leaks:
     if number := several_studies(study.metadata, ids, (column, folds.study_column, *subjects)):
         divided_studies = STUDY
         warn(
-            f"The samples are of {number} studies, which the folds divide: the score is that of "
-            f"new samples of these studies. --study-column {STUDY} predicts each study by models "
-            "of the others.",
+            f"The samples come from {number} studies, and the folds divide them: the score holds "
+            f"for new samples of these studies. --study-column {STUDY} predicts each study by "
+            "models of the others.",
             is_leak=True,
         )
     if repeated is not None:
         subjects = [repeated.column]
         if folds.labels.type != "regression":
-            # Another name of a subject tells the class, which its other samples have.
+            # Another name of a subject predicts the class of its other samples.
             subjects = []
             for name in study.metadata.columns:
                 values = study.metadata.values(name, ids).tolist()
@@ -133,7 +133,7 @@ def _design(plan: TrainingPlan) -> str:
 
 
 def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> None:
-    """Warn about classes of fewer groups than folds, and of those of one: no model learns them."""
+    """Warn about classes with fewer groups than folds, and classes with a single group."""
     unit = "sample" if folds.group_column is None else "group"
     codes_N = folds.labels.values.astype(np.int64)
     pairs = np.unique(np.stack([codes_N, folds.labels.groups]), axis=1)

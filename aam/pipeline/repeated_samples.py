@@ -1,11 +1,11 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
 A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The most similar community of a sample is then often that of another sample of the
-same subject. Both neighbour and chance are those among samples of the same class or of a similar
-number, so that a column that refines the target is no evidence; neither are measures, such as a
-day, whose adjacent values are alike too. Communities of a site or a study are as alike as those of
-a subject, but its samples are of persons of both sexes, and several are taken at a time.
+scores too well. The sample with the most similar community is then often another sample of the
+same subject. Neighbours are searched, and chance is computed, among samples of the same class or
+with similar numbers: a column that refines the target is no evidence. Measures, such as a day, are
+none either, since adjacent values are alike too. Samples of a site or a study are as alike as
+samples of a subject, but come from persons of both sexes, several at a time.
 `docs/experiments/intervals.md` measures how often subjects are found, and others named.
 """
 
@@ -55,7 +55,7 @@ _FEW_VALUES = 5  # of one sex each, or with one sample at a time
 _MAX_BY_TARGET = 1.5  # neighbours of the same value by the target, over those by chance
 _MIN_EXPECTED = 12  # pairs of samples that share two values by chance
 _MAX_RECURRING = 0.2  # pairs that do, over those
-_NAMED_MIN_Z = 3.0  # of a column with the name of subjects, which needs no other of these
+_NAMED_MIN_Z = 3.0  # the only limit of a column that is named after subjects
 
 _SUBJECTS = re.compile(
     r"(?:host[ _.-]?)?(?:subject|patient|participant|individual|donor|volunteer|proband)s?|"
@@ -80,7 +80,7 @@ _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class RepeatedSamples:
-    """Column of subjects, of whom some have several samples."""
+    """Column of subjects; some subjects have several samples."""
 
     column: str
     values: list[str]  # of each sample; "" where unknown
@@ -102,7 +102,7 @@ class RepeatedSamples:
         text = f"{self.groups} values of '{self.column}' have several samples that are alike"
         option = f"--group-column {shlex.quote(self.column)}"
         if self.in_training:
-            return f"{text}, which the split divides: add {option}, or the score is too good."
+            return f"{text}, and the split divides them: add {option}, or the score is too good."
         return f"{text}: they count as groups, not as independent samples; state it with {option}."
 
 
@@ -112,7 +112,7 @@ class Communities:
 
     rows_R: Rows
     # cosine of the fourth roots of the abundances, 0 to 1; -1 of a sample with itself. Subjects
-    # differ in rare ASVs too, which count more than in other similarities
+    # differ in rare ASVs too; these count more than in other similarities
     similarity_RR: npt.NDArray[np.float32]
     # whether two samples have the same class, or numbers that at most a quarter of the samples lie
     # between
@@ -141,11 +141,11 @@ class Communities:
     def nearest(
         self, code_N: Rows, known_N: npt.NDArray[np.bool_], all_samples: bool
     ) -> tuple[Rows, Rows, F64]:
-        """Return values of samples, those of their nearest samples, and the chance that both agree.
+        """Return values of samples, values of their nearest samples, and the chance of agreement.
 
-        Neighbour and chance are among the comparable samples; among all, if the values hardly
-        follow the target. Only samples of which some of these have the same value, and some
-        another, are returned.
+        Neighbours and chance are among the comparable samples; among all, if the values hardly
+        follow the target. Only samples that have comparable samples both with their own value and
+        with another value are returned.
         """
         known = np.flatnonzero(known_N[self.rows_R])
         code_R, similarity_RR = code_N[self.rows_R[known]], self.similarity_RR[np.ix_(known, known)]
@@ -207,7 +207,7 @@ def alikeness(
 ) -> float:
     """Return how much likelier than by chance the nearest community has the same value of a column.
 
-    0 where the values are not those of repeated subjects; `columns` has the values of the compared
+    0 where the values are no repeated subjects; `columns` has the values of the compared
     samples in all columns, "" where unknown.
     """
     named = has_subjects_name(name, texts)
@@ -233,7 +233,7 @@ def alikeness(
     if len(code_R) < _MIN_COMPARED:
         return 0.0
     hits, chance = (nearest_R == code_R).mean(), chance_R.mean()
-    # Two samples are mutual neighbours at most, which doubles the variance.
+    # At most two samples are mutual neighbours; this doubles the variance.
     error = np.sqrt(2 * (chance_R * (1 - chance_R)).sum()) / len(code_R)
     if hits < chance + (_NAMED_MIN_Z if named else _MIN_Z) * error:
         return 0.0
@@ -253,7 +253,7 @@ def alikeness(
 def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Rows) -> bool:
     """Return whether values are many, or few of one sex, or few with one sample at each time.
 
-    More than a few samples of both sexes are of no subject, however many values there are.
+    A value with more than a few samples of both sexes is no subject, however many values there are.
     """
     many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
     for other, texts in columns.items():

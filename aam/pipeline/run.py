@@ -85,7 +85,7 @@ def run(
     """Train the members, write the run folder, and print the scores.
 
     `options` are as `resolve` returns them; study and metadata are read if they are not given;
-    `facts` are entries of run.json in place of those of the command line.
+    `facts` replace entries of run.json.
     """
     with (
         warnings_for_report() as warnings,
@@ -100,7 +100,7 @@ def run(
             require_reads(labelled.study.table.quantity, "--equal-depth")
         planned = plan(options, labelled)
         folds = planned.folds
-        # All that may refuse the study comes before `begin`, which changes the run folder.
+        # Whatever may refuse the study comes before `begin` changes the run folder.
         checked = session.check(labelled)
         files = planned_files(len(labelled.splits))
         with (
@@ -336,7 +336,7 @@ def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
 
 def show_scores(scores: Scores) -> None:
     """Print the warnings, the scores of the models, and what belongs to them; see the page."""
-    findings = scores.findings()[1:]  # without the verdict, which comes last
+    findings = scores.findings()[1:]  # the verdict comes last
     for finding in findings:
         if finding.is_warning and finding.field != "inputs":
             warn(finding.text)

@@ -35,7 +35,7 @@ from aam.environment import ONE_PROCESS, RankGroup
 from aam.pipeline import loggers
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
-"""Checkpoints of a fit, below the run folder or that of the fold."""
+"""Checkpoints of a fit, below the run folder or the folder of the fold."""
 
 RecordFact = Callable[[str, Any], None]  # function that adds a named fact to the run record
 
@@ -87,8 +87,8 @@ def prepare(
     config = wings.network().checkpoint_config(checkpoint)
     if config.command != command:
         raise DataError(
-            "The checkpoint is of another command",
-            f"'{checkpoint}' is of `aam {config.command}`",
+            "Another command wrote the checkpoint",
+            f"'{checkpoint}', written by `aam {config.command}`",
             f"resume it with that command, or start `aam {command}` without --resume-from",
         )
     before = from_plain(type(options), config.options)
@@ -159,7 +159,7 @@ def begin(
 
     A run to replace is removed here, after the input of the new run is checked. All ranks call it:
     the folder changes once each of them has checked it. `files` are those that the run may write;
-    by default those of one fold.
+    by default the files of one fold.
     """
     folder, is_main = prepared.folder, group.ranks.is_main
     # The first rank clears the folder below; a slower rank would look at it afterwards and find a
@@ -175,7 +175,7 @@ def begin(
             else:
                 listed = [*dict.fromkeys((*run_files.files_of(folder), *listed))]
         if held:
-            # Only with the lock: such a file may be that of a run that is writing.
+            # Only with the lock: another run may be writing such a file.
             for name in (run_files.RECORD, *listed):
                 _remove_temporaries(folder / name)
         content = prepared.content | facts | {"files": listed}
@@ -252,7 +252,7 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
                 "wait until it ends, or choose another --output-dir",
             )
-        warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
+        warn(f"This job locked '{folder}' before its requeue; the lock is ignored.")
     return state == "held"
 
 

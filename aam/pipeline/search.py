@@ -1,14 +1,14 @@
 """`aam search`: trials of `aam train` by Optuna, in nested cross-validation.
 
-Each outer fold has an Optuna study that sees its training samples alone. The score of a trial is
-that of the held-out predictions of the inner folds together, as `aam train` scores its folds; it is
-pruned between them. The best trial of a fold is trained on all its training samples and predicts
-its test samples. The predictions of all folds, whose test samples chose nothing, have the score of
-the search. A last study on all samples gives the values to train with.
+Each outer fold has an Optuna study that sees its training samples alone. A trial is scored on the
+held-out predictions of the inner folds together, as `aam train` scores its folds; it is pruned
+between them. The best trial of a fold is trained on all its training samples and predicts its test
+samples. Test samples choose nothing; their predictions give the score of the search. A last study
+on all samples gives the values to train with.
 
 Several processes share the studies in Optuna's storage until so many trials are finished. Processes
 that only run trials count the running ones too and go on to the next study. Trials publish
-heartbeats; Optuna marks those of killed processes as failed, and they do not count.
+heartbeats; Optuna marks the trials of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def read_axis(text: str) -> Axis:
     }
     if not between:
         return Axis(known[flag], None, choices)
-    # An option may also take a word, such as `auto`, which is no end of a range.
+    # An option may also take a word, such as `auto`; a word is no end of a range.
     ends = [end for end in choices.values() if isinstance(end, (int, float))]
     if not {int, float} & {*types_of(known[flag].type)} or len(ends) < 2 or not ends[0] < ends[1]:
         raise UsageError("Not a range of numbers", f"--vary {text}", "give NAME=LOW..HIGH")
@@ -250,7 +250,7 @@ def _optimize(
     study.sampler = (
         samplers.RandomSampler(seed)
         if options.sampler == "random"
-        # `constant_liar` keeps processes from drawing values near those of running trials.
+        # `constant_liar` keeps processes from drawing values near running trials.
         else samplers.TPESampler(seed=seed, constant_liar=True)
     )
     inner = trials.labelled.inner_splits(options, rows)
@@ -272,7 +272,7 @@ def _optimize(
             trial.report(score, step)
             if step + 1 < len(inner) and trial.should_prune():
                 raise optuna.TrialPruned
-        # A pruned trial is finished. Optuna counts NaN as a failure, which is tried again.
+        # A pruned trial is finished. Optuna counts NaN as a failure and tries it again.
         if math.isnan(score):
             raise optuna.TrialPruned
         return score
@@ -295,7 +295,7 @@ def _described(study: Any) -> dict[str, Any]:
 
 
 def _score(base: Train, scored: ScoredPredictions) -> float | None:
-    """Return a score, None where it is not defined: JSON has no NaN."""
+    """Return a score; None if it is not defined, since JSON has no NaN."""
     score = value_of(COMPARED[base.target.type][1], scored)
     return None if math.isnan(score) else score
 
@@ -331,7 +331,7 @@ def open_studies(
     with (folder / ".search.lock").open("w") as stream:
         with suppress(OSError):  # a file system without locks
             fcntl.lockf(stream, fcntl.LOCK_EX)
-        # Hidden files may be those of a job that reserved the folder.
+        # A job that reserves the folder may leave hidden files.
         occupied = any(not path.name.startswith(".") for path in folder.iterdir())
         if occupied and in_folder and not file.exists():
             raise refusal
@@ -390,7 +390,7 @@ def run_trials(
     report: Callable[[int], None] = lambda finished: None,
     count_running: bool = False,
 ) -> None:
-    """Run trials until `total` of a study are finished, those of other processes included."""
+    """Run trials until `total` of a study are finished, here or in other processes."""
     states = (*FINISHED, "RUNNING") if count_running else FINISHED
 
     def ended(study: Any, trial: Any) -> None:

@@ -70,7 +70,7 @@ def options_of_targets(
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
             changes[spec.field] = typed(spec, Sourced(value, entry.source))[spec.flag]
         targets[column] = classes_of_words(replace(options, **changes), metadata)
-        # As the command line's options, those of single targets may have no effect.
+        # Options of single targets may have no effect, as on the command line.
         for sentence in without_effect(targets[column]):
             if sentence not in without:
                 warn(f"'{column}': {sentence}")
@@ -128,7 +128,7 @@ def run_targets(options: Train, targets: Mapping[str, Train], metadata: Metadata
 def _write_common_splits(
     path: Path, options: Train, targets: Mapping[str, Train], study: Study, metadata: Metadata
 ) -> None:
-    """Split the samples that have a value of any target, each two of which share samples."""
+    """Split the samples that have a value of any target; each two targets must share samples."""
     rows = metadata.rows_where(options.target.where, study.table.sample_ids)
     ids = [study.table.sample_ids[row] for row in rows]
     has_value = {column: metadata.values(column, ids) != "" for column in targets}

@@ -59,7 +59,7 @@ class StopRequests:
             if number == signal.SIGINT and not console.quiet:
                 os.write(2, _AT_ONCE)  # the console may be in the middle of a line of its own
         elif number == signal.SIGINT and time.monotonic() > self._when + _AGAIN:
-            # By the default action, so that the exit status is that of a process killed by SIGINT.
+            # The default action: the exit status of a process that SIGINT killed.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

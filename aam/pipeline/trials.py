@@ -27,7 +27,7 @@ from aam.threads import blas_threads
 
 @dataclass(frozen=True)
 class Trials:
-    """Trials of a search on a study, which estimators share."""
+    """Trials of a search on a study that all estimators share."""
 
     base: Train  # options that no trial varies, with all members that a trial may have
     folder: Path  # of the checkpoints of a network while it trains

@@ -120,7 +120,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     joined = several_studies(metadata, ids, (column, options.group_column, options.study_column))
     if joined:
         warn(
-            f"The samples are of {joined} studies, which are scored together: a difference between "
+            f"The samples of {joined} studies are scored together: a difference between "
             f"them may pass for a prediction. --study-column {STUDY} scores each."
         )
     labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
@@ -251,7 +251,7 @@ def _class_codes(
             new = absent[0] if len(absent) == 1 else "CLASS"
             pair = shlex.quote(f"{column}:{unknown[0]}={new}")
             remedy = f"--relabel {pair} if they are one, or leave the samples out by --where"
-            cause = f"Classes of '{column}' under other names than those of the model"
+            cause = f"Classes of '{column}' have other names than in the model"
             raise DataError(cause, evidence, remedy)
         warn(f"Classes of '{column}' that the model does not predict are left out: {evidence}.")
     return code_of

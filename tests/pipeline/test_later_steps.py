@@ -65,7 +65,7 @@ def test_a_failure_costs_its_own_result_alone(
     ]:
         complete = "model and predictions are complete: ZeroDivisionError"
         assert f"warning: No {result}, {complete}, {reason}" in shown.err
-    assert "a guess" in shown.out
+    assert "the baseline" in shown.out
     assert not (run / "importance.tsv").exists()
     record = json.loads((run / "run.json").read_text())
     assert {"model", "predictions.tsv", "scores.json", "report.html"} <= {*record["files"]}

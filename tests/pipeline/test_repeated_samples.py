@@ -94,8 +94,8 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     predicted = ("--output", tmp_path / "p.tsv")
     assert aam("predict", "--model", run, args[0], args[1], *predicted) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "is not shown to predict better than a guess" in said
-    assert f"(AUC {found['grouped']:.3f} of new subjects)" in said
+    assert "On new subjects of its own study it is not shown to be better than the baseline" in said
+    assert f"(AUC {found['grouped']:.3f})" in said
 
 
 def printed_by_inspect(

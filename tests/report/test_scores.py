@@ -121,7 +121,7 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
     assert text.index("The model is better.") < text.index('<dl class="tiles">')
     assert (
         "The ensemble is 75% kernel + 25% forest; "
-        "the scored models of the folds are kernel 50% to 100%" in text
+        "the models of the folds: kernel 50% to 100%" in text
     )
     assert "Ensemble ahead by" in text and "<bdi>0.100</bdi>" in text
     assert f'<th scope="row"><bdi>forest</bdi></th><td><bdi>{shown(r2 - 0.1)}' in text
