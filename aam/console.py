@@ -283,6 +283,14 @@ def warnings_for_report() -> Iterator[list[str]]:
 
 
 @contextmanager
+def working(step: str) -> Iterator[None]:
+    """Show a step on a terminal while the block runs; elsewhere nothing."""
+    is_shown = console.is_terminal and not console.quiet
+    with console.status(f"{step} ...") if is_shown else nullcontext():
+        yield
+
+
+@contextmanager
 def later_step(result: str) -> Iterator[None]:
     """Turn a failure of a step after the training into a warning: it costs its own result alone."""
     try:

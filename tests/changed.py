@@ -105,11 +105,12 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
-        self.seconds = seconds
+        self.seconds, self.is_over = seconds, False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         if time.monotonic() > self.end:
+            self.is_over = True
             item.session.shouldstop = f"{self.seconds:g} s are over; make test-fast runs the rest"
 
 
@@ -127,10 +128,13 @@ def main() -> int:
     if not tests:
         return 0
     argv = ["-q", "-x", "-m", QUICK, *more, *tests]
-    status = pytest.main(argv, plugins=[TimeLimit(options.seconds)])
-    # No quick test among them, or the time is up.
-    ended = (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED)
-    return 0 if status in ended else int(status)
+    limit = TimeLimit(options.seconds)
+    status = pytest.main(argv, plugins=[limit])
+    # No quick test among them, or the time is up; Ctrl-C also interrupts, and is no success.
+    is_complete = status == pytest.ExitCode.NO_TESTS_COLLECTED or (
+        status == pytest.ExitCode.INTERRUPTED and limit.is_over
+    )
+    return 0 if is_complete else int(status)
 
 
 if __name__ == "__main__":

@@ -257,6 +257,9 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
         return table
     if isinstance(table, pd.DataFrame):
         samples, features, values = table.index, table.columns, table
+        if _are_dna(samples) and not _are_dna(features):
+            evidence = f"the index has DNA, the columns are {first_few(map(str, features))}"
+            raise DataError("A transposed table", evidence, "give samples x features: table.T")
         if not has_sample_ids(table):
             samples = [f"{unnamed}{row}" for row in table.index]
     elif is_anndata(table):
@@ -291,6 +294,12 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
             "Counts that are not numbers", str(error), "give counts of reads"
         ) from error
     return biom.Table(counts.T, feature_ids, sample_ids, type="OTU table")
+
+
+def _are_dna(names: pd.Index) -> bool:
+    """Return whether names are DNA sequences, judged by the first few."""
+    first = [str(name) for name in names[:3]]
+    return bool(first) and all(len(name) > 20 and not set(name) - set("ACGTN") for name in first)
 
 
 def is_anndata(table: Table) -> bool:

@@ -65,7 +65,7 @@ from aam.contract.options.groups import (
     TransformName,
 )
 from aam.contract.preflight import check_run_folder
-from aam.data.metadata import Metadata, read_metadata
+from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.study import make_study
 from aam.data.table import table_of
 from aam.data.taxonomy import read_taxonomy, require_common
@@ -381,6 +381,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
             raise UsageError("A name in place of y", repr(y), remedy)
         y = _with_numpy_values(_aligned(y, _ids(X), "y"))
+        texts = np.asarray(y).ravel() if numeric else np.array([])
+        if texts.dtype.kind in "OU" and np.isnan(as_numbers([*map(str, texts)])).all():
+            remedy = "use AAMClassifier to predict classes"
+            raise DataError("Targets that are words", first_few(np.unique(texts)), remedy)
         checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_min_samples": 2}
         if is_array(X):
             counts, y = check_X_y(X, y, y_numeric=numeric, **checks)

@@ -58,7 +58,7 @@ from aam.report.comparison import compare_runs
 from aam.report.figures import Drawing, drawing_on
 from aam.report.page import FILES, write_report
 from aam.report.run import ReportInput, Run, read_run
-from aam.report.sections import PICTURES
+from aam.report.sections import OF_CLASSES, PICTURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -541,10 +541,12 @@ class Model:
             drawings = (PICTURES[picture][1](input) for picture in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
+            evidence = f"'{run.folder}' lacks the data"
             remedy = "plot another picture, or write them, such as by `aam importance`"
-            raise DataError(
-                f"Nothing to draw for '{name}'", f"'{run.folder}' lacks the data", remedy
-            )
+            if {*names} & OF_CLASSES and run.scores is not None and not run.scores.classes:
+                evidence = f"'{run.target}' is a number; this picture is about classes"
+                remedy = "plot agreement, errors or samples"
+            raise DataError(f"Nothing to draw for '{name}'", evidence, remedy)
         return _shown(drawing, ax)
 
     def _titled(self, method: str) -> str:

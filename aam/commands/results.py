@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aam.console import info, warn
+from aam.console import info, warn, working
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
@@ -34,16 +34,18 @@ def run_report(options: Report) -> None:
         remedy = "leave it out, or name the folder of one target with --run-dir"
         raise UsageError("One page for several targets", evidence, remedy)
     for folder in targets or [options.run_dir]:
-        place, run = options.output or folder / "report.html", read_run(folder)
-        write_report(
-            run,
-            place,
-            options.metadata,
-            options.color_by,
-            options.categories,
-            options.unit,
-            read_abundances(run),
-        )
+        place = options.output or folder / "report.html"
+        with working("Drawing the report"):
+            run = read_run(folder)
+            write_report(
+                run,
+                place,
+                options.metadata,
+                options.color_by,
+                options.categories,
+                options.unit,
+                read_abundances(run),
+            )
         info(f"Report: {place}")
 
 
@@ -51,7 +53,8 @@ def run_compare(options: Compare) -> None:
     """Print the tables, and write the page if --output is given; an existing one is replaced."""
     if len(options.run_dirs) < 2:
         raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
-    tables = compare_runs([read_run(folder) for folder in options.run_dirs], options.output)
+    with working("Comparing the runs"):
+        tables = compare_runs([read_run(folder) for folder in options.run_dirs], options.output)
     for table in tables:
         print_table(table)
     if options.output is not None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import textwrap
 
-from aam.console import info
+from aam.console import info, working
 from aam.contract.errors import CannotCreate, UsageError, printable
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
@@ -106,12 +106,16 @@ def run_inspect(options: Inspect) -> int:
         sequences=options.sequences,
         drop_empty_samples=options.drop_empty_samples,
     )
-    inspection, target = inspect(input, options.tree, options.metadata), None
+    with working("Reading the study"):
+        inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
         # scikit-learn takes 0.5 CPU-seconds to import; the findings about files need none of it.
         from aam.pipeline.preview import inspect_target
 
-        target = inspect_target(inspection, options, inspection.metadata, options.metadata_column)
+        with working("Looking for columns that predict the target"):
+            target = inspect_target(
+                inspection, options, inspection.metadata, options.metadata_column
+            )
     elif (study := inspection.study) is not None:
         ids = study.table.sample_ids
         inspection.read(
@@ -126,7 +130,8 @@ def run_inspect(options: Inspect) -> int:
         # matplotlib and jinja2 take 0.4 CPU-seconds to import.
         from aam.report.inspection import write_inspection
 
-        write_inspection(inspection, target, options.table.name, options.report)
+        with working("Drawing the report"):
+            write_inspection(inspection, target, options.table.name, options.report)
         info(f"Report: {options.report}")
     return inspection.status
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -79,7 +80,9 @@ def learning_curve(
             for rows, groups, size, split in parts
         )
         smaller = dataclasses.replace(folds, splits=splits)
-        drawn.append(folds.drawn(predict(smaller, f"{fraction:g} of the groups")))
+        drawn.append(
+            folds.drawn(predict(smaller, f"learning curve, {Fraction(fraction)} of the groups"))
+        )
         numbers.append(round(float(np.mean(sizes))))
     if not drawn:
         return None

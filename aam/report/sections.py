@@ -36,6 +36,9 @@ Draw = Callable[[ReportInput], Drawing | None]
 Tabulate = Callable[[ReportInput], Table | None]
 """Makes one table; None where the run folder lacks the data."""
 
+OF_CLASSES = {"roc", "precision-recall", "calibration", "confusion"}
+"""Pictures of a target with classes."""
+
 LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
 
 

@@ -153,12 +153,15 @@ def models_table(
     return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
 
 
-def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
-    """Return the scores of each study with their intervals, their mean, and the next study."""
+def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool = False) -> Table:
+    """Return the scores of each study with their intervals, their mean, and the next study.
+
+    `brief` leaves out the means of the target, which need more than 100 columns.
+    """
     metrics = scores.studies[0].metrics
     first, *further = metrics
     shown = [first, *(name for name in further if name in ("auc", "mae", "mae_ranks"))]
-    means = scores.studies[0].actual_mean is not None
+    means = scores.studies[0].actual_mean is not None and not brief
     rows = []
     for study in scores.studies:
         row = [study.study, str(study.samples)]
@@ -210,7 +213,7 @@ def brief_studies_table(
     scores: StudyScores, models: Mapping[str, Mapping[str, Score]], classes: Sequence[str]
 ) -> Table:
     """Return the table of the studies for a terminal: of many, the lowest and the highest."""
-    table, first = studies_table(scores, classes), next(iter(scores.studies[0].metrics))
+    table, first = studies_table(scores, classes, brief=True), next(iter(scores.studies[0].metrics))
     number = len(scores.studies)
     studies, summary = list(table.rows[:number]), list(table.rows[number:])
     if number > _MAX_STUDIES:

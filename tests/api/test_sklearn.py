@@ -205,6 +205,10 @@ def test_common_slips_of_a_notebook_are_named() -> None:
             model.set_params(metadata=given).fit(table, target)
     with pytest.raises(UsageError, match=r"A name in place of y: 'ph'; .* adata.obs\['ph'\]"):
         model.set_params(metadata=None).fit(table, "ph")
+    with pytest.raises(DataError, match=r"Targets that are words: 2 \(a, b\); use AAMClassifier"):
+        model.fit(table, ["a", "b"] * 12)
+    with pytest.raises(DataError, match=r"A transposed table: .*; give samples x features"):
+        model.fit(table.T, np.zeros(table.shape[1]))
     # A warning is of the line that called, and names what Python has.
     with pytest.warns(AamWarning, match=r"held-out samples \(oof_predictions_\)") as warned:
         model.fit(table, target).predict(table)

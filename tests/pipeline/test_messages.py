@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,49 @@ def test_lines_of_a_terminal_have_whole_words_and_a_whole_bar(
     shown = [line for line in bars.splitlines() if "metadata alone" in line]
     assert shown and "6/6" in shown[-1] and shown[-1].rstrip().endswith("0:00:00")
     assert all(len(line) <= 80 for line in shown)
+
+
+def test_a_report_has_the_warnings_that_are_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with console.warnings_for_report() as texts:
+        for number in range(7):
+            console.warn(f"Warning {number}.")
+        console.warn("A leak.", is_leak=True)
+    printed = capsys.readouterr().err
+    assert len(texts) == 8 and "Warning 4." in printed and "A leak." in printed
+    assert "Warning 5." not in printed and "2 more warnings in the report" in printed
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("design", [(), ("--study-column", "centre")])
+def test_a_training_prints_at_most_20_lines(tmp_path: Path, design: tuple[str, ...]) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    assert aam("example", "--output-dir", data, "--samples", 120) == 0
+    table = [line.split("\t") for line in (data / "metadata.tsv").read_text().splitlines()]
+    column = table[0].index("subject")
+    centres = [f"centre {int(row[column][-3:]) % 6}" for row in table[2:]]
+    centres = ["centre", "categorical", *centres]
+    rows = ["\t".join([*row, centre]) for row, centre in zip(table, centres, strict=True)]
+    (data / "metadata.tsv").write_text("\n".join(rows) + "\n")
+    design = ("--group-column", "subject", *design)
+    words = [data / "table.biom", data / "metadata.tsv", "ph", *design, "--output-dir", run]
+    ended = subprocess.run(
+        [sys.executable, "-m", "aam", "train", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    lines = [
+        part
+        for line in ended.stdout.splitlines()
+        if not line.startswith("warning: ") and not re.search(r"models/s", line)
+        for part in textwrap.wrap(line.replace(str(tmp_path), ""), 100) or [""]
+    ]
+    assert len(lines) <= 20, ended.stdout
+    assert lines[0].startswith("Data: 120 samples") and "Next, " in lines[-1] + lines[-2]
 
 
 @pytest.mark.medium
