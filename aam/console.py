@@ -69,7 +69,7 @@ class _Warnings:
     """Warnings of a command."""
 
     texts: list[str]
-    others: int = 0  # those that are no leaks
+    harmless: int = 0  # warnings that are no leaks
 
 
 MAX_WARNINGS = 5
@@ -135,10 +135,10 @@ class _Line:
         else:
             self._clock = Clock(self._print, FIRST_LINE, LINE_EVERY)
 
-    def show(self, what: str = "", total: int = 0, completed: int = 0, figures: str = "") -> None:
+    def show(self, step: str = "", total: int = 0, completed: int = 0, figures: str = "") -> None:
         """Show a step; without one the bar pulses."""
         task, self._task.completed = self._task, completed
-        task.description = f"{self.title}: {what}" if total else self.title
+        task.description = f"{self.title}: {step}" if total else self.title
         task.total = total or None
         task.fields["figures"] = f"{completed}/{total} {figures}".strip() if total else ""
 
@@ -164,11 +164,11 @@ class _Line:
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
-        task, before, after = self._task, self._task.description, self._after()
+        task, description, figures = self._task, self._task.description, self._after()
         limits = f' value="{task.completed}" max="{task.total}"' if task.total else ""
-        bar = f"{html.escape(before)} <progress{limits}></progress> {html.escape(after)}"
+        bar = f"{html.escape(description)} <progress{limits}></progress> {html.escape(figures)}"
         content = {
-            "text/plain": ended or f"{before} {after}",
+            "text/plain": ended or f"{description} {figures}",
             "text/html": html.escape(ended) or bar,
         }
         global _cell_line
@@ -264,8 +264,8 @@ def warn(message: str, is_leak: bool = False) -> None:
     recorded = _recorded.get()
     if recorded is not None:
         recorded.texts.append(message)
-        recorded.others += not is_leak
-        if recorded.others > MAX_WARNINGS and not is_leak:
+        recorded.harmless += not is_leak
+        if recorded.harmless > MAX_WARNINGS and not is_leak:
             return
     info(message, is_warning=True)
 
@@ -278,7 +278,7 @@ def warnings_for_report() -> Iterator[list[str]]:
         yield recorded.texts
     finally:
         _recorded.reset(token)
-    if (more := recorded.others - MAX_WARNINGS) > 0:
+    if (more := recorded.harmless - MAX_WARNINGS) > 0:
         info(f"{more} more warning{'s' * (more > 1)} in the report.", is_warning=True)
 
 
@@ -331,13 +331,13 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(754), duration(12000), duration(200000)
     ('42 s', '12 min 34 s', '3 h 20 min', '2 d 7 h')
     """
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    largest = next((k for k, (number, _) in enumerate(parts) if number), 3)
-    shown = parts[largest : largest + 2]
-    return " ".join(f"{number} {unit}" for number, unit in shown if number) or "0 s"
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds_left, "s")]
+    largest = next((k for k, (number, _) in enumerate(units) if number), 3)
+    largest_units = units[largest : largest + 2]
+    return " ".join(f"{number} {unit}" for number, unit in largest_units if number) or "0 s"
 
 
 class Bar:
@@ -346,25 +346,25 @@ class Bar:
     With `transient` it leaves nothing on the terminal.
     """
 
-    def __init__(self, what: str, total: int, completed: int = 0, transient: bool = False) -> None:
+    def __init__(self, step: str, total: int, completed: int = 0, transient: bool = False) -> None:
         self._line, self._total = _line.get(), total
         on_terminal = console.is_terminal and not console.quiet
         self.is_visible = self._line is not None or on_terminal
         # Numbers and times take up to 45 columns; the bar what is left beside a short title.
-        bar = BarColumn(bar_width=min(40, max(4, console.width - len(what) - 48)))
+        bar = BarColumn(bar_width=min(40, max(4, console.width - len(step) - 48)))
         self._bars = Progress(
             *(_DESCRIPTION, bar, MofNCompleteColumn(), _FIGURES, TimeElapsedColumn()),
             console=console, transient=transient, disable=not on_terminal,
         )  # fmt: skip
-        self._task = self._bars.add_task(what, total=total, completed=completed, figures="")
+        self._task = self._bars.add_task(step, total=total, completed=completed, figures="")
         self._bars.start()
-        self.update(what, completed)
+        self.update(step, completed)
 
-    def update(self, what: str, completed: int, figures: str = "") -> None:
+    def update(self, step: str, completed: int, figures: str = "") -> None:
         """Show how many items are done, and figures on them."""
-        self._bars.update(self._task, description=what, completed=completed, figures=figures)
+        self._bars.update(self._task, description=step, completed=completed, figures=figures)
         if self._line is not None:
-            self._line.show(what, self._total, completed, figures)
+            self._line.show(step, self._total, completed, figures)
 
     def stop(self) -> None:
         """End the step."""
@@ -374,13 +374,13 @@ class Bar:
 
 
 def track(
-    items: Iterable[T], what: str, total: int, unit: str, line_every: float = LINE_EVERY
+    items: Iterable[T], step: str, total: int, unit: str, line_every: float = LINE_EVERY
 ) -> Iterator[T]:
     """Yield `items` and show a progress bar with rate and remaining time.
 
     Without a terminal, print a line with the same figures every `line_every` seconds.
     """
-    bar = Bar(what, total)
+    bar = Bar(step, total)
     try:
         began = line = time.monotonic()
         for number, item in enumerate(items, start=1):
@@ -392,7 +392,7 @@ def track(
                 figures += f", {duration(pace * (total - number))} left"
             if not console.is_terminal and now - line >= line_every:
                 line = now
-                info(f"{what}: {number}/{total}, {figures}")
-            bar.update(what, number, figures)
+                info(f"{step}: {number}/{total}, {figures}")
+            bar.update(step, number, figures)
     finally:
         bar.stop()

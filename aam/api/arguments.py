@@ -1,6 +1,6 @@
 """Arguments of the Python interface: checks by the options, and tables in memory as files.
 
-Errors, warnings and messages are those of the commands; `library_messages` names parameters in them
+Errors, warnings and messages come from the commands; `library_messages` names parameters in them
 instead of options. A table in memory is written to a temporary folder, so that the same code reads,
 checks and records it as a file; errors name the argument instead of that file.
 """
@@ -70,7 +70,7 @@ def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> It
     """Show messages as a library does.
 
     In messages and errors, options are parameters, files of the temporary `folder` have no path,
-    and `unnamed`, which begins the ids of samples that have none, is left out. `title` stands in
+    and `unnamed`, the prefix of ids of samples without ids, is left out. `title` stands in
     the line of progress; without it there is none.
     """
 
@@ -128,7 +128,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the values of arguments, by field, as the options of a command take them.
 
-    `names` are those of arguments that differ from their field. A string or a number stands for a
+    `names` has the arguments whose names differ from their field. A string or a number stands for a
     tuple of one, `gpu` for `cuda`.
     """
     values = {}
@@ -172,7 +172,7 @@ def require_type(name: str, value: Any, expected: Any, instead: str) -> None:
 
 
 def require_paths(command: str, paths: Mapping[str, Any]) -> None:
-    """Check paths, flag -> value, as those of a command line; an absent input is in memory."""
+    """Check paths, flag -> value, as a command line does; an absent input is in memory."""
     outputs = [spec.flag for spec in options_of(command) if spec.role == "output"]
     absent = [
         flag
@@ -182,21 +182,21 @@ def require_paths(command: str, paths: Mapping[str, Any]) -> None:
     require_inputs(ParsedCommand(command, {f: v for f, v in paths.items() if f not in absent}))
 
 
-def checked_ids(names: Iterable[Any], what: str) -> list[str]:
+def checked_ids(names: Iterable[Any], axis: str) -> list[str]:
     """Return the ids of samples or features as text."""
     listed = list(names)
-    # Only NaN, which pandas has for a missing id, differs from itself.
+    # Only NaN, pandas' missing id, differs from itself.
     if invalid := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
         raise DataError(
-            f"{what.capitalize()} ids that are neither text nor numbers",
+            f"{axis.capitalize()} ids that are neither text nor numbers",
             first_few(invalid),
-            f"give each {what} an id",
+            f"give each {axis} an id",
         )
     ids = [str(name) for name in listed]
-    check_ids(ids, what)
+    check_ids(ids, axis)
     if blank := [repr(name) for name in ids if name != name.strip()]:
         raise DataError(
-            f"{what.capitalize()} ids that begin or end with a blank",
+            f"{axis.capitalize()} ids that begin or end with a blank",
             first_few(blank),
             "remove the blanks",
         )
@@ -370,10 +370,10 @@ def metadata_file(metadata: MetadataTable, folder: Path) -> Path | None:
         return None
     if not isinstance(metadata, pd.DataFrame):
         return path_argument("metadata", metadata, "a DataFrame with sample ids as index")
-    named = [name for name in metadata.columns if is_id_header(str(name))]
-    if named and isinstance(metadata.index, pd.RangeIndex):
-        evidence = f"row numbers as index, and the column {named[0]!r}"
-        remedy = f"give metadata.set_index({named[0]!r})"
+    id_columns = [name for name in metadata.columns if is_id_header(str(name))]
+    if id_columns and isinstance(metadata.index, pd.RangeIndex):
+        evidence = f"row numbers as index, and the column {id_columns[0]!r}"
+        remedy = f"give metadata.set_index({id_columns[0]!r})"
         raise DataError("Metadata whose index has no sample ids", evidence, remedy)
     path = folder / "metadata.tsv"
     ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)

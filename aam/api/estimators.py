@@ -1,7 +1,7 @@
 """Scikit-learn estimators: `AAMRegressor` and `AAMClassifier`, `aam train` in memory.
 
-Their parameters have the names and defaults of the options of `aam train`. Options of the network
-are those of `TransformerOptions`, which `get_params` and grids name `network__lr` and so on.
+Their parameters have the names and defaults of the options of `aam train`. `TransformerOptions` has
+the options of the network; `get_params` and grids name them `network__lr` and so on.
 """
 # ruff: noqa: D416  # docstrings as NumPy writes them, whose parameters notebooks show
 
@@ -84,8 +84,8 @@ E = TypeVar("E", bound=type)
 class TransformerOptions:
     """Options of the network, the member `transformer`, for `network` of an estimator.
 
-    Each has the name, the meaning and the default of its option of `aam train`, which `aam train
-    --help-all` explains; `tree` may also be a skbio.TreeNode.
+    Each has the name, the meaning and the default of an option of `aam train`; `aam train
+    --help-all` explains them. `tree` may also be a skbio.TreeNode.
 
     >>> from aam import AAMRegressor, TransformerOptions
     >>> AAMRegressor(network=TransformerOptions(lr=1e-3, epochs=20)).network
@@ -166,7 +166,7 @@ _PLACES = {"seed": "random_state"} | {
 
 
 def _with_deprecated_parameters(estimator: E) -> E:
-    """Let the constructor of a class take deprecated parameters, which its signature lacks."""
+    """Let the constructor of a class take deprecated parameters; its signature lacks them."""
     constructor = vars(estimator)["__init__"]
 
     @functools.wraps(constructor)
@@ -237,10 +237,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
         """Train on the table and the targets `y`, as metadata names them, and load the model."""
         column = str(getattr(y, "name", None) or "target")
-        # Of an earlier fit, which may have evaluated the model.
+        # An earlier fit may have evaluated the model.
         for name in Results._fields:
             self.__dict__.pop(f"{name}_", None)
-        # The folder is that of a run without another.
+        # A run without output_dir has a temporary folder.
         title = f"{type(self).__name__}.fit" if self.verbose else ""
         with library_call(title) as folder:
             read = as_biom(X)
@@ -317,7 +317,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     trained, verbose = fit(options, labelled), bool(self.verbose)
                     self.model_ = Model(IN_MEMORY, options.device, trained, verbose=verbose)
                     return
-                # The command line is that of the program which called this one.
+                # sys.argv belongs to the program that called this one.
                 run(options, labelled, report=not in_memory, facts={"argv": []})
             training_table = labelled.study.table if in_memory else None
             self.model_ = fitted(output_dir, options.device, training_table, bool(self.verbose))
@@ -363,7 +363,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return X
 
     def _require_dna(self, X: Any) -> None:
-        """Refuse an array whose features have no DNA, which steps of a pipeline return."""
+        """Refuse an array whose features have no DNA, as steps of a pipeline return them."""
         if self.sequences is None:
             raise DataError(
                 "Features without names or DNA",
@@ -448,7 +448,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         Replace an earlier run in `output_dir`.
     evaluate : bool, default=True
         Score held-out samples with intervals and a permutation test, rank the ASVs, and draw the
-        learning curve. False trains alone, for `cross_val_score` and `GridSearchCV`, which score by
+        learning curve. False trains alone, for `cross_val_score` and `GridSearchCV`: they score by
         themselves. A run folder is always evaluated.
     verbose : bool, default=True
         Show the progress of work of more than two seconds: a bar on a terminal or in a notebook,
@@ -473,13 +473,13 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     Attributes
     ----------
     model_ : aam.Model
-        Trained model, which predicts, explains, plots and writes the report.
+        Trained model; it predicts, explains, plots and writes the report.
     scores_, oof_predictions_, splits_, importance_
         See `aam.Model.results`; absent with `evaluate=False`.
     n_features_in_ : int
         Features of the training table. New tables may have others: they are read by their DNA.
     feature_names_in_ : ndarray of object [n_features_in_]
-        Ids of these features; absent where they have none, as in an array.
+        Ids of these features; absent if they have none, as in an array.
     """
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMRegressor:
@@ -490,7 +490,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         X : biom.Table, DataFrame (samples x features), AnnData, array or path
             Reads of N samples.
         y : array of N numbers
-            A Series is read by its index, the sample ids, where the table has ids.
+            A Series is read by its index, the sample ids, if the table has ids.
         groups : array of N labels or str, default=None
             Labels, read as `y`, or the name of a column of the metadata: samples of one group are
             on one side of each split.
@@ -542,7 +542,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
         """Train on the samples of a table, and evaluate the model on held-out samples.
 
-        `y` are N class labels; parameters and errors are those of `AAMRegressor.fit`. A label that
+        `y` are N class labels; for parameters and errors see `AAMRegressor.fit`. A label that
         means a missing value, such as "NA", is a DataError.
         """
         X, labels = self._checked(X, y, numeric=False)
@@ -592,21 +592,21 @@ def _network(options: Mapping[str, Any]) -> TransformerOptions:
         raise UsageError("No such option of the network", short_repr(unknown), remedy) from error
 
 
-def _aligned(values: Any, ids: list[str] | None, what: str) -> Any:
+def _aligned(values: Any, ids: list[str] | None, argument: str) -> Any:
     """Return a Series or DataFrame in the order of the sample ids, other values as they are."""
     if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
         return values
     row_of = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
     absent = [name for name in ids if name not in row_of]
     if absent or len(row_of) > len(ids):
-        only_in = {"the table": absent, what: [name for name in row_of if name not in set(ids)]}
+        only_in = {"the table": absent, argument: [name for name in row_of if name not in set(ids)]}
         only = [
             f"only {source} has {first_few(names)}" for source, names in only_in.items() if names
         ]
         raise DataError(
-            f"{what} and the table have different sample ids",
+            f"{argument} and the table have different sample ids",
             ", ".join(only),
-            f"select the same samples of both, or give {what} as an array in the table's order",
+            f"select the same samples of both, or give {argument} as an array in the table's order",
         )
     return values.iloc[[row_of[name] for name in ids]]
 

@@ -67,7 +67,7 @@ IN_MEMORY = Path("in memory")
 """Path of a table, of labels and of a model that are no files."""
 
 _UNNAMED = "unnamed-"
-"""Begins the ids of samples that have none, so that they are not those of the training samples."""
+"""Prefix of the ids of samples without ids; it keeps them apart from the training samples."""
 
 
 class Results(NamedTuple):
@@ -81,7 +81,7 @@ class Results(NamedTuple):
             and predicted value, interval or class probabilities, predictions of each member.
         splits: a row for each sample and fold: its part (train, validation, test) and group.
         importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
-            in each fold; empty where it failed.
+            in each fold; empty if it failed.
         associations: ASVs and taxa by their association within the studies of `study_column`, by
             feature; None of a single study.
     """
@@ -184,7 +184,7 @@ class Model:
         """Predict the target for every sample of a table.
 
         Args:
-            table: see `aam.api.arguments.Table`; its ASVs need not be those of the training. The
+            table: see `aam.api.arguments.Table`; its ASVs may differ from the training's. The
                 samples of an array, and of a DataFrame with row numbers, count as new.
             sequences: see `aam.api.arguments.Sequences`.
             metadata: for a model that reads metadata columns; it applies the --where of the
@@ -285,7 +285,7 @@ class Model:
             column: column of the true values; None for the name that the model predicts.
             by: columns for whose values scores are computed, too.
             group_column: column of groups, such as subjects, whose samples are not independent.
-            study_column: column of several studies, each of which is scored alone.
+            study_column: column of several studies; each is scored alone.
             where: condition on the metadata that the samples meet.
             output: folder for scores, predictions and report; None for none.
             overwrite: replace an earlier evaluation in the folder.
@@ -346,7 +346,7 @@ class Model:
     ) -> pd.DataFrame:
         """Return the embedding of every sample, float32 [N, D]: rows by sample id, e0, e1, ...
 
-        With several folds it is the embedding of the first: those of different networks have no
+        With several folds it is the embedding of the first: different networks have no
         common axes. A model without network is a DataError. Arguments: see `predict`.
         """
         settings = InferenceSettings(**arguments(Predict, {"batch_size": batch_size}))
@@ -400,9 +400,9 @@ class Model:
         folder = path_argument("path", path, "a pathlib.Path")
         with library_messages():
             model = trained(self.loaded, self.path)
-            own = None if self.files else self._run_folder()
-            files = self.files if own is None else _small_files(own)
-            if overwrite and own is not None and own.resolve() == folder.resolve():
+            run_folder = None if self.files else self._run_folder()
+            files = self.files if run_folder is None else _small_files(run_folder)
+            if overwrite and run_folder is not None and run_folder.resolve() == folder.resolve():
                 return
             check_run_folder(folder, overwrite, resumable=False)
             paths = {"--model": self.path, "--output": folder, "--overwrite": overwrite}
@@ -429,7 +429,7 @@ class Model:
         Args:
             output: the page; None for report.html in the run folder, or in the working folder if
                 the model was fitted without a run folder.
-            metadata: file or DataFrame by sample id, for the colours; None for that of the run.
+            metadata: file or DataFrame by sample id, for the colours; None: the run's.
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
@@ -468,8 +468,8 @@ class Model:
         with drawing_on(ax):
             drawing = importance_drawing(texts.to_dict("records"), effect)
         if drawing is None:
-            what = f"columns {', '.join(map(str, importance.columns)) or 'none'}"
-            raise DataError("No importance of ASVs", what, "give what `importance` returns")
+            evidence = f"columns {', '.join(map(str, importance.columns)) or 'none'}"
+            raise DataError("No importance of ASVs", evidence, "give what `importance` returns")
         return _shown(drawing, ax)
 
     def plot_learning_curve(self, *, ax: Axes | None = None) -> Axes:
@@ -514,7 +514,7 @@ class Model:
         with drawing_on(ax):
             return _shown(beeswarm(effects, shares), ax)
 
-    def plot(self, name: str, *others: str, unit: str = "", ax: Axes | None = None) -> Axes:
+    def plot(self, name: str, *alternatives: str, unit: str = "", ax: Axes | None = None) -> Axes:
         """Plot a picture of the report.
 
         Args:
@@ -522,12 +522,12 @@ class Model:
                 abundance, ordination or embedding.
             others: pictures to plot if the run lacks the data of the first.
             unit: unit of a numeric target, such as months.
-            ax: axes to draw on; None for those of a figure of its own.
+            ax: axes to draw on; None: a new figure.
 
         Returns:
             The axes, `ax` or in a figure of pyplot that a notebook shows.
         """
-        names = (name, *others)
+        names = (name, *alternatives)
         for picture in names:
             require_type("picture", picture, str, f"one of {', '.join(PICTURES)}")
         if unknown := [picture for picture in names if picture not in PICTURES]:
@@ -579,16 +579,18 @@ def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:
     require_type("effects", effects, pd.DataFrame, "what `explain` returns")
     texts = ["sample", "feature", "kind", "unit"]
     if not {*texts, "effect"} <= {*effects} or effects.empty:
-        what = f"columns {', '.join(map(str, effects.columns)) or 'none'}"
-        raise DataError("No effects of samples", what, "give what `explain` returns")
+        evidence = f"columns {', '.join(map(str, effects.columns)) or 'none'}"
+        raise DataError("No effects of samples", evidence, "give what `explain` returns")
     _require_numbers(effects[["effect"]], "effects")
     return effects.astype(dict.fromkeys(texts, str))
 
 
-def _require_numbers(table: pd.DataFrame, what: str) -> None:
+def _require_numbers(table: pd.DataFrame, argument: str) -> None:
     if not_numeric := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
-        remedy = f"give the {what} as this package returns them"
-        raise DataError(f"Columns of the {what} are not numbers", first_few(not_numeric), remedy)
+        remedy = f"give the {argument} as this package returns them"
+        raise DataError(
+            f"Columns of the {argument} are not numbers", first_few(not_numeric), remedy
+        )
 
 
 def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
@@ -617,7 +619,7 @@ def _shown(drawing: Drawing, ax: Axes | None = None) -> Axes:
     """Return the axes of the user, or of a figure that pyplot takes over for the notebook."""
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt  # 0.7 s, which predictions do without
+    import matplotlib.pyplot as plt  # 0.7 s that predictions do without
 
     # pyplot has no function that takes over a figure; it registers the one that FigureClass
     # returns.

@@ -104,7 +104,9 @@ def inspect(
         if page is not None:
             name = files.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
             write_inspection(inspection, target, name, page)
-    findings = [(one.severity, one.subject, one.text) for one in inspection.findings]
+    findings = [
+        (finding.severity, finding.subject, finding.text) for finding in inspection.findings
+    ]
     return pd.DataFrame(findings, columns=["severity", "subject", "text"])
 
 
@@ -120,8 +122,8 @@ def unifrac(
 ) -> DistanceMatrix:
     """Compute the UniFrac distances between all samples of a table, in float64.
 
-    Unweighted and weighted UniFrac are those of Lozupone and Knight (2005) and Lozupone et al.
-    (2007), generalized UniFrac is that of Chen et al. (2012).
+    Unweighted UniFrac: Lozupone and Knight (2005); weighted: Lozupone et al. (2007); generalized:
+    Chen et al. (2012).
 
     Args:
         table: see `aam.api.arguments.Table`; reads of N samples.
@@ -220,7 +222,7 @@ def join_studies(
             described += [] if file is None else [file]
         if 0 < len(fastas) < len(tables):
             evidence = f"{len(fastas)} of {len(tables)} studies"
-            remedy = "give them for every study, {id: id} where the ids are the sequences"
+            remedy = "give them for every study; {id: id} if the ids are the sequences"
             raise UsageError("Sequences of some studies alone", evidence, remedy)
         store = folder / "joined.aam"
         store.mkdir()

@@ -34,19 +34,19 @@ def run_report(options: Report) -> None:
         remedy = "leave it out, or name the folder of one target with --run-dir"
         raise UsageError("One page for several targets", evidence, remedy)
     for folder in targets or [options.run_dir]:
-        place = options.output or folder / "report.html"
+        page = options.output or folder / "report.html"
         with working("Drawing the report"):
             run = read_run(folder)
             write_report(
                 run,
-                place,
+                page,
                 options.metadata,
                 options.color_by,
                 options.categories,
                 options.unit,
                 read_abundances(run),
             )
-        info(f"Report: {place}")
+        info(f"Report: {page}")
 
 
 def run_compare(options: Compare) -> None:
@@ -79,8 +79,8 @@ def run_evaluate(options: Evaluate) -> None:
     (metadata,) = relabelled(described, options.relabel, options.relabel_file)
     frame = frame.iloc[metadata.rows_where(options.where, frame[ID_HEADER].tolist())]
     levels, column = listed(options.ordinal), options.metadata_column
-    words = not levels and has_classes(metadata, column)
-    scored, ids = join_labels(frame, metadata, column, options.classifier or words, levels)
+    has_words = not levels and has_classes(metadata, column)
+    scored, ids = join_labels(frame, metadata, column, options.classifier or has_words, levels)
     # Metrics of a column that the model does not predict look like those of a bad model.
     if differing := other_labels(frame, scored, ids):
         warn(
@@ -101,8 +101,8 @@ def run_evaluate(options: Evaluate) -> None:
     if options.output is not None:
         write_json(options.output, scores)
     show(scores)
-    if known := of_one_class(scored, len({*ids})):
-        info(f"{known}.")
+    if one_class := of_one_class(scored, len({*ids})):
+        info(f"{one_class}.")
     if studies is not None:
         print_table(studies_table(studies, scored.classes))
     if options.output is not None:

@@ -37,11 +37,11 @@ def run_example(options: Example) -> None:
     require_free(options)
     study = simulate(options)
     places = write_study(study, options)
-    what = f"{options.studies} simulated studies" if options.studies else "Simulated study"
+    title = f"{options.studies} simulated studies" if options.studies else "Simulated study"
     info(
-        f"{what}: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{title}: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
         f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
-        f"{', '.join(str(place.relative_to(options.output_dir)) for place in places)} in "
+        f"{', '.join(str(path.relative_to(options.output_dir)) for path in places)} in "
         f"{options.output_dir}"
     )
     folders = study_folders(options)
@@ -137,23 +137,23 @@ def run_inspect(options: Inspect) -> int:
 
 
 def _print(inspection: Inspection) -> None:
-    shown, columns = (
+    visible, columns = (
         inspection.findings,
         () if inspection.metadata is None else inspection.metadata.columns,
     )
     if len(columns) > MAX_COLUMNS:
         # Of that many columns only those with a warning.
-        shown = [
+        visible = [
             finding
-            for finding in shown
+            for finding in visible
             if finding.severity != "fact" or finding.subject not in columns
         ]
-        shown.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
-    subjects = max((len(finding.subject) for finding in shown), default=0)
+        visible.append(StudyFinding("fact", "columns", f"--json lists all {len(columns)}"))
+    subjects = max((len(finding.subject) for finding in visible), default=0)
     first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
     before = ""
-    for result in shown:
+    for result in visible:
         subject = printable(result.subject)
         subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
         name = "" if result.subject == before else subject

@@ -29,7 +29,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 
 class Problem:
-    """Sentence about an error, a warning or a note; `severity` is that of the class by default."""
+    """Sentence about an error, a warning or a note; the class has the default `severity`."""
 
     severity = "note"
 
@@ -173,7 +173,7 @@ def _plain(name: str) -> str:
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
-    r"""Return a text, which may be of an input, on one line: escaped, and its middle left out.
+    r"""Return a text, perhaps of an input, on one line: escaped, and its middle left out.
 
     >>> printable("a\nb"), printable("x" * 20, longest=9)
     ('a\\nb', 'xxx...xxx')

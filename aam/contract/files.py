@@ -78,7 +78,7 @@ def is_regular(path: Path) -> bool:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
-    import hashlib  # with OpenSSL; the launcher, which rarely needs it, starts 3 ms sooner
+    import hashlib  # with OpenSSL; the launcher rarely needs it and starts 3 ms sooner
 
     with path.open("rb") as stream:
         digest = hashlib.sha256()
@@ -212,7 +212,7 @@ def _require_output(path: Path) -> None:
 
 @contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
-    """Raise `CannotCreate` where the disk is full or the file too large while `path` is written."""
+    """Raise `CannotCreate` if the disk is full or the file too large while `path` is written."""
     try:
         yield
     except (OSError, RuntimeError) as error:

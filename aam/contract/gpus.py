@@ -64,7 +64,7 @@ def nvidia_driver_version(text: str) -> str | None:
 def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:
     """Return the variables with which a process sees one alone of the GPUs that this one sees.
 
-    HIP reads its own variable and, without it, that of CUDA; both count what the runtime below
+    HIP reads its own variable and, without it, CUDA's; both count what the runtime below
     them shows.
 
     >>> one_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1)

@@ -17,7 +17,7 @@ def origin() -> str:
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return str(checkout)
-    # Together 16 ms, which only the message that names the origin costs.
+    # Together 16 ms, spent only on the message that names the origin.
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit
 

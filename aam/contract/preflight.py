@@ -97,12 +97,12 @@ def _check_in_folder(
 
 
 def _owner(path: Path, command: str) -> str:
-    """Return the run, model or study of which a path is a part; nothing if it is none.
+    """Return the run, model or study that contains a path; nothing if none does.
 
     In a run folder a command may replace the file of its own name, such as importance.tsv.
     """
     if os.path.isfile(path / run_files.RECORD):
-        return ""  # a run of its own, such as that of one target
+        return ""  # a run of its own, such as the run of one target
     for folder in path.parents:
         for header, what in (("model.json", "model"), ("store.json", "study")):
             if os.path.isfile(folder / header):
@@ -149,7 +149,7 @@ def require_columns(command: ParsedCommand) -> None:
                     shown = ", ".join(columns[:50] + ["..."] * (len(columns) > 50))
                     raise DataError(
                         f"The metadata has no column '{column}'",
-                        f"{flag} for '{metadata}', which has {len(columns)}: {shown}",
+                        f"{flag} for '{metadata}'; it has {len(columns)}: {shown}",
                         nearest(column, columns, "name one of them", most=3),
                     )
 
@@ -209,7 +209,7 @@ def check_run_folder(
     foreign = [] if has_run and files is None else run_files.not_listed(existing, files or ())
     if foreign:
         raise CannotCreate(
-            "The folder holds files that are no run's and have the names of those of one",
+            "The folder holds files that have the names of a run's files but belong to none",
             f"'{folder}' has {', '.join(foreign)}",
             "move them, or choose another --output-dir",
         )

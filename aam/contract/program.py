@@ -54,7 +54,7 @@ def run(program: str, command: Callable[[], int]) -> int:
             cause = "The current folder is gone"
             raise MissingInput(cause, "it was removed", "change to another one with `cd`") from None
         if sys.flags.optimize > 1:
-            cause = "Python runs without docstrings, which its libraries need"
+            cause = "Python runs without docstrings, but its libraries need them"
             raise ConfigurationError(cause, "PYTHONOPTIMIZE=2 or -OO", "unset it")
         status = command()
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def stopped_by_signals() -> Iterator[None]:
     received: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a worker, which its parent ends
+        if os.getpid() != process:  # a worker; its parent ends it
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         if not received:
@@ -160,7 +160,7 @@ def _open_streams() -> _Output | None:
     sys.stdout, stdout = _lasting(sys.stdout, 1)
     sys.stderr, _ = _lasting(sys.stderr, 2)
     # File names that the locale cannot decode are printed as their original bytes, characters that
-    # an ASCII terminal lacks, such as those of "R²", as escapes.
+    # an ASCII terminal lacks, such as "²", as escapes.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             utf8 = codecs.lookup(stream.encoding).name == "utf-8"

@@ -122,7 +122,7 @@ def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) ->
 def read_json_object(
     path: Path, expected: type[msgspec.Struct], what: str, remedy: str = EDITED
 ) -> dict[str, Any]:
-    """Read a JSON object with all of its entries, of which those of a Struct have its types."""
+    """Read a JSON object with all of its entries; the entries of a Struct have its types."""
     content: dict[str, Any] = read_json(path, dict[str, Any], what, remedy)
     try:
         convert(content, expected)
@@ -210,7 +210,7 @@ def yaml_entries(
     An empty document is an empty mapping. 24:00:00 is text. The error of a key that is not `known`
     has the `remedy`, or lists those that are.
     """
-    import yaml  # 10 ms, which programs that read JSON alone do without
+    import yaml  # 10 ms that programs without YAML do not spend
 
     depth, where = 0, name
     try:
@@ -379,7 +379,7 @@ def _unmet(value: Any, kind: Any) -> str:
 @functools.cache
 def _loader() -> Any:
     """Return PyYAML's safe loader without numbers to base 60, and with keys once each."""
-    import yaml  # 10 ms, which programs that read JSON alone do without
+    import yaml  # 10 ms that programs without YAML do not spend
 
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     base_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")

@@ -24,7 +24,7 @@ RECORD = "run.json"
 MODEL = "model"  # folder of the model in a run folder
 
 COUNTS_ALONE = "counts-alone"
-"""Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
+"""Folder of the transformer that reads counts alone, within the one that reads metadata too."""
 
 PREDICTIONS, REPEATS = "predictions.tsv", "predictions-repeats.tsv"
 """Predictions of the held-out samples: a row for each, and all where repeats predict it again."""
@@ -112,7 +112,7 @@ def remove(run: Path) -> None:
             with suppress(OSError):  # it holds files of the user
                 path.rmdir()
         elif path.is_dir() and not path.is_symlink():
-            import shutil  # 2 ms of the launcher, which removes no run
+            import shutil  # 2 ms; the launcher removes no run
 
             shutil.rmtree(path)
         else:

@@ -77,7 +77,7 @@ def cross_validate(
         for name, member in estimators.items()
     }
     results |= {name: result for name, result in networks.items() if result is not None}
-    alone: dict[str, F64] = {}
+    predictions_of: dict[str, F64] = {}
     if compares:
         # No network is fitted to the metadata alone: without an estimator among the members, the
         # default ones are.
@@ -91,5 +91,5 @@ def cross_validate(
                 for name, member in members.items()
             }
             predicted |= {name: result for name, result in more.items() if result is not None}
-            alone[title] = combine_results(predicted, folds).predictions_MC
-    return Result(samples, folds, results, combine_results(results, folds), alone)
+            predictions_of[title] = combine_results(predicted, folds).predictions_MC
+    return Result(samples, folds, results, combine_results(results, folds), predictions_of)

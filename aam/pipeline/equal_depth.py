@@ -38,11 +38,13 @@ def score_at_equal_depth(
     depth = labelled.depth or auto_depth(labelled.study.reads)
     estimators = [name for name in result.members if not MEMBERS[name].network]
     rows = np.flatnonzero(labelled.study.reads >= depth)
-    kept = [_kept(split, rows) for split in result.folds.splits]
-    if not estimators or any(not len(split.train) or not len(split.held_out[1]) for split in kept):
+    splits = [_kept(split, rows) for split in result.folds.splits]
+    if not estimators or any(
+        not len(split.train) or not len(split.held_out[1]) for split in splits
+    ):
         return None
     folds = dataclasses.replace(
-        result.folds, labels=result.folds.labels.take(rows), splits=tuple(kept)
+        result.folds, labels=result.folds.labels.take(rows), splits=tuple(splits)
     )
     samples = _rarefied(result.samples.samples.take(rows), depth, folds.seed)
     scored_M = np.isin(result.folds.rows_M, rows)
@@ -78,8 +80,8 @@ def score_at_equal_depth(
 
 def _kept(split: Split, rows: Rows) -> Split:
     """Return the samples of a split that are among `rows`, by their place there."""
-    parts = (split.train, split.validation, split.test)
-    train, validation, test = (np.flatnonzero(np.isin(rows, part)) for part in parts)
+    all_rows = (split.train, split.validation, split.test)
+    train, validation, test = (np.flatnonzero(np.isin(rows, part_rows)) for part_rows in all_rows)
     return Split(train, validation, test, split.repeat)
 
 
@@ -87,8 +89,8 @@ def _rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:
     """Draw `depth` reads of each sample, without ASVs that have none then."""
     counts = samples.counts.copy()
     for row, name in enumerate(samples.sample_ids):
-        place = slice(counts.indptr[row], counts.indptr[row + 1])
-        counts.data[place] = rarefy(counts.data[place], depth, name, seed, draw=0)
+        nonzeros = slice(counts.indptr[row], counts.indptr[row + 1])
+        counts.data[nonzeros] = rarefy(counts.data[nonzeros], depth, name, seed, draw=0)
     counts.eliminate_zeros()
     present, _ = dataclasses.replace(samples, counts=sparse.csr_array(counts)).present
     return TrainingSamples(present, AsvRelations(present.tokens_FL))

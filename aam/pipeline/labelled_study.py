@@ -91,7 +91,7 @@ class LabelledStudy:
     def facts(self) -> dict[str, Any]:
         """Sizes of the first split and of the study, for the run record."""
         return {
-            "samples": {part: len(getattr(self.splits[0], part)) for part in PARTS},
+            "samples": {name: len(getattr(self.splits[0], name)) for name in PARTS},
             "asvs": len(self.study.table.feature_ids),
             "rarefy_depth": self.depth,
             "classes": self.classes,
@@ -183,7 +183,7 @@ def label_study(
     studies = read_studies(options.study_column, metadata, ids)
     subjects = study_subjects(options, study, metadata, studies)
     codes = category_codes(options.target, values)
-    parts, subjects = split_samples(
+    splits_of_samples, subjects = split_samples(
         splits, options.folds, options.loop.seed, ids, subjects, codes, options.repeats, studies
     )
     used = {
@@ -193,10 +193,18 @@ def label_study(
     }
     covariates = read_covariates(options.covariates, metadata, ids, used)
     if covariates is not None:
-        check_covariates(covariates, parts)
+        check_covariates(covariates, splits_of_samples)
         check_target(covariates, values, column)
     return LabelledStudy(
-        study, values, labelled.classes, parts, subjects, studies, depth, metadata, covariates
+        study,
+        values,
+        labelled.classes,
+        splits_of_samples,
+        subjects,
+        studies,
+        depth,
+        metadata,
+        covariates,
     )
 
 
@@ -222,11 +230,11 @@ def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple
         # `balanced` class weights of scikit-learn.
         return tuple((samples_C.sum() / (len(classes) * samples_C)).tolist())
     weights: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, number = (word.strip() for word in part.rpartition("="))
+    for pair in text.split(","):
+        name, _, number = (word.strip() for word in pair.rpartition("="))
         evidence = f"--class-weights '{text}', the classes are {', '.join(classes)}"
         if name not in classes or name in weights:
-            cause = f"'{name or part}' is no class, or is given twice"
+            cause = f"'{name or pair}' is no class, or is given twice"
             raise UsageError(cause, evidence, nearest(name, classes, "write CLASS=WEIGHT"))
         try:
             weights[name] = float(number)

@@ -59,10 +59,10 @@ class _TensorBoard(Logger):
             folder / "tensorboard", purge_step=step + 1 if step else None
         )
         if not step:
-            parts: Any = hparams(dict(options), {})
+            summaries: Any = hparams(dict(options), {})
             events: Any = self._writer.file_writer
-            for part in parts:  # `add_hparams` would write a second file
-                events.add_summary(part)
+            for event in summaries:  # `add_hparams` would write a second file
+                events.add_summary(event)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
@@ -160,8 +160,8 @@ def open_loggers(
             ids = {}
     values, loggers = _values(options), dict[str, Logger]()
     for logger in run.logger:
-        place = run.output_dir if LOGGERS[logger].tracker else folder
-        loggers[logger] = LOGGERS[logger](place, name, values, ids.get(logger), step)
+        log_folder = run.output_dir if LOGGERS[logger].tracker else folder
+        loggers[logger] = LOGGERS[logger](log_folder, name, values, ids.get(logger), step)
     if ids := {logger: opened.id for logger, opened in loggers.items() if opened.id}:
         write_json(file, ids)
     return list(loggers.values())

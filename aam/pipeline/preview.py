@@ -65,11 +65,11 @@ def preview(plan: TrainingPlan) -> Leaks:
     start = f"Data: {samples} samples with '{column}', {len(study.study.table.feature_ids)} ASVs"
     if names := folds.labels.classes or folds.labels.levels:
         counts = Counter(names[int(code)] for code in study.values)
-        listed = [f"{shortened(name)} {n}" for name, n in counts.most_common(_SHOWN_CLASSES)]
-        listed += ["..."] if len(counts) > _SHOWN_CLASSES else []
+        class_sizes = [f"{shortened(name)} {n}" for name, n in counts.most_common(_SHOWN_CLASSES)]
+        class_sizes += ["..."] if len(counts) > _SHOWN_CLASSES else []
         _warn_of_rare_classes(column, names, folds)
         positive = f"; positive class {shortened(names[1])}" * (len(folds.labels.classes) == 2)
-        info(f"{start}; {len(counts)} classes: {', '.join(listed)}{positive}.")
+        info(f"{start}; {len(counts)} classes: {', '.join(class_sizes)}{positive}.")
     else:
         low, middle, high = np.percentile(study.values, [0, 50, 100])
         info(f"{start}; a number from {low:g} to {high:g}, median {middle:g}.")
@@ -94,15 +94,15 @@ def preview(plan: TrainingPlan) -> Leaks:
                 pairs = set(zip(values, repeated.values, strict=True))
                 if len(pairs) == len(set(values)) == len(set(repeated.values)):
                     subjects.append(name)
-    known = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
-    columns = associations(study.metadata, known, study.study, folds)
+    skipped = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
+    columns = associations(study.metadata, skipped, study.study, folds)
     if forms := [association for association in leading(columns, folds) if association.other_form]:
-        named = " and ".join(f"'{form.column}'" for form in forms)
+        names_of_forms = " and ".join(f"'{form.column}'" for form in forms)
         values = ", ".join(dict.fromkeys(f"{form.value:.3f}" for form in forms))
-        several = len(forms) > 1
+        is_plural, title = len(forms) > 1, TITLES[forms[0].metric]
         warn(
-            f"{named} determine{'' if several else 's'} '{column}' nearly without exception "
-            f"({TITLES[forms[0].metric]} {values}): {'other forms' if several else 'another form'} "
+            f"{names_of_forms} determine{'' if is_plural else 's'} '{column}' almost exactly "
+            f"({title} {values}): {'other forms' if is_plural else 'another form'} "
             "of it, or completely confounded with it.",
             is_leak=True,
         )
@@ -171,8 +171,8 @@ def inspect_target(
     # The options of a training of the same files and column. It needs a folder; a preview writes
     # nothing to it.
     values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
-    given = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
-    return inspection.read("target", lambda: _preview(build(Train, given), study, metadata))
+    flags = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
+    return inspection.read("target", lambda: _preview(build(Train, flags), study, metadata))
 
 
 def _preview(
@@ -185,9 +185,9 @@ def _preview(
     target, labels = options.target.metadata_column, planned.folds.labels
     # `aam train` names those that predict as well as its model.
     if leaks := [leak for leak in leading(columns, planned.folds) if not leak.other_form]:
-        listed = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)
+        leak_texts = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)
         title = TITLES[leaks[0].metric]
-        info(f"Columns that alone predict '{target}' on the same splits ({title}): {listed}.")
+        info(f"Columns that alone predict '{target}' on the same splits ({title}): {leak_texts}.")
     names = labels.classes or labels.levels
     texts = [names[int(value)] if names else repr(float(value)) for value in labelled.values]
     return MetadataColumn(target, "categories" if names else "numbers", texts, ""), columns

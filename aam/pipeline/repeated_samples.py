@@ -147,9 +147,9 @@ class Communities:
         follow the target. Only samples that have comparable samples both with their own value and
         with another value are returned.
         """
-        known = np.flatnonzero(known_N[self.rows_R])
-        code_R, similarity_RR = code_N[self.rows_R[known]], self.similarity_RR[np.ix_(known, known)]
-        comparable_RR = self.comparable_RR[np.ix_(known, known)]
+        rows = np.flatnonzero(known_N[self.rows_R])
+        code_R, similarity_RR = code_N[self.rows_R[rows]], self.similarity_RR[np.ix_(rows, rows)]
+        comparable_RR = self.comparable_RR[np.ix_(rows, rows)]
         among_RR = similarity_RR >= 0
         same_RR = among_RR & (code_R[:, None] == code_R)
         # The target alone makes neighbours of the same value this much likelier than by chance.
@@ -210,38 +210,38 @@ def alikeness(
     0 where the values are no repeated subjects; `columns` has the values of the compared
     samples in all columns, "" where unknown.
     """
-    named = has_subjects_name(name, texts)
-    if _FACTORS.fullmatch(name) and not named:
+    is_named = has_subjects_name(name, texts)
+    if _FACTORS.fullmatch(name) and not is_named:
         return 0.0
     known_N = np.array([bool(text) for text in texts])
     numbers_N = as_numbers(texts)
     numeric = not np.isnan(numbers_N[known_N]).any()
     # Numbers of subjects are whole; infinite values are none.
-    if numeric and not named and not all(n.is_integer() for n in numbers_N[known_N].tolist()):
+    if numeric and not is_named and not all(n.is_integer() for n in numbers_N[known_N].tolist()):
         return 0.0
     code_N = _ordered_codes(texts, numbers_N if numeric else None)
     size_V = np.bincount(code_N[known_N])
     size_V = size_V[size_V > 0]
-    least = 2 if named else _FEW_VALUES
+    least = 2 if is_named else _FEW_VALUES
     if len(size_V) < least or size_V[size_V > 1].sum() < _MIN_REPEATED * len(texts):
         return 0.0
-    if not named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
+    if not is_named and _is_form_of(labels, code_N[known_N], labels.values[known_N]):
         return 0.0
     code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=False)
-    if named and len(code_R) < _MIN_COMPARED:  # each subject has a class or number of its own
+    if is_named and len(code_R) < _MIN_COMPARED:  # each subject has a class or number of its own
         code_R, nearest_R, chance_R = communities.nearest(code_N, known_N, all_samples=True)
     if len(code_R) < _MIN_COMPARED:
         return 0.0
     hits, chance = (nearest_R == code_R).mean(), chance_R.mean()
     # At most two samples are mutual neighbours; this doubles the variance.
     error = np.sqrt(2 * (chance_R * (1 - chance_R)).sum()) / len(code_R)
-    if hits < chance + (_NAMED_MIN_Z if named else _MIN_Z) * error:
+    if hits < chance + (_NAMED_MIN_Z if is_named else _MIN_Z) * error:
         return 0.0
     # Adjacent values of a measure are nearly as alike as equal ones.
     adjacent = (np.abs(nearest_R - code_R) == 1).mean()
     kappa = (hits - chance) / (1 - chance)
     is_alike = kappa >= _MIN_KAPPA and (hits >= _MIN_RATIO * chance or kappa >= _SURE_KAPPA)
-    if not named and (
+    if not is_named and (
         not is_alike or hits < 2 * adjacent or not _may_be_subjects(name, columns, size_V)
     ):
         return 0.0
@@ -255,19 +255,22 @@ def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Ro
 
     A value with more than a few samples of both sexes is no subject, however many values there are.
     """
-    many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
-    for other, texts in columns.items():
-        both = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
-        same, possible = _pairs(both), math.comb(len(both), 2)
-        here, there = _pairs(text for text, _ in both), _pairs(text for _, text in both)
-        if _SEX.fullmatch(other):
-            if large and same < 0.8 * here:
+    has_many, large = len(size_V) >= _MIN_VALUES, np.median(size_V) > _LARGE
+    for other_column, texts in columns.items():
+        pairs = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
+        same, possible = _pairs(pairs), math.comb(len(pairs), 2)
+        pairs_here, pairs_there = (
+            _pairs(text for text, _ in pairs),
+            _pairs(text for _, text in pairs),
+        )
+        if _SEX.fullmatch(other_column):
+            if large and same < 0.8 * pairs_here:
                 return False
-            many |= same >= 0.95 * here and there < 0.8 * possible
+            has_many |= same >= 0.95 * pairs_here and pairs_there < 0.8 * possible
         elif possible:
-            expected = here * there / possible
-            many |= expected >= _MIN_EXPECTED and same <= _MAX_RECURRING * expected
-    return bool(many)
+            expected = pairs_here * pairs_there / possible
+            has_many |= expected >= _MIN_EXPECTED and same <= _MAX_RECURRING * expected
+    return bool(has_many)
 
 
 def _pairs(values: Iterable[object]) -> int:
@@ -297,10 +300,11 @@ def _ordered_codes(
 
     def key(text: str) -> list[tuple[int, str]]:
         return [
-            (int(part) if part.isdecimal() else -1, part) for part in re.findall(r"\d+|\D+", text)
+            (int(piece) if piece.isdecimal() else -1, piece)
+            for piece in re.findall(r"\d+|\D+", text)
         ]
 
-    rank = {text: place for place, text in enumerate(sorted(set(texts), key=key))}
+    rank = {text: position for position, text in enumerate(sorted(set(texts), key=key))}
     return np.array([rank[text] for text in texts])
 
 
@@ -351,25 +355,25 @@ def score_with_groups(
     if given_MC is None:
         given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
     metric, function = COMPARED[folds.labels.type]
-    given = value_of(function, folds.scored(given_MC))
-    drawn = apart.drawn(grouped_MC)
-    grouped = drawn.whole[metric]
-    if np.isnan(given) or np.isnan(grouped):
+    value = value_of(function, folds.scored(given_MC))
+    apart_scores = apart.drawn(grouped_MC)
+    grouped = apart_scores.whole[metric]
+    if np.isnan(value) or np.isnan(grouped):
         return None
     title = TITLES[metric]
-    ahead = drawn.paired_difference(apart.drawn(apart.dummy_MC))[1]
+    ahead = apart_scores.paired_difference(apart.drawn(apart.dummy_MC))[1]
     return RepeatedScore(
         column=repeated.column,
         groups=repeated.groups,
         metric=metric,
-        given=given,
+        given=value,
         grouped=grouped,
         lower=ahead.lower,
         upper=ahead.upper,
         better=ahead.lower is not None and ahead.lower > 0,
         sentence=(
             f"With all samples of a '{repeated.column}' on one side of the split the kernel has "
-            f"{title} {grouped:.3f}, on this split {given:.3f}: add --group-column "
+            f"{title} {grouped:.3f}, on this split {value:.3f}: add --group-column "
             f"{shlex.quote(repeated.column)}"
         ),
     )

@@ -121,9 +121,9 @@ def run(
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
             model, scores = _with_associations(model, labelled.study, result), None
-            made: dict[str, Any] = {}
+            facts_of_members: dict[str, Any] = {}
             for member in result.members.values():
-                made |= member.facts
+                facts_of_members |= member.facts
             with later_step("scores"):
                 scores = _scores(options.equal_depth, planned, result, leaks)
                 facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
@@ -140,15 +140,15 @@ def run(
                     f"{folds.part}_{name}": score.value
                     for name, score in scores.models[ENSEMBLE].metrics.items()
                 }
-                made["best"] = made.get("best", {}) | best
+                facts_of_members["best"] = facts_of_members.get("best", {}) | best
                 with later_step("scores in the tracker"):
                     log_scores(options.run, to_plain(options), finals)
             model.save(folder / MODEL)
             with later_step("ordination"):
                 _write_ordination(labelled, result, folder)
             _write_importance(options, labelled, model, result)
-            made["warnings"] = warnings
-            record.finish(**labelled.facts, **made, members=list(result.members))
+            facts_of_members["warnings"] = warnings
+            record.finish(**labelled.facts, **facts_of_members, members=list(result.members))
             page = write_report_of_run(folder, labelled.study.table) if report else None
     if scores is None:
         remedy = "see the warning above; `aam evaluate --predictions` scores the predictions"
@@ -265,10 +265,10 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
     scores = evaluate(column, folds, result.combined, seconds, test, grouped, leaks.divided_studies)
     fields: dict[str, Any] = {}
     if result.alone and labelled.covariates is not None:
-        alone = {**result.alone, _BOTH: predictions_MC}
+        predictions_of = {**result.alone, _BOTH: predictions_MC}
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
-            fields["inputs"] = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
+            fields["inputs"] = compare_inputs(names, predictions_of, _BOTH, folds, scores.is_better)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
@@ -282,9 +282,9 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
         refitted = [name for name in result.members if not MEMBERS[name].network]
         name = KERNEL if kernel is not None else next(iter(refitted), KERNEL)
 
-        def predict(smaller: Folds, part: str) -> F64:
+        def predict(smaller: Folds, title: str) -> F64:
             member = estimator(name)
-            return member.cross_validate(result.samples, smaller, False, part).predictions_MC
+            return member.cross_validate(result.samples, smaller, False, title).predictions_MC
 
         if kernel is not None:
             with later_step("learning curve"):

@@ -91,8 +91,8 @@ def prepare(
             f"'{checkpoint}', written by `aam {config.command}`",
             f"resume it with that command, or start `aam {command}` without --resume-from",
         )
-    before = from_plain(type(options), config.options)
-    was, now = values_of(before), values_of(options)
+    previous = from_plain(type(options), config.options)
+    was, now = values_of(previous), values_of(options)
     checked = [s.flag for s in specs(type(options)) if not s.resumable and s.role == "value"]
     if changed := [f"{f} {now[f]} (was {was[f]})" for f in checked if was[f] != now[f]]:
         raise UsageError(
@@ -165,20 +165,20 @@ def begin(
     # The first rank clears the folder below; a slower rank would look at it afterwards and find a
     # run.
     group.barrier()
-    with locked(folder) if is_main else nullcontext(False) as held:
-        listed = list(run_files.planned() if files is None else files)
+    with locked(folder) if is_main else nullcontext(False) as is_locked:
+        names = list(run_files.planned() if files is None else files)
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
             check_run_folder(folder, prepared.overwrite, prepared.resumes)
             if prepared.overwrite:
                 run_files.remove(folder)
             else:
-                listed = [*dict.fromkeys((*run_files.files_of(folder), *listed))]
-        if held:
+                names = [*dict.fromkeys((*run_files.files_of(folder), *names))]
+        if is_locked:
             # Only with the lock: another run may be writing such a file.
-            for name in (run_files.RECORD, *listed):
+            for name in (run_files.RECORD, *names):
                 _remove_temporaries(folder / name)
-        content = prepared.content | facts | {"files": listed}
+        content = prepared.content | facts | {"files": names}
         record = RunRecord(folder, content, time.monotonic(), is_main)
         record.write()
         yield record
@@ -203,7 +203,7 @@ def _describe_file(file: dict[str, Any] | None) -> str:
 def locked(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder while the block runs; yield whether the lock is held."""
     with _open(folder) as stream:
-        held = _acquire(stream, folder)
+        is_locked = _acquire(stream, folder)
         stream.truncate(0)
         holder = {
             "host": platform.node(),
@@ -213,7 +213,7 @@ def locked(folder: Path) -> Iterator[bool]:
         }
         json.dump(holder, stream)
         stream.flush()
-        yield held
+        yield is_locked
 
 
 def _open(folder: Path) -> IO[str]:
@@ -244,9 +244,9 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
         # Slurm ends a job before it requeues it, or its node has failed: an earlier start of this
         # job does not hold the lock any more.
         job, restarts = (os.environ.get(f"SLURM_{name}") for name in ("JOB_ID", "RESTART_COUNT"))
-        before, now = str(holder.get("restarts")), restarts or "0"
-        same = job and holder.get("job") == job and (before + now).isdecimal()
-        if not (same and int(before) < int(now)):
+        previous, now = str(holder.get("restarts")), restarts or "0"
+        same = job and holder.get("job") == job and (previous + now).isdecimal()
+        if not (same and int(previous) < int(now)):
             raise CannotCreate(
                 "Another process writes to the run folder",
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",

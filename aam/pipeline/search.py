@@ -110,12 +110,14 @@ def read_axis(text: str) -> Axis:
     name, _, values = text.partition("=")
     # Trials are scored on the splits of the search.
     fixed = {"--folds", "--repeats", "--study-column", *(spec.flag for spec in specs(SplitOptions))}
-    known = {
+    specs_of = {
         spec.flag: spec for spec in specs(Train) if spec.role == "value" and spec.flag not in fixed
     }
     flag = "--" + name.removeprefix("--").replace("_", "-")
-    if flag not in known or not values:
-        remedy = nearest(flag, known, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train")
+    if flag not in specs_of or not values:
+        remedy = nearest(
+            flag, specs_of, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train"
+        )
         raise UsageError("Not an option that can vary", f"--vary {text}", remedy)
     low, between, high = values.partition("..")
     # The parser of the command refuses what does not suit the option.
@@ -124,12 +126,16 @@ def read_axis(text: str) -> Axis:
         for choice in ((low, high) if between else values.split(","))
     }
     if not between:
-        return Axis(known[flag], None, choices)
+        return Axis(specs_of[flag], None, choices)
     # An option may also take a word, such as `auto`; a word is no end of a range.
     ends = [end for end in choices.values() if isinstance(end, (int, float))]
-    if not {int, float} & {*types_of(known[flag].type)} or len(ends) < 2 or not ends[0] < ends[1]:
+    if (
+        not {int, float} & {*types_of(specs_of[flag].type)}
+        or len(ends) < 2
+        or not ends[0] < ends[1]
+    ):
         raise UsageError("Not a range of numbers", f"--vary {text}", "give NAME=LOW..HIGH")
-    return Axis(known[flag], (float(ends[0]), float(ends[1])), {})
+    return Axis(specs_of[flag], (float(ends[0]), float(ends[1])), {})
 
 
 def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
@@ -138,8 +144,10 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
         "--resume-from": options.run.resume_from,
         "--folds 1": options.folds == 1 or None,
     }
-    if given := [flag for flag, value in refused.items() if value is not None]:
-        raise UsageError("Options that a search does not take", ", ".join(given), "leave them out")
+    if given_flags := [flag for flag, value in refused.items() if value is not None]:
+        raise UsageError(
+            "Options that a search does not take", ", ".join(given_flags), "leave them out"
+        )
     default: tuple[str, ...] = ("members=kernel,forest,kernel+forest",)
     if options.members == (TRANSFORMER,) or options.pretrained_encoder is not None:
         default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
@@ -258,15 +266,15 @@ def _optimize(
 
     def objective(trial: Any) -> float:
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
-        parts, score = list[ScoredPredictions](), math.nan
+        scored_folds, score = list[ScoredPredictions](), math.nan
         for step, split in enumerate(inner):
             try:
-                parts.append(trials.train(values, split).scored)
+                scored_folds.append(trials.train(values, split).scored)
             # The samples that the values of a trial leave may be too few to be split.
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
                 raise optuna.TrialPruned from error
-            score = value_of(function, pooled(parts))
+            score = value_of(function, pooled(scored_folds))
             if math.isnan(score):  # the first folds may be of one class
                 continue
             trial.report(score, step)
@@ -364,10 +372,10 @@ def open_studies(
             for name in names
         ]  # fmt: skip
         for study in studies:
-            before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
-            if before is None:
+            previous = study.user_attrs.get(_SEARCH, {} if study.trials else None)
+            if previous is None:
                 study.set_user_attr(_SEARCH, dict(identity))
-            elif changed := {key for key, _ in before.items() ^ identity.items()}:
+            elif changed := {key for key, _ in previous.items() ^ identity.items()}:
                 raise UsageError(
                     "The search that is there has other input or options",
                     f"'{given or folder}', changed: {first_few(sorted(changed))}",
@@ -396,8 +404,8 @@ def run_trials(
     def ended(study: Any, trial: Any) -> None:
         number = len(finished(study))
         if trial.state.name in FINISHED:
-            shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
-            info(f"{study.study_name}, trial {number} of {total}: {trial.params} {shown}")
+            outcome = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
+            info(f"{study.study_name}, trial {number} of {total}: {trial.params} {outcome}")
         report(number)
         if stop.file:  # progress of a job whose members make no optimizer steps
             stop_file.count_steps(stop.file, stop_file.MIN_STEPS)

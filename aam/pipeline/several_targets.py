@@ -54,7 +54,7 @@ def options_of_targets(
     content: dict[str, Sourced[Any]] = {}
     if options.loss_config is not None:
         content = read_yaml_entries(options.loss_config, "file for --loss-config", columns)
-    known = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
+    specs_of = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
     without = without_effect(options, options.undecided)
     targets: dict[str, Train] = {}
     for column in columns:
@@ -64,9 +64,9 @@ def options_of_targets(
             evidence = f"'{column}' in {entry.source}"
             raise ConfigurationError("No options of a target", evidence, "write `option: value`")
         for key, value in entry.value.items():
-            if (spec := known.get(str(key).replace("_", "-"))) is None:
+            if (spec := specs_of.get(str(key).replace("_", "-"))) is None:
                 evidence = f"'{key}' of '{column}' in {entry.source}"
-                remedy = nearest(str(key), known, f"known are {', '.join(known)}")
+                remedy = nearest(str(key), specs_of, f"known are {', '.join(specs_of)}")
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
             changes[spec.field] = typed(spec, Sourced(value, entry.source))[spec.flag]
         targets[column] = classes_of_words(replace(options, **changes), metadata)
@@ -82,8 +82,10 @@ def run_targets(options: Train, targets: Mapping[str, Train], metadata: Metadata
     folder, resumes = options.run.output_dir, options.run.resume_from is not None
     folders = {column: target_folder(folder, column) for column in targets}
     # Each target has checkpoints of its own to resume from; the folder around them has none.
-    around = replace(options.run, resume_from=None, overwrite=options.run.overwrite or resumes)
-    prepared = run_folder.prepare("train", replace(options, run=around))
+    run_options_of_folder = replace(
+        options.run, resume_from=None, overwrite=options.run.overwrite or resumes
+    )
+    prepared = run_folder.prepare("train", replace(options, run=run_options_of_folder))
     overwrite = options.run.overwrite and not resumes
     prepared = replace(prepared, overwrite=overwrite, resumes=resumes)
     for of_target in folders.values():

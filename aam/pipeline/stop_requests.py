@@ -31,9 +31,9 @@ class StopRequests:
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        named = os.environ.get(stop_file.VARIABLE)
+        path = os.environ.get(stop_file.VARIABLE)
         self.received: signal.Signals | None = None
-        self.file = file or (Path(named) if named else None)
+        self.file = file or (Path(path) if path else None)
         self._when = 0.0
         self._checked = float("-inf")
         self._found = False
@@ -69,16 +69,16 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {number: signal.getsignal(number) for number in SIGNALS}
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         self.install()
         try:
             yield self
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 if handler is not None:
                     signal.signal(number, handler)
         # A request after the last check of the block is one to what follows it.
-        if self.received is not None and before[self.received] != self:
+        if self.received is not None and handlers[self.received] != self:
             signal.raise_signal(self.received)
 
     def install(self) -> None:

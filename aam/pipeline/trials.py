@@ -50,11 +50,13 @@ class Trials:
         if _reading(options) != _reading(self.base):
             read = dataclasses.replace(options, members=self.base.members)
             trials = Trials.of(read, self.folder)
-            before = self.labelled.study.table.sample_ids
+            sample_ids = self.labelled.study.table.sample_ids
             row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
             # The samples of the split that are left.
             training, validation, test = (
-                np.array([row_of[before[row]] for row in rows if before[row] in row_of], np.int64)
+                np.array(
+                    [row_of[sample_ids[row]] for row in rows if sample_ids[row] in row_of], np.int64
+                )
                 for rows in (split.train, split.validation, split.test)
             )
             split = Split(training, validation, test)
@@ -63,8 +65,8 @@ class Trials:
             check_covariates(study.covariates, (split,))
         study = dataclasses.replace(study, splits=(split,))
         # Processes of one search train at the same time, so each trial has a folder of its own.
-        place = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
-        with as_library(), place as path:
+        scratch = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
+        with as_library(), scratch as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
             with (
                 start_session(dataclasses.replace(options, run=run), study) as session,

@@ -79,9 +79,11 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     (metadata,) = relabelled(described, options.relabel, options.relabel_file)
     columns = () if loaded.encoder is None else loaded.encoder.columns
     # The model reads the file itself.
-    if other := [c for c in columns if metadata.columns.get(c) is not described[0].columns.get(c)]:
+    if changed := [
+        c for c in columns if metadata.columns.get(c) is not described[0].columns.get(c)
+    ]:
         remedy = "write the names in the metadata"
-        raise UsageError("--relabel with columns that the model reads", first_few(other), remedy)
+        raise UsageError("--relabel with columns that the model reads", first_few(changed), remedy)
     table = TableOptions(
         table=options.table,
         sequences=options.sequences,
@@ -96,11 +98,11 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
-    repeated, others = None, np.flatnonzero(predicted["split"] == "new")
-    if len(others):
-        table_of_others = study.take_samples(others).table
+    repeated, new_rows = None, np.flatnonzero(predicted["split"] == "new")
+    if len(new_rows):
+        table_of_others = study.take_samples(new_rows).table
         ids = table_of_others.sample_ids
-        labels = Labels.of(values_M[others], facts.classes, ids, facts.levels)
+        labels = Labels.of(values_M[new_rows], facts.classes, ids, facts.levels)
         folds = _folds(options, facts, labels, options.group_column, ())
         repeated = find_repeated_samples(table_of_others, metadata, folds, column)
     new = _new_samples(options, loaded, study, metadata, predicted, repeated)
@@ -169,11 +171,11 @@ def _new_samples(
         subjects_N = trained_subjects(training, loaded.tokens_FL, study, column, names, values)
         subjects_N &= ~trained_N
         if number := int(subjects_N.sum()):
-            shown = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
+            subjects = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
             by = "" if options.group_values == "same" else "; else add --group-values distinct"
             info(
                 f"Samples left out of the scores, since their subjects trained this model: "
-                f"{number}, of the values of '{column}' {shown}{by}."
+                f"{number}, of the values of '{column}' {subjects}{by}."
             )
     new = np.flatnonzero(~trained_N & ~subjects_N)
     if not len(new):
@@ -221,30 +223,30 @@ def _labelled(
         return study, values
     code_of = _class_codes(column, facts.classes, labelled.classes, values.astype(np.int64))
     codes = np.array([code_of.get(name, -1) for name in labelled.classes])[values.astype(np.int64)]
-    known = np.flatnonzero(codes >= 0)
-    return study.take_samples(known), codes[known].astype(np.float64)
+    labelled_rows = np.flatnonzero(codes >= 0)
+    return study.take_samples(labelled_rows), codes[labelled_rows].astype(np.float64)
 
 
 def _class_codes(
-    column: str, classes: Sequence[str], here: Sequence[str], codes: Rows
+    column: str, classes: Sequence[str], classes_here: Sequence[str], codes: Rows
 ) -> dict[str, int]:
     """Return the class of the model for each class of a study that it has by name.
 
     Names that differ in case and spaces alone are one class; samples of others are left out.
     """
-    times = Counter(here[code] for code in codes.tolist())
+    times = Counter(classes_here[code] for code in codes.tolist())
     plain = {spelling(name): code for code, name in enumerate(classes)}
     if len(plain) < len(classes):  # the training tells them apart
         plain = {}
-    code_of = {name: classes.index(name) for name in here if name in classes}
-    for name in here:
+    code_of = {name: classes.index(name) for name in classes_here if name in classes}
+    for name in classes_here:
         alike = plain.get(spelling(name))
         if name not in code_of and alike is not None and alike not in code_of.values():
             info(f"'{name}' of '{column}' is taken for the class '{classes[alike]}' of the model.")
             code_of[name] = alike
     if unknown := [name for name, _ in times.most_common() if name not in code_of]:
-        shown = ", ".join(f"'{name}' in {times[name]}" for name in unknown)
-        evidence = f"{shown} of {len(codes)} samples; the model has {first_few(classes)}"
+        counted = ", ".join(f"'{name}' in {times[name]}" for name in unknown)
+        evidence = f"{counted} of {len(codes)} samples; the model has {first_few(classes)}"
         absent = [name for code, name in enumerate(classes) if code not in code_of.values()]
         number = sum(times[name] for name in unknown)
         if absent and (not code_of or number > _FEW_UNKNOWN * len(codes)):
@@ -303,11 +305,11 @@ def _external(
         for column in metadata.listed(options.by)
     }
     scored, labels = folds.scored(predictions_MC), folds.labels
-    parts = (part_scores(name, rows_by(texts), scored, labels.groups)
+    scores_of_parts = (part_scores(name, rows_by(texts), scored, labels.groups)
              for name, texts in columns.items())  # fmt: skip
     return ExternalValidation(
         calibration_lines(labels, predictions_MC, folds.held_out_units, folds.study_M),
-        [part for of_column in parts for part in of_column],
+        [part_score for of_column in scores_of_parts for part_score in of_column],
         label_notes(options.metadata_column, facts.labels, labels),
     )
 

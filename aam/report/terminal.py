@@ -78,9 +78,11 @@ class Table:
 def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
-    for column, parts in summary.get("by", {}).items():
-        names = [name for name in TITLES if any(name in scores for scores in parts.values())]
-        rows = [[value, *metric_cells(names, scores)] for value, scores in parts.items()]
+    for column, scores_of_values in summary.get("by", {}).items():
+        names = [
+            name for name in TITLES if any(name in scores for scores in scores_of_values.values())
+        ]
+        rows = [[value, *metric_cells(names, scores)] for value, scores in scores_of_values.items()]
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MAX_CLASSES:
@@ -102,13 +104,13 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     >>> table.rows[3:]
     [['mean', '0.600'], ['sd', '0.141'], ['all samples', '0.600']]
     """
-    parts = next(name for name in ("studies", "repeats", "folds") if name in summary)
-    part = {"repeats": "repeat ", "folds": "fold ", "studies": ""}[parts]
-    overall, folds = summary["overall"], summary[parts]
+    kind = next(name for name in ("studies", "repeats", "folds") if name in summary)
+    prefix = {"repeats": "repeat ", "folds": "fold ", "studies": ""}[kind]
+    overall, folds = summary["overall"], summary[kind]
     names = [name for name in TITLES if name in overall]
-    rows = [[f"{part}{fold}", *metric_cells(names, scores)] for fold, scores in folds.items()]
+    rows = [[f"{prefix}{fold}", *metric_cells(names, scores)] for fold, scores in folds.items()]
     heads = ["", *(TITLES[name] for name in names)]
-    if parts == "studies":
+    if kind == "studies":
         return Table(str(summary["column"]), heads, rows)
     if folds:
         rows += [["mean"], ["sd"]]
@@ -119,9 +121,9 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
         for row, text in zip(rows[-2:], ends, strict=True):
             row.append(text)
-    if parts == "folds":  # of partitions the score of all is the mean
+    if kind == "folds":  # of partitions the score of all is the mean
         rows.append(["all samples", *metric_cells(names, overall)])
-    strong = len(rows) - (1 if parts == "folds" else 2)  # all samples, or the mean
+    strong = len(rows) - (1 if kind == "folds" else 2)  # all samples, or the mean
     return Table(str(summary["column"]), heads, rows, strong=(strong,) if folds else ())
 
 
@@ -159,13 +161,13 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
     `brief` leaves out the means of the target, which need more than 100 columns.
     """
     metrics = scores.studies[0].metrics
-    first, *further = metrics
-    shown = [first, *(name for name in further if name in ("auc", "mae", "mae_ranks"))]
+    first, *other_metrics = metrics
+    names = [first, *(name for name in other_metrics if name in ("auc", "mae", "mae_ranks"))]
     means = scores.studies[0].actual_mean is not None and not brief
     rows = []
     for study in scores.studies:
         row = [study.study, str(study.samples)]
-        row += [with_interval(name, study.metrics[name]) for name in shown]
+        row += [with_interval(name, study.metrics[name]) for name in names]
         ends = (study.actual_mean, study.predicted_mean) if means else ()
         row += [
             "" if end is None else f"{end:.0%}" if len(classes) == 2 else significant(end)
@@ -173,14 +175,14 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
         ]
         shown_better = "not shown: one prediction for all" if study.constant else "not shown"
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
-    heads = [scores.column, "Samples", *(TITLES[name] for name in shown)]
+    heads = [scores.column, "Samples", *(TITLES[name] for name in names)]
     mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
     heads += [f"{mean}, true", "predicted"] * means + ["Better than baseline"]
     note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
-    summaries = [scores.summaries.get(name) for name in shown]
+    summaries = [scores.summaries.get(name) for name in names]
     empty = [""] * (2 * means + 1)
     rows.append(["mean", "", *map(_mean_cell, summaries), *empty])
     rows.append(["next study", "", *map(next_cell, summaries), *empty])

@@ -39,7 +39,7 @@ def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
                     condition for word, condition in conditions.items() if word in words(value)
                 ]
             for condition in conditions:
-                # A command may have an option without those of its conditions.
+                # A command may have an option without the options of its conditions.
                 applies = any(flag in known for flag in flags(condition))
                 if applies and holds(condition) == (kind == "excludes"):
                     yield kind, spec, value, condition

@@ -15,7 +15,7 @@ from aam.contract.options.conditions import of_member, requirements
 from aam.contract.version import __version__
 
 WIDEST = 100  # columns of a line at most; longer lines are hard to read
-COLUMN = 26  # column where the help text of an option begins
+COLUMN = 26  # first column of the help text of an option
 LONGEST_CHOICES = 24
 """Characters of the choices that stand beside the flag; longer ones follow the help text."""
 
@@ -68,7 +68,7 @@ def page(
     sections: dict[str, list[OptionSpec]] = {"Required options": required, "Options": []}
     of_members: dict[str, list[OptionSpec]] = {}
     for spec in options:
-        # Required options have a section of their own, which the short page shows too.
+        # Required options have a section of their own, on the short page too.
         if spec.required or not (spec.basic or everything):
             continue
         if members and of_member(spec):

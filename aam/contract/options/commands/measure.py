@@ -108,7 +108,7 @@ class Acceptance:
     Each part runs commands with a time limit; one that fails leaves the others as they are.
     --output-dir gets acceptance.json, report.html and settings.yaml. The same command goes on with
     the parts that are left, and with another image it adds a run to the file. Several ranks, as
-    those of a job of two nodes, measure the part `nodes` together.
+    the ranks of a job on two nodes, measure the part `nodes` together.
 
     Examples:
         aam acceptance --output-dir accepted
@@ -170,7 +170,7 @@ class Memory:
     )
     check_report: Path | None = option(
         "Report of `aam check --json` on such a GPU, for the memory of driver and libraries. "
-        "Default: that of the launcher, else 1 GiB is assumed."
+        "Default: as the launcher states it, else 1 GiB."
     )
     json: bool = basic_option(
         "Print the memory of the step alone, as JSON; in bytes.", default=False
@@ -181,7 +181,7 @@ class Memory:
 class Tune:
     """Find faster settings of a command or program that trains the same network.
 
-    Takes `aam pretrain` or `aam train` as it is, of which the transformer is measured, or after --
+    Takes `aam pretrain` or `aam train` as it is and measures the transformer, or after --
     any program that writes a line of JSON for each step (docs/performance.md). Every run is a
     process of its own. --output-dir gets settings.yaml, for --config, and tune.json.
 
@@ -236,7 +236,7 @@ class Profile:
     """Show what limits a run, from some steps of a command or the output of a profiler.
 
     Of `aam pretrain` or `aam train`, taken as it is, torch.profiler records some steps.
-    --output-dir gets trace.json.gz, which `aam profile` and https://ui.perfetto.dev read. Otherwise
+    --output-dir gets trace.json.gz, for `aam profile` and https://ui.perfetto.dev. Otherwise
     it reads kernel statistics and traces of rocprof, rocprofv3 and nsys (CSV) and of
     torch.profiler (Chrome trace).
 

@@ -87,7 +87,7 @@ class Example:
     """Write a simulated study with known effects, on which the commands of the tutorial run.
 
     By default 150 samples of 50 subjects, whose communities follow a pH. With --studies several
-    studies of one disease, which differ as real ones do, in folders a, b and so on. The same
+    studies of one disease, as different as real ones, in folders a, b and so on. The same
     options give the same study everywhere; truth.json has its effects.
 
     Examples:
@@ -100,7 +100,7 @@ class Example:
     )
     samples: int = basic_option("Number of samples, of each study.", default=150)
     studies: int = basic_option(
-        "Studies with cases and controls (column 'disease'), which differ as real ones do; 0: one "
+        "Studies with cases and controls (column 'disease'), as different as real ones; 0: one "
         "study without a disease.",
         default=0,
     )
@@ -125,8 +125,8 @@ class Inspect:
     """Look at a study before any training: all that is wrong or noteworthy, in seconds.
 
     With a metadata column also what `aam train` would do with it: samples, splits, columns that
-    may leak, time and memory. Nothing is trained or changed. The exit status is that of the first
-    error.
+    may leak, time and memory. Nothing is trained or changed. The exit status is that
+    of the first error.
 
     Examples:
         aam inspect table.biom metadata.tsv age --report age.html
@@ -166,7 +166,7 @@ class Inspect:
         needs=("--metadata-column",),
     )
     study_column: str | None = basic_option(
-        "Metadata column of studies, each of which models of the others predict.",
+        "Metadata column of studies; models of the others predict each.",
         needs=("--metadata-column",),
     )
     members: tuple[MemberName, ...] = option(

@@ -74,7 +74,7 @@ class Train:
     """
 
     leading: ClassVar = ("--table", "--metadata", "--metadata-column")
-    # A column of words is of classes, which is known when the metadata is read.
+    # A column of words has classes; this is known when the metadata is read.
     undecided: ClassVar = ("--classifier",)
 
     input: TableOptions
@@ -157,7 +157,7 @@ class Train:
     )
     loss_config: Path | None = option(
         "YAML with options of single targets: COLUMN, and below it lines such as `loss-type: "
-        "quantile` or `target-penalty: 2`. They replace those of the command line."
+        "quantile` or `target-penalty: 2`. They replace the command line's."
     )
     output_min: float | None = option(
         "Lowest predicted value of a number, in its units; lower predictions become it.",
@@ -210,7 +210,7 @@ class Train:
 
     @property
     def chosen_members(self) -> tuple[str, ...]:
-        """The models to train: those of --members, or the default ones."""
+        """The models to train, from --members or by default."""
         if self.members:
             return self.members
         if self.pretrained_encoder is not None:
@@ -228,7 +228,7 @@ class Search(Train):
     """Search hyper-parameters of `aam train` by nested cross-validation.
 
     In each of the --folds, trials are scored on --inner-folds of its training samples, and the best
-    one on the test samples, which chose nothing. Several processes share the trials of a folder.
+    one on the test samples; these choose nothing. Several processes share the trials of a folder.
 
     Examples:
         aam search --table table.biom --metadata metadata.tsv \

@@ -110,7 +110,7 @@ class ImportanceOptions:
     device: DeviceOptions
     model: Path = required_option("Checkpoint or run folder of `aam train`.")
     output: Path = required_option(
-        "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
+        "Table to write (TSV); QIIME 2 reads it as feature metadata.", role="output"
     )
     taxonomy: Path | None = TAXONOMY
     method: Literal["effects", "permutation"] = basic_option(
@@ -151,7 +151,7 @@ class ImportanceOptions:
 class Export:
     """Export the ASV encoder of each network of a model as ONNX.
 
-    ONNX Runtime runs each file, and its output is compared with that of PyTorch.
+    ONNX Runtime runs each file, and its output is compared with PyTorch's.
 
     Examples:
         aam export --model runs/age-transformer --output-dir onnx
@@ -177,7 +177,7 @@ class Evaluate:
 
     model: Path | None = basic_option(
         "Run folder of `aam train`, whose model predicts the samples of --table: writes scores, "
-        "predictions and a report. The kind of the target is that of the model.",
+        "predictions and a report. The model determines the kind of the target.",
         needs=("--table", "--output"),
         excludes=("--predictions", "--classifier", "--ordinal"),
     )
