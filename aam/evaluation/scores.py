@@ -82,9 +82,10 @@ class Verdict:
     """Whether the ensemble is better than the guess.
 
     "better": the interval is above 0, the score above that of no skill, and the permutation test
-    significant or missing. "worse": the interval is below 0. "undecided": there is no interval, or
-    it is above 0 and the test is not significant. Else "not better", also where repeated subjects
-    that the split divides explain the score.
+    significant or missing. "worse": the interval is below 0, and the test of the lower tail
+    significant or missing. "undecided": there is no interval, or it is above 0 and the test is not
+    significant. Else "not better", also where repeated subjects that the split divides explain the
+    score.
     """
 
     sentence: str
@@ -99,6 +100,7 @@ class Verdict:
     upper: float | None = None
     p: float | None = None  # of the permutation test of the ensemble's predictions
     shufflings: int = 0  # number of its shufflings
+    p_worse: float | None = None  # of its lower tail
     units: str = ""  # units of the interval, such as "42 groups of infant"
 
 
@@ -478,7 +480,8 @@ def _verdict_over_studies(
     # Of the mean over studies: samples of a study are alike, so that not they but the studies are
     # the independent observations.
     if summary is not None and summary.upper < guess:
-        outcome = "worse"
+        outcome, more = _below_guess(test)
+        reasons += more
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
         reasons.append(f"the interval of the mean includes {guess:g}, the score of a guess")
@@ -503,7 +506,7 @@ def _verdict_over_studies(
         following = Score(None, summary.next_lower, summary.next_upper).limits()
         text += f"; next study expected within {following})"
     if test is not None:
-        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the labels within studies)"
+        text += f"; {_p(test, outcome)} ({test.shufflings} shufflings of the labels within studies)"
     if len(included) < len(studies.studies):
         left_out: dict[str, list[str]] = {}
         for study in studies.studies:
@@ -531,6 +534,21 @@ def _verdict_over_studies(
         **({} if test is None else asdict(test)),
         units=f"{len(included)} studies",
     )
+
+
+def _below_guess(test: PermutationTest | None) -> tuple[Outcome, list[str]]:
+    """Return the outcome of an interval below the guess, and its reasons.
+
+    Models of folds share training samples, so that scores of random labels vary more than an
+    interval says, and most of them lie below the guess.
+    """
+    if test is None or test.p_worse <= SIGNIFICANT / 2:
+        return "worse", []
+    return "not better", ["the interval is below a guess, but shuffled labels often vary as much"]
+
+
+def _p(test: PermutationTest, outcome: Outcome) -> str:
+    return f"p = {test.p_worse if outcome == 'worse' else test.p:.2g}"
 
 
 def _claim(outcome: Outcome, column: str) -> str:
@@ -594,7 +612,8 @@ def _verdict(
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:
-        outcome = "worse"
+        outcome, more = _below_guess(test)
+        reasons += more
     elif lower <= 0:
         outcome = "not better"
         reasons.append("the interval of the difference includes 0")
@@ -630,7 +649,7 @@ def _verdict(
                 few = f"{rarer} of {folds.units} have the rarer class"
             text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
-        text += f"; p = {test.p:.2g} ({test.shufflings} shufflings of the held-out labels)"
+        text += f"; {_p(test, outcome)} ({test.shufflings} shufflings of the held-out labels)"
     elif lower is not None:
         reasons.append("no p: too few different orders of the groups' labels")
     if model.scored.is_constant:
