@@ -480,8 +480,7 @@ def _verdict_over_studies(
     # Of the mean over studies: samples of a study are alike, so that not they but the studies are
     # the independent observations.
     if summary is not None and summary.upper < guess:
-        outcome, more = _below_guess(test)
-        reasons += more
+        outcome = _below_guess(test, reasons)
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
         reasons.append(f"the interval of the mean includes {guess:g}, the score of a guess")
@@ -536,15 +535,15 @@ def _verdict_over_studies(
     )
 
 
-def _below_guess(test: PermutationTest | None) -> tuple[Outcome, list[str]]:
-    """Return the outcome of an interval below the guess, and its reasons.
+def _below_guess(test: PermutationTest | None, reasons: list[str]) -> Outcome:
+    """Return the outcome of an interval below the guess; append the reason where it is not worse.
 
-    Models of folds share training samples, so that scores of random labels vary more than an
-    interval says, and most of them lie below the guess.
+    Models of folds share training samples: random labels lie below the guess more often than not.
     """
     if test is None or test.p_worse <= SIGNIFICANT / 2:
-        return "worse", []
-    return "not better", ["the interval is below a guess, but shuffled labels often vary as much"]
+        return "worse"
+    reasons.append("the interval is below a guess, but shuffled labels often vary as much")
+    return "not better"
 
 
 def _p(test: PermutationTest, outcome: Outcome) -> str:
@@ -612,8 +611,7 @@ def _verdict(
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:
-        outcome, more = _below_guess(test)
-        reasons += more
+        outcome = _below_guess(test, reasons)
     elif lower <= 0:
         outcome = "not better"
         reasons.append("the interval of the difference includes 0")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,6 @@ from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.data.targets import spelling
 from aam.evaluation.subjects import Subjects
-
-if TYPE_CHECKING:
-    from sklearn.model_selection import BaseCrossValidator
 
 PARTS = ("train", "validation", "test")
 HEADER = [ID_HEADER, "fold", "split", "group", "repeat"]
@@ -53,15 +50,12 @@ SMALL_SAMPLES, SMALL_GROUPS = 300, 100
 """With fewer of them the score of one partition depends on its seed (benchmarks/repeats.py):
 `REPEATS` partitions are scored."""
 
-_REPEAT_SEEDS = 1000
-"""Distance of the seeds of two partitions, whose folds have the seeds between them."""
-
-_ATTEMPTS = 10
-"""Draws for each partition of samples without groups; these are equal in tiny studies alone."""
+_REPEAT_SEEDS, _ATTEMPTS = 1000, 10
+"""Distance of the seeds of two partitions, beyond those of the folds; seeds tried for each."""
 
 _DRAWS, _DRAWN_CELLS, _EVEN = 500, 20_000_000, 25
-"""Draws of partitions of groups, at most; draws times groups, classes and folds, about a
-CPU-second; and the number of draws that are even enough to be taken."""
+"""Partitions of groups that are drawn at most; the same times groups, classes and folds, about a
+CPU-second; and the number of them, the most even, of which some are taken."""
 
 MIN_STUDIES = 3
 """Studies of which each can be left out in turn: of two, one alone would remain to choose from."""
@@ -377,11 +371,18 @@ def _partitions(
     # scikit-learn stratifies only if a class has a sample for each part.
     kind = StratifiedKFold if classes is not None and np.bincount(y).max() >= parts else KFold
     partitions: dict[bytes, Rows] = {}
-    for attempt in range(_ATTEMPTS * repeats):
-        assigned = _folds(kind(parts, shuffle=True, random_state=seed + _REPEAT_SEEDS * attempt), y)
-        partitions.setdefault(_in_order(assigned[None]).tobytes(), assigned)
-        if len(partitions) == repeats:
-            break
+    with warnings.catch_warnings():
+        # A class with fewer samples than folds is absent from some folds, which is allowed.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        for attempt in range(_ATTEMPTS * repeats):
+            assigned = np.empty(len(rows), dtype=np.int64)
+            shuffled = kind(parts, shuffle=True, random_state=seed + _REPEAT_SEEDS * attempt)
+            for number, (_, places) in enumerate(shuffled.split(y, y)):
+                assigned[places] = number
+            partitions.setdefault(_in_order(assigned[None]).tobytes(), assigned)
+            if len(partitions) == repeats:
+                break
     return [*partitions.values()]
 
 
@@ -427,17 +428,6 @@ def _in_order(fold_DI: Rows) -> Rows:
     first_KD = [(fold_DI == fold).argmax(axis=1) for fold in range(int(fold_DI.max()) + 1)]
     rank_DK = np.argsort(np.argsort(first_KD, axis=0), axis=0).T
     return np.take_along_axis(rank_DK, fold_DI, axis=1)
-
-
-def _folds(splitter: BaseCrossValidator, y: Rows) -> Rows:
-    assigned = np.empty(len(y), dtype=np.int64)
-    with warnings.catch_warnings():
-        # A class with fewer samples than folds is absent from some folds, which is allowed.
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        for number, (_, places) in enumerate(splitter.split(y, y)):
-            assigned[places] = number
-    return assigned
 
 
 def check_groups(target: str, group: str | None, study: str | None) -> None:
@@ -524,9 +514,7 @@ def split_samples(
             classes=classes,
         )
     else:
-        number, repeats = _number_of_folds(
-            options, folds, repeats, subjects.groups, len(sample_ids)
-        )
+        number, repeats = _numbers(options, folds, repeats, subjects.groups, len(sample_ids))
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,
@@ -615,7 +603,7 @@ def _splits_of_file(
     ), subjects
 
 
-def _number_of_folds(
+def _numbers(
     options: SplitOptions,
     folds: int | Literal["auto"],
     repeats: int | Literal["auto"],
