@@ -3,9 +3,10 @@
     nice python benchmarks/random_labels.py --runs 150 [--members kernel forest] [--settings two]
 
 Each run is a new study of 48 to 60 samples whose ASVs, sequences and communities of subjects are
-drawn at random, with labels that do not depend on them. Prints for each setting and model how many
-runs have p <= 0.05, how many an interval above the dummy's score, how many both, and the mean score
-with its standard error: that of the dummy is the right one.
+drawn at random, with labels that do not depend on them; `--subjects 6` draws six subjects with all
+samples in the settings with groups. Prints for each setting and model how many runs have p <= 0.05,
+how many an interval above the dummy's score, how many both; the same below the dummy's score; and
+the mean score with its standard error: that of the dummy is the right one.
 """
 
 from __future__ import annotations
@@ -45,32 +46,40 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", type=float, default=0.0, help="for the power of the test")
+    parser.add_argument("--subjects", type=int, help="subjects of the settings with groups")
     parser.add_argument("--members", nargs="+", default=["kernel"], choices=ESTIMATORS)
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     arguments = parser.parse_args()
     print(
-        "| setting | model | p <= 0.05 | interval | both | mean score |\n|---|---|---|---|---|---|"
+        "| setting | model | p <= 0.05 | interval | both | p worse <= 0.025 | interval | both | "
+        f"mean score |\n|{'---|' * 9}"
     )
     for setting in arguments.settings:
         target, _, groups = setting.partition("/")
-        rows: dict[str, list[tuple[bool, bool, float]]] = {}
+        rows: dict[str, list[tuple[bool, bool, bool, bool, float]]] = {}
         for run in range(arguments.runs):
             rng = np.random.default_rng([arguments.seed, SETTINGS.index(setting), run])
             with as_library():
-                samples, folds = study(rng, target, bool(groups), arguments.signal)
+                samples, folds = study(
+                    rng, target, bool(groups), arguments.signal, arguments.subjects
+                )
                 predictions = member_predictions(samples, folds, arguments.members)
             dummy = folds.drawn(folds.dummy_MC)
             for name, predictions_MC in predictions.items():
                 model = folds.drawn(predictions_MC)
                 metric, ahead = model.paired_difference(dummy)
                 test = permutation_test(folds, predictions_MC)
-                small = test is not None and test.p <= 0.05
                 above = ahead.lower is not None and ahead.lower > 0
-                rows.setdefault(name, []).append((small, above, model.whole[metric]))
+                below = ahead.upper is not None and ahead.upper < 0
+                tails = (1.0, 1.0) if test is None else (test.p, test.p_worse)
+                rows.setdefault(name, []).append(
+                    (tails[0] <= 0.05, above, tails[1] <= 0.025, below, model.whole[metric])
+                )
         for name, found in rows.items():
-            small_R, above_R, score_R = (np.array(column) for column in zip(*found, strict=True))
-            rates = (
-                f"{small_R.mean():.3f} | {above_R.mean():.3f} | {(small_R & above_R).mean():.3f}"
+            *tails_R, score_R = (np.array(column) for column in zip(*found, strict=True))
+            rates = " | ".join(
+                f"{small_R.mean():.3f} | {beyond_R.mean():.3f} | {(small_R & beyond_R).mean():.3f}"
+                for small_R, beyond_R in (tails_R[:2], tails_R[2:])
             )
             error = np.nanstd(score_R) / np.sqrt(len(score_R))
             print(
@@ -80,7 +89,11 @@ def main() -> None:
 
 
 def study(
-    rng: np.random.Generator, target: str, grouped: bool, signal: float = 0.0
+    rng: np.random.Generator,
+    target: str,
+    grouped: bool,
+    signal: float = 0.0,
+    subjects: int | None = None,
 ) -> tuple[TrainingSamples, Folds]:
     """Return a study, with a `signal` above 0 one whose first clade follows the labels.
 
@@ -89,10 +102,13 @@ def study(
         target: one of `TARGETS`.
         grouped: whether samples are of subjects, which share their community and label.
         signal: standard deviations of the labels and of the clade's logarithms that they share.
+        subjects: number of subjects; None of subjects with one to five samples each.
     """
     number = int(rng.integers(48, 61))
     sizes = rng.integers(1, 6, number) if grouped else np.ones(number, dtype=np.int64)
     subject = np.repeat(np.arange(number), sizes)[:number]
+    if grouped and subjects is not None:
+        subject = np.sort(rng.integers(subjects, size=number))
     subjects, asvs = int(subject[-1]) + 1, 80
     # Eight clades of ten ASVs, which differ by some letters of 100.
     tokens_FL = np.repeat(rng.integers(1, 5, (8, 100)), 10, axis=0).astype(np.uint8)

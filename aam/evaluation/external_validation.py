@@ -82,7 +82,14 @@ class CalibrationLine:
         if self.shift.beyond_noise:
             meaning.append("too low" if self.shift.value > 0 else "too high")
         text = f"{self.title}: slope {self.slope.text()} (1 is ideal), {shift} (0 is ideal)"
-        return f"{text}: predictions are {' and '.join(meaning)}." if meaning else f"{text}."
+        if not meaning:
+            return f"{text}."
+        text += f": predictions are {' and '.join(meaning)}"
+        return (
+            f"{text}; they rank samples, but are no probabilities here."
+            if self.name
+            else f"{text}."
+        )
 
 
 @dataclass(frozen=True)
@@ -116,19 +123,25 @@ class ExternalValidation:
                 lines = [line for line in self.calibration if line.name == name]
                 slopes = (f"{line.slope.text()} in {line.study}" for line in lines)
                 sentences.append(f"{lines[0].title}, slope (1 is ideal): {', '.join(slopes)}.")
-        # Samples that are unlike the training samples, compared with the others.
         of = {part.value: part for part in self.parts if part.column == UNLIKE_TRAINING}
         if len(of) == 2:
-            name = next(iter(of["no"].metrics))
-            like, unlike = (
-                f"{of[value].metrics[name].text(name)} of {of[value].samples} that"
-                for value in ("no", "yes")
-            )
-            sentences.append(
-                f"Samples by likeness: {TITLES[name]} {like} resemble the training samples, "
-                f"{unlike} do not."
-            )
+            name, like = next(iter(of["no"].metrics.items()))
+            unlike = of["yes"].metrics[name]
+            shown = [f"{like.text(name)} of {of['no'].samples} that resemble the training samples",
+                     f"{unlike.text(name)} of {of['yes'].samples} that do not"]  # fmt: skip
+            end = _likeness(like.less(unlike))
+            sentences.append(f"Samples by likeness: {TITLES[name]} {', '.join(shown)}{end}.")
         return sentences
+
+
+def _likeness(difference: Score) -> str:
+    """State whether samples that resemble the training are predicted better than the others."""
+    if difference.lower is None:
+        return ""
+    if not difference.beyond_noise:
+        return ": the difference is within noise, so likeness says nothing about accuracy here"
+    less = "less" if difference.lower > 0 else "more"
+    return f": the model is {less} accurate for samples unlike its training"
 
 
 def calibration_lines(

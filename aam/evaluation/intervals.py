@@ -116,6 +116,21 @@ class Score:
         half = (self.upper - self.lower) / 2 * (1 + 1e-9)  # 0.1 by rounding may be a little less
         return min(max(1 - math.floor(math.log10(half)), 0), 3)
 
+    def less(self, other: Score) -> Score:
+        """Return the difference from a score of other samples (Zou and Donner 2008, sim.3095).
+
+        >>> Score(0.8, 0.6, 0.9).less(Score(0.7, 0.5, 0.8)).text()
+        '0.10 (-0.12 to 0.32)'
+        """
+        if self.value is None or other.value is None:
+            return Score(None)
+        value = self.value - other.value
+        if self.lower is None or self.upper is None or other.lower is None or other.upper is None:
+            return Score(value)
+        down = math.hypot(self.value - self.lower, other.upper - other.value)
+        up = math.hypot(self.upper - self.value, other.value - other.lower)
+        return Score(value, value - down, value + up)
+
     def limits(self, name: str = "") -> str:
         """Format the interval; "" without one, and for that of a constant, which has no width."""
         if self.lower is None or self.upper is None or self.lower == self.upper:

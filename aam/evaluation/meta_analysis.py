@@ -14,17 +14,19 @@ them. With w_i = 1 / (v_i + tau²) and the mean m = sum w_i y_i / sum w_i, Hartu
 
 and take quantiles of t with K - 1 degrees of freedom. A handful of studies tells neither tau nor q:
 the interval of three is of no use, and prediction intervals are far too narrow (van Leeuwen et al.
-2025, 10.1002/sim.70011). Both are combined with what is known of other models, as the variances of
-few replicates are with those of other genes (Smyth 2004, 10.2202/1544-6115.1027). The mean tau_0²
-of published models counts as a variance of d degrees of freedom, which is as uncertain:
+2025, 10.1002/sim.70011). Both are combined with the spread of published models, as the variances of
+few replicates are with the variances of other genes (Smyth 2004, 10.2202/1544-6115.1027). The mean
+tau_0² of published models counts as a variance with d degrees of freedom:
 
     tau² = (d tau_0² + (K - 1) T²) / (d + K - 1),    T² by DerSimonian and Laird (1986)
     q = (d + sum w_i (y_i - m)²) / (d + K - 1)
     mean: m ± h,    h = t sqrt(q / sum w_i),    t with d + K - 1 degrees of freedom
     next study: m ± sqrt(h² + t² q tau²)
 
-d = 0 is the method of Hartung and Knapp. The interval of the mean is never shorter than that of a
-fixed effect, m ± 1.96 / sqrt(sum 1 / v_i). `docs/experiments/studies.md` has the coverage of both.
+d = 0 is the method of Hartung and Knapp. T² takes the variances of AUCs at the mean AUC: on the
+logit scale those at the AUC of each study grow with it, which hides a part of the spread. The
+interval of the mean is never shorter than that of a fixed effect, m ± 1.96 / sqrt(sum 1 / v_i).
+`docs/experiments/studies.md` has the coverage of both intervals.
 
 K studies, M samples.
 """
@@ -40,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm, t
 
-from aam.arrays import F64, Codes
+from aam.arrays import F64
 from aam.evaluation.intervals import (
     LEVEL,
     NO_SKILL,
@@ -77,9 +79,12 @@ class Spread:
     )
 
 
-AUC_SPREAD = Spread(tau=0.057, degrees=6.0)
-"""Of the AUC itself: log-normal with mean 0.055 and standard deviation 0.015, of 469 models with
-1,603 external validations (van Leeuwen et al. 2025)."""
+AUC_SPREAD = Spread(tau=0.7, degrees=2.0)
+"""Of logits of AUCs: 0.82 over 26 comparisons of cases and controls in eight diseases of the gut
+microbiome (Duvallet et al. 2017, 10.1038/s41467-017-01973-8; 0.0 to 1.8 in single diseases), 0.0 to
+0.5 for models of one study of colorectal cancer in four others (Wirbel et al. 2019,
+10.1038/s41591-019-0406-6). With 2 degrees of freedom it says little more than a half-normal
+distribution fitted to both, with the scale 0.88 (`benchmarks/studies_intervals.py --prior`)."""
 
 SQUARES_SPREAD = Spread(tau=0.5, degrees=1.0)
 """Of logarithms of odds and of squared errors, for which nothing is published: half-normal with
@@ -90,10 +95,6 @@ _ERRORS_SPREAD = Spread(SQUARES_SPREAD.tau / 2, SQUARES_SPREAD.degrees)
 
 _LEAST_VARIANCE = 1e-9
 """Sampling variance of a score without one, such as R² where every error is the same."""
-
-_STEEPEST = 0.9
-"""AUC beyond which the slope of the logit is that of this one: a spread of 0.057 around 0.98 would
-pass 1."""
 
 POOLED: dict[str, tuple[Scale, str, Spread]] = {
     name: (LOGARITHM, LOGARITHM.name, _ERRORS_SPREAD)
@@ -116,8 +117,13 @@ class RandomEffects:
     i2: float  # I², part of the variance that is between studies (Higgins and Thompson 2002)
 
 
-def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffects:
+def random_effects(
+    value_K: F64, variance_K: F64, spread: Spread, typical_K: F64 | None = None
+) -> RandomEffects:
     """Average K scores, at least two, on a scale with normal errors.
+
+    `typical_K` are variances that do not depend on the score of the study, for the spread; the same
+    as `variance_K` by default.
 
     >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
     >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
@@ -125,7 +131,7 @@ def random_effects(value_K: F64, variance_K: F64, spread: Spread) -> RandomEffec
     """
     number, d = len(value_K), spread.degrees
     variance_K = variance_K.clip(min=_LEAST_VARIANCE)
-    fixed_K = 1 / variance_K
+    fixed_K = 1 / (variance_K if typical_K is None else typical_K)
     common = float(np.average(value_K, weights=fixed_K))
     cochran_q = float(fixed_K @ np.square(value_K - common))
     excess = max(cochran_q - (number - 1), 0.0)
@@ -283,12 +289,14 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
     scale, name, spread = POOLED[metric]
     included = [model for model in studies if len(model.replicates[metric])]
     if metric == "auc" and all(len(model.scored.classes) == 2 for model in included):
-        values, variances, spread = _logits_of_auc(included)
+        values, variances, typical = _logits_of_auc(included)
+        spread = AUC_SPREAD
     else:
         values, variances = on_scale(metric, included)
+        typical = variances
     if len(values) < MIN_SUMMARISED:
         return None
-    pooled = random_effects(values, variances, spread)
+    pooled = random_effects(values, variances, spread, typical)
     half, further = pooled.half, pooled.next_half
     offsets = np.array([0, -half, half, -further, further])
     value, lower, upper, next_lower, next_upper = scale.inverse(pooled.mean + offsets).tolist()
@@ -306,42 +314,34 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
     )
 
 
-def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, Spread]:
-    """Return logits of AUCs of two classes, their variances, and the spread between them.
-
-    The variance is that of Hanley and McNeil (1982) at the mean AUC of all studies: one at the AUC
-    of the study would give little weight to those with a high one, and none at 1.
-    """
+def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, F64]:
+    """Return logits of AUCs of two classes, their variances, and those at the mean AUC."""
     auc_K = np.array([model.whole["auc"] for model in studies])
     # Of a subject with several samples no more is known than of one.
-    counts_K2 = np.array(
+    counts_2K = np.array(
         [
-            [len(np.unique(model.units.unit_M[model.scored.actual == code])) for code in (0, 1)]
-            for model in studies
+            [len(np.unique(model.units.unit_M[model.scored.actual == code])) for model in studies]
+            for code in (1, 0)
         ]
-    ).reshape(-1, 2)
-    pairs_K = counts_K2.prod(axis=1)
-    if not len(auc_K):
-        return auc_K, auc_K, AUC_SPREAD
-    # Half a pair from 0 and 1, where the logit is infinite.
-    auc_K = auc_K.clip(0.5 / pairs_K, 1 - 0.5 / pairs_K)
-    mean = float(np.average(auc_K, weights=pairs_K / counts_K2.sum(axis=1)))
-    variance_K = hanley_mcneil(mean, counts_K2[:, 1], counts_K2[:, 0])
-    slope = PROPORTION.slope(mean)
-    steepest = PROPORTION.slope(_STEEPEST)
-    spread = Spread(AUC_SPREAD.tau * min(slope, steepest), AUC_SPREAD.degrees)
-    return PROPORTION.forward(auc_K), variance_K * slope**2, spread
+    )
+    # The logit of 0 and 1 is infinite: half of one more subject of the rarer class would be wrong.
+    least_K = 0.5 / (counts_2K.min(axis=0) + 1)
+    auc_K = auc_K.clip(least_K, 1 - least_K)
+    weight_K = counts_2K.prod(axis=0) / counts_2K.sum(axis=0)
+    mean_K = np.full_like(auc_K, weight_K @ auc_K / max(weight_K.sum(), 1))
+    variances = (auc_variance(at_K, *counts_2K) for at_K in (auc_K, mean_K))
+    return PROPORTION.forward(auc_K), *variances
 
 
-def hanley_mcneil(auc: float, positive_K: Codes, negative_K: Codes) -> F64:
-    """Return the variance of an AUC by the numbers of samples of both classes, float64 [K].
+def auc_variance(auc_K: F64, positive_K: F64, negative_K: F64) -> F64:
+    """Return the variance of the logit of an AUC by the numbers of samples of both classes.
 
     Hanley and McNeil (1982, 10.1148/radiology.143.1.7063747), with exponential scores.
     """
-    first, second = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
-    variance_K: F64 = (auc * (1 - auc) + (positive_K - 1) * first + (negative_K - 1) * second) / (
-        positive_K * negative_K
-    )
+    product_K = auc_K * (1 - auc_K)
+    first_K, second_K = auc_K / (2 - auc_K) - auc_K**2, 2 * auc_K**2 / (1 + auc_K) - auc_K**2
+    pairs_K = product_K + (positive_K - 1) * first_K + (negative_K - 1) * second_K
+    variance_K: F64 = pairs_K / (positive_K * negative_K) / product_K**2
     return variance_K
 
 

@@ -53,6 +53,8 @@ class PermutationTest:
     # part of the shufflings, with the labels as they are, that reach the score of these
     p: float
     shufflings: int  # number of shufflings
+    # part of them that are as far below their mean as the score of these is below that of the guess
+    p_worse: float
 
 
 def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | None:
@@ -87,9 +89,14 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
         return None
     spread = np.sqrt(2) if len(folds.splits) > 1 else 1.0
     chance = defined_B.mean()
-    reached = int((spread * (defined_B - chance) >= observed - chance - 1e-12).sum())
+    deviation_B = spread * (defined_B - chance)
+    reached = int((deviation_B >= observed - chance - 1e-12).sum())
+    # Chance is no guess: errors of unrelated predictions are larger than those of the guess.
+    guess = value_of(metric, folds.scored(folds.dummy_MC))
+    as_low = int((deviation_B <= observed - (chance if np.isnan(guess) else guess) + 1e-12).sum())
     # The labels as they are count as a shuffling: p is never 0 (Phipson and Smyth 2010).
-    return PermutationTest((reached + 1) / (len(defined_B) + 1), len(defined_B))
+    number = len(defined_B)
+    return PermutationTest((reached + 1) / (number + 1), number, (as_low + 1) / (number + 1))
 
 
 def standard_outputs(folds: Folds) -> F64 | None:

@@ -82,9 +82,10 @@ class Verdict:
     """Whether the ensemble is better than the baseline.
 
     "better": the interval is above 0, the score above that of no skill, and the permutation test
-    significant or missing. "worse": the interval is below 0. "undecided": there is no interval, or
-    it is above 0 and the test is not significant. Else "not better", also where repeated subjects
-    that the split divides explain the score.
+    significant or missing. "worse": the interval is below 0, and the test of the lower tail
+    significant or missing. "undecided": there is no interval, or it is above 0 and the test is not
+    significant. Else "not better", also where repeated subjects that the split divides explain the
+    score.
     """
 
     sentence: str
@@ -99,6 +100,7 @@ class Verdict:
     upper: float | None = None
     p: float | None = None  # of the permutation test of the ensemble's predictions
     shufflings: int = 0  # number of its permutations
+    p_worse: float | None = None  # of its lower tail
     units: str = ""  # units of the interval, such as "42 groups of infant"
 
 
@@ -481,7 +483,7 @@ def _verdict_over_studies(
     # Of the mean over studies: samples of a study are alike, so that not they but the studies are
     # the independent observations.
     if summary is not None and summary.upper < guess:
-        outcome = "worse"
+        outcome = _below_baseline(test, reasons)
     elif summary is not None and summary.lower <= guess:
         outcome = "not better"
         reasons.append(f"the interval of the mean includes {guess:g}, the score of the baseline")
@@ -506,7 +508,7 @@ def _verdict_over_studies(
         following = Score(None, summary.next_lower, summary.next_upper).limits()
         text += f"next study expected between {following.replace(' to ', ' and ')}"
     if test is not None:
-        text += f"; {_permutation_text(test)} within studies"
+        text += f"; {_permutation_text(test, outcome)} within studies"
     if len(included) < len(studies.studies):
         left_out: dict[str, list[str]] = {}
         for study in studies.studies:
@@ -536,8 +538,21 @@ def _verdict_over_studies(
     )
 
 
-def _permutation_text(test: PermutationTest) -> str:
-    return f"permutation test p = {test.p:.2g}, {test.shufflings} permutations"
+def _below_baseline(test: PermutationTest | None, reasons: list[str]) -> Outcome:
+    """Return the outcome of an interval below the baseline; append the reason if it is not worse.
+
+    Models of folds share training samples: random labels lie below the baseline more often than
+    above.
+    """
+    if test is None or test.p_worse <= SIGNIFICANT / 2:
+        return "worse"
+    reasons.append("the interval is below the baseline, but permuted labels often are too")
+    return "not better"
+
+
+def _permutation_text(test: PermutationTest, outcome: Outcome) -> str:
+    p = test.p_worse if outcome == "worse" else test.p
+    return f"permutation test p = {p:.2g}, {test.shufflings} permutations"
 
 
 def _headline(outcome: Outcome, few: str | None) -> str:
@@ -594,7 +609,7 @@ def _verdict(
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:
-        outcome = "worse"
+        outcome = _below_baseline(test, reasons)
     elif lower <= 0:
         outcome = "not better"
         reasons.append("the interval of the difference includes 0")
@@ -630,7 +645,7 @@ def _verdict(
                 few = f"{rarer} of {folds.units} have the rarer class"
             text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
-        text += f"; {_permutation_text(test)}"
+        text += f"; {_permutation_text(test, outcome)}"
     elif lower is not None:
         reasons.append("no permutation test: too few different orders of the groups' labels")
     if model.scored.is_constant:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,6 @@ from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.data.targets import spelling
 from aam.evaluation.subjects import Subjects
-
-if TYPE_CHECKING:
-    from sklearn.model_selection import BaseCrossValidator
 
 PARTS = ("train", "validation", "test")
 HEADER = [ID_HEADER, "fold", "split", "group", "repeat"]
@@ -52,6 +49,13 @@ REPEATS = 5
 SMALL_SAMPLES, SMALL_GROUPS = 300, 100
 """With fewer of them the score of one partition depends on its seed (benchmarks/repeats.py):
 `REPEATS` partitions are scored."""
+
+_REPEAT_SEEDS, _ATTEMPTS = 1000, 10
+"""Distance of the seeds of two partitions, beyond those of the folds; seeds tried for each."""
+
+_DRAWS, _DRAWN_CELLS, _EVEN = 500, 20_000_000, 25
+"""Partitions of groups that are drawn at most; the same times groups, classes and folds, about a
+CPU-second; and the number of them, the most even, of which some are taken."""
 
 MIN_STUDIES = 3
 """Studies of which each can be left out in turn: of two, one alone would remain to choose from."""
@@ -96,7 +100,7 @@ def make_splits(
     `test_size` is the fraction of the (remaining) samples for validation, 0 only with folds; of one
     fold there is a single split. Rows of one group are in one part. Classes are stratified as far
     as they and the groups are large enough: one with fewer samples than parts is absent from some
-    of them. Each of the partitions into folds is shuffled by a seed of its own.
+    of them. The partitions into folds differ; they are fewer than `repeats` where no more exist.
 
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
@@ -122,18 +126,23 @@ def make_splits(
         raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
     if folds == 1:
         return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
-    splits = []
-    for repeat in range(repeats):
-        # Seeds of two repeats must not be those of two folds.
-        seed_of_repeat = seed + 1000 * repeat
-        assigned = _assign(rows, folds, seed_of_repeat, labels, classes)
-        for k in range(folds):
-            split = _hold_out(
-                rows[assigned != k], test_size, seed_of_repeat + k, labels, classes,
+    partitions = _partitions(rows, folds, seed, labels, classes, repeats)
+    if len(partitions) < repeats:
+        info(
+            f"Partitions: {len(partitions)} instead of {repeats} (--repeats), since no more "
+            f"different ones were found that divide the samples into {folds} folds."
+        )
+    return tuple(
+        replace(
+            _hold_out(
+                rows[assigned != k], test_size, seed + _REPEAT_SEEDS * repeat + k, labels, classes,
                 rows[assigned == k],
-            )  # fmt: skip
-            splits.append(replace(split, repeat=repeat + 1))
-    return tuple(splits)
+            ),
+            repeat=repeat + 1,
+        )
+        for repeat, assigned in enumerate(partitions)
+        for k in range(folds)
+    )  # fmt: skip
 
 
 def study_splits(
@@ -308,7 +317,7 @@ def _hold_out(
         most = min(number, max(5, min(number // 4, 20), round(1 / test_size)))
         share = Fraction(test_size).limit_denominator(most)
         share = min(max(share, Fraction(1, most)), Fraction(most - 1, most))
-        assigned = _assign(rows, share.denominator, seed, labels, classes)
+        (assigned,) = _partitions(rows, share.denominator, seed, labels, classes)
         validation = rows[assigned < share.numerator]
     elif labels is not None:
         # Complete groups, while that brings the number of rows nearer to `size`; at least one.
@@ -341,48 +350,84 @@ def can_stratify(codes: npt.NDArray[np.int64], size: int) -> bool:
     return 0 < len(several) <= min(size, int(several.sum()) - size)
 
 
-def _assign(
+def _partitions(
     rows: Rows,
     parts: int,
     seed: int,
     labels: npt.NDArray[np.str_] | None,
     classes: npt.NDArray[np.int64] | None,
-) -> Rows:
-    """Assign each of `rows` to one of `parts` folds, none of which is empty."""
-    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+    repeats: int = 1,
+) -> list[Rows]:
+    """Return up to `repeats` different partitions, each the fold of every one of `rows`.
+
+    No fold is empty. Classes, and sizes of groups, are balanced over the folds.
+    """
+    from sklearn.model_selection import KFold, StratifiedKFold
 
     y = np.zeros(len(rows), dtype=np.int64) if classes is None else classes[rows]
+    if labels is not None:
+        _, group_of = np.unique(labels[rows], return_inverse=True)
+        return [fold_I[group_of] for fold_I in _divided_groups(group_of, y, parts, seed, repeats)]
     # scikit-learn stratifies only if a class has a sample for each part.
-    stratified = classes is not None and np.bincount(y).max() >= parts
-    if labels is None:
-        kind = StratifiedKFold if stratified else KFold
-        return _folds(kind(parts, shuffle=True, random_state=seed), y)
-    _, group_of = np.unique(labels[rows], return_inverse=True)
-    if stratified:
-        # The groups are shuffled here: versions before 1.8 do not stratify those they shuffle.
-        order = np.arange(group_of.max() + 1)
-        np.random.RandomState(seed).shuffle(order)
-        assigned = _folds(StratifiedGroupKFold(parts), y, np.argsort(order)[group_of])
-        # Rounding decides between equal folds there, and may leave some of a few groups empty: each
-        # gets the smallest group of the fold with most.
-        for empty in np.setdiff1d(np.arange(parts), assigned):
-            fold_I = assigned[np.unique(group_of, return_index=True)[1]]
-            crowded = fold_I == np.bincount(fold_I).argmax()
-            smallest = np.where(crowded, np.bincount(group_of), np.inf).argmin()
-            assigned[group_of == smallest] = empty
-        return assigned
-    return _folds(GroupKFold(parts, shuffle=True, random_state=seed), y, group_of)
-
-
-def _folds(splitter: BaseCrossValidator, y: Rows, group_of: Rows | None = None) -> Rows:
-    assigned = np.empty(len(y), dtype=np.int64)
+    kind = StratifiedKFold if classes is not None and np.bincount(y).max() >= parts else KFold
+    partitions: dict[bytes, Rows] = {}
     with warnings.catch_warnings():
         # A class with fewer samples than folds is absent from some folds, which is allowed.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        for number, (_, places) in enumerate(splitter.split(y, y, group_of)):
-            assigned[places] = number
-    return assigned
+        for attempt in range(_ATTEMPTS * repeats):
+            assigned = np.empty(len(rows), dtype=np.int64)
+            shuffled = kind(parts, shuffle=True, random_state=seed + _REPEAT_SEEDS * attempt)
+            for number, (_, places) in enumerate(shuffled.split(y, y)):
+                assigned[places] = number
+            partitions.setdefault(_in_order(assigned[None]).tobytes(), assigned)
+            if len(partitions) == repeats:
+                break
+    return [*partitions.values()]
+
+
+def _divided_groups(group_of: Rows, y: Rows, parts: int, seed: int, repeats: int) -> list[Rows]:
+    """Return up to `repeats` different partitions of I groups, each the fold of every group.
+
+    Many are drawn: groups in random order, each to the fold with the fewest samples of its classes.
+    Of the most even draws the first is taken, then each time that which is least like the others.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    _, code_of = np.unique(y, return_inverse=True)
+    # Samples of each class in each group, and of all classes, as parts of their totals.
+    share_IC = np.zeros((int(group_of.max()) + 1, int(code_of.max()) + 2))
+    np.add.at(share_IC, (group_of, code_of), 1)
+    share_IC[:, -1] = share_IC.sum(axis=1)
+    share_IC /= share_IC.sum(axis=0)
+    every = np.arange(np.clip(_DRAWN_CELLS // (share_IC.size * parts), 20, _DRAWS))
+    order_DI = np.tile(np.arange(len(share_IC)), (len(every), 1))
+    order_DI = np.random.default_rng(seed).permuted(order_DI, axis=1)
+    fold_DI, load_DKC = np.empty_like(order_DI), np.zeros((len(every), parts, share_IC.shape[1]))
+    for group_D in order_DI.T:
+        # The sum of squared loads grows least; an empty fold comes first.
+        share_DC = share_IC[group_D]
+        fold_D = np.einsum("dkc,dc->dk", load_DKC, share_DC).argmin(axis=1)
+        fold_DI[every, group_D] = fold_D
+        load_DKC[every, fold_D] += share_DC
+    different = np.sort(np.unique(_in_order(fold_DI), axis=0, return_index=True)[1])
+    uneven_D = np.square(load_DKC[different]).sum(axis=(1, 2)).round(12)
+    even = np.sort(np.argsort(uneven_D, kind="stable")[: max(_EVEN, repeats)])
+    even_DI = fold_DI[different[even]]
+    taken, alike_D = [even_DI[0]], np.full(len(even_DI), -1.0)
+    while len(taken) < min(repeats, len(even_DI)):
+        # Pairs of groups in one fold of both; 1 of equal partitions.
+        pairs = [adjusted_rand_score(taken[-1], fold_I) for fold_I in even_DI]
+        alike_D = np.maximum(alike_D, pairs)
+        taken.append(even_DI[alike_D.argmin()])
+    return taken
+
+
+def _in_order(fold_DI: Rows) -> Rows:
+    """Number the folds of each partition by their first member, so that equal ones are equal."""
+    first_KD = [(fold_DI == fold).argmax(axis=1) for fold in range(int(fold_DI.max()) + 1)]
+    rank_DK = np.argsort(np.argsort(first_KD, axis=0), axis=0).T
+    return np.take_along_axis(rank_DK, fold_DI, axis=1)
 
 
 def check_groups(target: str, group: str | None, study: str | None) -> None:
@@ -469,7 +514,7 @@ def split_samples(
             classes=classes,
         )
     else:
-        number, repeats = _partitions(options, folds, repeats, subjects.groups, len(sample_ids))
+        number, repeats = _numbers(options, folds, repeats, subjects.groups, len(sample_ids))
         splits = make_splits(
             len(sample_ids),
             test_size=options.test_size,
@@ -558,7 +603,7 @@ def _splits_of_file(
     ), subjects
 
 
-def _partitions(
+def _numbers(
     options: SplitOptions,
     folds: int | Literal["auto"],
     repeats: int | Literal["auto"],
@@ -571,8 +616,7 @@ def _partitions(
         info(f"Folds: {number}, one for each group of '{options.group_column}'.")
     if repeats == "auto":
         small = samples < SMALL_SAMPLES or units < SMALL_GROUPS
-        # Of as many folds as groups there is one partition.
-        repeats = REPEATS if small and 1 < number < units else 1
+        repeats = REPEATS if small and number > 1 else 1
     return number, repeats
 
 

@@ -461,9 +461,7 @@ def compare(
         f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
     )
     by_chance = _is_chance(int(far_N.sum()), samples, len(summary.richness_R))
-    if many := bool(far_N.mean() > MANY_FAR) and not by_chance:
-        far += " The model extrapolates: do not trust its predictions for them."
-    notes.append((far, many))
+    notes.append((far, bool(far_N.mean() > MANY_FAR) and not by_chance))
     columns: dict[str, object] = {
         "split": split,
         "known_reads": reads_N,

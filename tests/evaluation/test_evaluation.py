@@ -73,7 +73,7 @@ def test_two_studies_do_not_show_a_model_to_be_better(
     groups = folds.labels.groups % studies
     few = replace(folds, labels=replace(folds.labels, groups=groups), group_column="study")
     combined = combine_members({"kernel": noisy(few, 0.5)}, few)
-    verdict = evaluate("ill", few, combined, {}, PermutationTest(0.001, 999)).verdict
+    verdict = evaluate("ill", few, combined, {}, PermutationTest(0.001, 999, 1.0)).verdict
     assert verdict.outcome == outcome
     assert (verdict.lower is None) == (outcome == "undecided")
     assert f"{studies} groups of study" in verdict.sentence

@@ -138,16 +138,23 @@ def kernel_predictions(samples: TrainingSamples, folds: Folds) -> F64:
 
 
 @pytest.mark.parametrize(
-    ("noise", "p", "outcome"),
-    [(0.3, 0.001, "better"), (0.3, None, "better"), (0.3, 0.2, "undecided"), (9, 0.9, "worse")],
+    ("noise", "p", "p_worse", "outcome"),
+    [
+        (0.3, 0.001, 1.0, "better"),
+        (0.3, None, 1.0, "better"),
+        (0.3, 0.2, 0.8, "undecided"),
+        (9, 0.9, 0.01, "worse"),
+        (9, None, 1.0, "worse"),
+        (9, 0.9, 0.1, "not better"),
+    ],
 )
 def test_the_verdict_reconciles_interval_and_test(
-    noise: float, p: float | None, outcome: str
+    noise: float, p: float | None, p_worse: float, outcome: str
 ) -> None:
     rng = np.random.default_rng(0)
     _, folds = study(rng, "numbers", False)
     predictions_MC = folds.held_out.outputs_NC + noise * rng.normal(size=(len(folds.rows_M), 1))
-    test = None if p is None else PermutationTest(p, 999)
+    test = None if p is None else PermutationTest(p, 999, p_worse)
     scores = evaluate("ph", folds, combine_members({"kernel": predictions_MC}, folds), {}, test)
     verdict = scores.verdict
     assert verdict.outcome == outcome
@@ -156,6 +163,36 @@ def test_the_verdict_reconciles_interval_and_test(
     assert (verdict.model, verdict.guess) == (r2["ensemble"], r2["guess"])
     assert verdict.difference == pytest.approx(r2["ensemble"] - r2["guess"])
     assert "'ph'" in verdict.sentence
+
+
+@pytest.mark.parametrize(("noise", "target"), [(9.0, "numbers"), (-0.5, "two")])
+def test_predictions_far_below_a_guess_are_worse(noise: float, target: str) -> None:
+    """Large errors, or the opposite of the truth; only of the second shuffled labels are better."""
+    rng = np.random.default_rng(0)
+    _, folds = study(rng, target, False)
+    noise_MC = rng.normal(size=folds.held_out.outputs_NC.shape)
+    truth_MC = folds.held_out.outputs_NC
+    predictions_MC = truth_MC + noise * noise_MC
+    if target == "two":
+        chance_M = 1 / (1 + np.exp(2 * truth_MC[:, 1] + noise_MC[:, 1]))
+        predictions_MC = np.stack([1 - chance_M, chance_M], axis=1)
+    found = permutation_test(folds, predictions_MC)
+    assert found is not None and found.p_worse <= 0.025 < found.p
+    combined = combine_members({"kernel": predictions_MC}, folds)
+    assert evaluate("ph", folds, combined, {}, found).verdict.outcome == "worse"
+
+
+@pytest.mark.slow
+def test_models_of_random_labels_are_seldom_worse_than_a_guess() -> None:
+    """Of 30 studies; the interval alone is below the guess in about one of eight."""
+    outcomes = []
+    for run in range(30):
+        samples, folds = study(np.random.default_rng([7, run]), "numbers", False)
+        predictions_MC = kernel_predictions(samples, folds)
+        combined = combine_members({"kernel": predictions_MC}, folds)
+        test = permutation_test(folds, predictions_MC)
+        outcomes.append(evaluate("ph", folds, combined, {}, test).verdict.outcome)
+    assert outcomes.count("worse") <= 2
 
 
 def test_a_score_below_that_of_no_skill_is_not_better() -> None:
@@ -172,7 +209,7 @@ def test_a_score_below_that_of_no_skill_is_not_better() -> None:
     guess_MC = folds.dummy_MC
     predictions_MC = guess_MC + 0.05 * (folds.held_out.outputs_NC - guess_MC)
     combined = combine_members({"kernel": predictions_MC}, folds)
-    verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999)).verdict
+    verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999, 1.0)).verdict
     assert verdict.guess < verdict.model < 0 < verdict.lower
     assert verdict.outcome == "not better"
 

@@ -55,6 +55,45 @@ def test_partitions_differ_and_keep_groups_together() -> None:
         np.testing.assert_array_equal(one.test, other.test)
 
 
+@pytest.mark.parametrize("classes", ["none", "of subjects", "of samples"])
+def test_few_subjects_of_unequal_size_have_different_partitions(classes: str) -> None:
+    sizes = np.array([3, 17, 5, 22, 9, 14, 30, 2, 8, 11, 19, 6])
+    subject = np.repeat(np.arange(12), sizes)
+    codes = {
+        "none": None,
+        "of subjects": subject % 2,
+        "of samples": np.random.default_rng(0).integers(2, size=len(subject)),
+    }[classes]
+    partitions = set()
+    for seed in (1, 2, 3, 42):
+        splits = make_splits(
+            len(subject), test_size=0, folds=5, seed=seed, groups=[str(k) for k in subject],
+            classes=codes, repeats=5,
+        )  # fmt: skip
+        found = {
+            frozenset(frozenset(subject[s.test].tolist()) for s in splits if s.repeat == k)
+            for k in range(1, 6)
+        }
+        assert len(found) == 5
+        # Without classes no fold is far larger than another: 30 of 146 are of one subject.
+        if codes is None:
+            assert all(20 <= len(split.test) <= 40 for split in splits)
+        partitions |= found
+    assert len(partitions) > 12
+
+
+@pytest.mark.parametrize(
+    ("groups", "folds", "number"), [([0, 0, 1, 2, 3], 4, 1), ([0, 1, 2], 2, 3), (None, 5, 1)]
+)
+def test_no_partition_is_computed_twice(
+    groups: list[int] | None, folds: int, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples, names = (5, None) if groups is None else (len(groups), [str(k) for k in groups])
+    splits = make_splits(samples, test_size=0, folds=folds, seed=0, groups=names, repeats=8)
+    assert splits[-1].repeat == number
+    assert f"Partitions: {number} instead of 8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("samples", "groups", "expected"), [(299, None, 5), (300, None, 1), (400, 99, 5), (400, 4, 1)]
 )

@@ -25,9 +25,16 @@ from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
-from aam.evaluation.external_validation import calibration_lines, exact_proportion
+from aam.evaluation.external_validation import (
+    UNLIKE_TRAINING,
+    ExternalValidation,
+    calibration_lines,
+    exact_proportion,
+    part_scores,
+)
 from aam.evaluation.intervals import Score, units_of
 from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
 from aam.members.model_file import read_trained
 from aam.members.prediction_tables import predict_study, unwritten
@@ -171,6 +178,20 @@ def test_the_command_after_a_model_that_does_not_hold_runs(
     command = shown.splitlines()[-1].partition(": aam ")[2]
     assert aam(*shlex.split(command)) == 0
     assert html.escape(command) in (output / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"), [((0.5, 5.0), "less accurate"), ((1.0, 1.0), "within noise")]
+)
+def test_likeness_says_what_it_predicts(noise: tuple[float, float], expected: str) -> None:
+    """Samples that are unlike the training count as less accurate if their score is lower."""
+    rng, values_N = np.random.default_rng(0), np.arange(120) / 20
+    rows_of = {"no": np.arange(0, 120, 2), "yes": np.arange(1, 120, 2)}
+    predicted_N = values_N + np.resize(noise, 120) * rng.normal(size=120)
+    scored = ScoredPredictions(values_N, predicted_N)
+    parts = part_scores(UNLIKE_TRAINING, rows_of, scored, np.arange(120))
+    (sentence,) = ExternalValidation([], parts, []).sentences()
+    assert expected in sentence
 
 
 @pytest.mark.medium
