@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import nnls
+from sklearn.metrics import roc_curve
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import (
@@ -154,6 +156,9 @@ class Ensemble:
     temperature: float  # temperature of class probabilities; 1 for a number
     # model from a rank to the probabilities of ordered categories; None for other targets
     odds: ProportionalOdds | None = None
+    # probability from which the second of two classes is predicted, see `choose_threshold`; None
+    # for other targets, and where a member has no left-out predictions
+    threshold: float | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
         """Return the ensemble's numbers or calibrated probabilities [N, C]."""
@@ -173,6 +178,7 @@ class Combined:
     # classes
     half_widths_M: F64 | None
     fold_weights: Sequence[Weights]  # weights of the members in each fold
+    thresholds: Sequence[float] = ()  # of the folds; empty where the ensemble has none
 
 
 def combine_members(
@@ -187,16 +193,26 @@ def combine_members(
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []
+    thresholds: list[float | None] = []
     for k, rows in enumerate(folds.fitted_rows):
         # The last one, of the final model, is missing where none is fitted.
         parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
         predictions = {name: part[0] if part else None for name, part in parts.items()}
-        weights = choose_weights(predictions, folds.labels.training(rows))
+        labels = folds.labels.training(rows)
+        weights = choose_weights(predictions, labels)
         weights_of.append(weights)
         # Left-out predictions of the ensemble: the mean of the members that have some.
         known = {name: each_NC for name, each_NC in predictions.items() if each_NC is not None}
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
+        # The probabilities of a part of the members have another scale.
+        mean_NC = means[-1] if total > 1 - 1e-9 and len(labels.classes) == 2 else None
+        positive_N = labels.values == 1
+        thresholds.append(
+            None
+            if mean_NC is None
+            else choose_threshold(mean_NC[:, 1], positive_N, folds.sensitivity)
+        )
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))
     for k, weights in enumerate(weights_of[:-1], start=1):
@@ -225,9 +241,43 @@ def combine_members(
         outside = np.flatnonzero(~inside & same)
         temperature = _temperature(mean_MC[outside], labels.training(outside))
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
+        thresholds[fold - 1] = _calibrated(thresholds[fold - 1], temperature)
     every = labels.training(np.arange(len(mean_MC)))
-    ensemble = Ensemble(final, np.inf, _temperature(mean_MC, every))
-    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1])
+    temperature = _temperature(mean_MC, every)
+    ensemble = Ensemble(
+        final, np.inf, temperature, threshold=_calibrated(thresholds[-1], temperature)
+    )
+    of_folds = [threshold for threshold in thresholds[:-1] if threshold is not None]
+    of_folds = of_folds if len(of_folds) == len(folds.splits) else []
+    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1], of_folds)
+
+
+def choose_threshold(
+    chances_N: F64, positive_N: npt.NDArray[np.bool_], sensitivity: float | None = None
+) -> float | None:
+    """Choose a threshold of probabilities by Youden's J, or the highest one with a sensitivity.
+
+    The samples from the threshold on are predicted to be positive. It lies halfway between two
+    probabilities. None without samples of both classes; NaN, of no prediction, is left out.
+
+    >>> chances, positive = np.array([0.1, 0.2, 0.4, 0.6, 0.8]), np.array([0, 1, 0, 1, 1]) == 1
+    >>> [round(choose_threshold(chances, positive, s), 2) for s in (None, 0.6, 0.9)]
+    [0.5, 0.5, 0.15]
+    """
+    known = np.isfinite(chances_N)
+    if len(np.unique(positive_N[known])) < 2:
+        return None
+    wrong, right, chances = roc_curve(positive_N[known], chances_N[known], drop_intermediate=False)
+    # The first threshold is infinite.
+    met = right - wrong if sensitivity is None else right >= sensitivity - 1e-9
+    k = 1 + int(np.argmax(met[1:]))
+    return float(np.clip((chances[k] + chances[min(k + 1, len(chances) - 1)]) / 2, 0, 1))
+
+
+def _calibrated(threshold: float | None, temperature: float) -> float | None:
+    if threshold is None:
+        return None
+    return float(calibrate(np.array([[1 - threshold, threshold]]), temperature)[0, 1])
 
 
 def _temperature(mean_MC: F64, labels: Labels) -> float:

@@ -46,6 +46,7 @@ from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
+from aam.evaluation.thresholds import ThresholdScores, score_thresholds
 from aam.number_format import fixed, significant
 
 ENSEMBLE, GUESS = "ensemble", "guess"
@@ -265,6 +266,10 @@ class Scores:
     # of the kernel or the forest; None of a single study and with many samples
     transfer: TransferMatrix | None = None
     study_differences: StudyDifferences | None = None
+    # at 0.5 and at the threshold chosen in the training parts; empty but for two classes
+    thresholds: list[ThresholdScores] = field(default_factory=list)
+    # of the counts with the columns of --adjust-for from these columns alone
+    beyond: PairedDifference | None = None
 
     @property
     def members(self) -> list[str]:
@@ -464,6 +469,7 @@ def evaluate(
         repeated_samples=repeated,
         divided_studies=divided_studies,
         studies=studies,
+        thresholds=score_thresholds(folds, combined),
     )
 
 

@@ -58,6 +58,7 @@ class ModelFacts:
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
     performance: Performance | None = None  # None of a model that was fitted without an evaluation
+    threshold: NonNegative | None = None  # see `Ensemble`; None of a model of an earlier version
 
     @classmethod
     def of(
@@ -86,13 +87,14 @@ class ModelFacts:
             # The mean of what estimators are fitted to: with a logarithm, the geometric mean.
             tuple(scale.inverse(scale.forward(labels.outputs_NC[rows]).mean(axis=0)).tolist()),
             LabelSummary.of(labels.take(rows)),
+            threshold=ensemble.threshold,
         )
 
     @property
     def ensemble(self) -> Ensemble:
         """Combination of the members and its uncertainty."""
         half_width = math.inf if self.half_width is None else self.half_width
-        return Ensemble(self.weights, half_width, self.temperature, self.odds)
+        return Ensemble(self.weights, half_width, self.temperature, self.odds, self.threshold)
 
     @property
     def outputs(self) -> Outputs:

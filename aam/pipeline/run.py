@@ -53,7 +53,7 @@ from aam.pipeline.plan import TrainingPlan, plan, start_session
 from aam.pipeline.preview import Leaks, preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
-from aam.report.terminal import models_table, print_table, studies_table
+from aam.report.terminal import models_table, print_table, studies_table, thresholds_table
 from aam.threads import blas_threads
 
 _BOTH = "metadata and counts"
@@ -340,6 +340,8 @@ def show_scores(scores: Scores) -> None:
         left_out = ENSEMBLE if len(scores.members) == 1 else None
         models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
         print_table(models_table(models, names, scores.differences, brief=True))
+    if scores.thresholds:
+        print_table(thresholds_table(scores.thresholds, scores.classes[1]))
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
         print_table(models_table(inputs.models, names, brief=True))

@@ -253,6 +253,7 @@ TABLES: dict[Section, tuple[Tabulate, ...]] = {
     "studies": (studies.by_study_table,),
     "predictions": (
         predictions.comparison_table,
+        predictions.at_thresholds_table,
         predictions.parts_table,
         predictions.calibration_table,
         predictions.inputs_table,

@@ -19,6 +19,8 @@ from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.evaluation.metrics import METRICS, metric_text
 from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference
+from aam.evaluation.thresholds import TITLES as THRESHOLD_TITLES
+from aam.evaluation.thresholds import ThresholdScores
 from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
@@ -150,6 +152,24 @@ def models_table(
         rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
     heads = ["", *(TITLES[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
     return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
+
+
+def thresholds_table(thresholds: Sequence[ThresholdScores], positive: str) -> Table:
+    """Return sensitivity, specificity and predictive values at each threshold."""
+    rows = []
+    for scores in thresholds:
+        name = metric_text("", scores.threshold, 2)
+        name = f"{name}, {scores.rule}" + f" in {len(scores.folds)} folds" * (len(scores.folds) > 1)
+        rows.append([name, *(with_interval("", score) for score in scores.metrics.values())])
+    note = "Predictive values are for the class frequencies of these samples."
+    if folds := thresholds[-1].folds:
+        ends = " to ".join(dict.fromkeys(metric_text("", end(folds), 2) for end in (min, max)))
+        note += f" The threshold was chosen by left-out predictions of training samples ({ends})."
+    heads = [
+        f"Threshold of {positive}",
+        *(THRESHOLD_TITLES[name] for name in thresholds[0].metrics),
+    ]
+    return Table("At a threshold", heads, rows, f"{note} In brackets: 95 % interval.")
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
