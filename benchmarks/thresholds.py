@@ -3,12 +3,12 @@
     nice python -m benchmarks.thresholds --studies 500
 
 Each study draws units of one sample or about six (geometric), each unit at random of one of two
-classes. The log odds of a sample have the separation of the classes, an effect of the unit and noise of equal variances;
-the AUC is 0.84. A threshold of each of five folds is chosen from the samples of the other four, by
-Youden's J or for a sensitivity of 0.9, and the held-out samples are scored as `aam train` does. The
-truth is the score of infinitely many units at the thresholds of the study. Prints for each score
-its mean truth, how often the 95 % interval covers the truth, and the part of the studies with an
-interval. With 500 studies a coverage of 0.95 has a standard error of 0.01.
+classes. The log odds of a sample have the separation of the classes, an effect of the unit and
+noise of equal variances; the AUC is 0.84. A threshold of each of five folds is chosen from the
+samples of the other four, by Youden's J or for a sensitivity of 0.9, and the held-out samples are
+scored as `aam train` does. The truth is the score of infinitely many units at the thresholds of the
+study. Prints for each score its mean truth, how often the 95 % interval covers the truth, and the
+part of the studies with an interval. Of 500 studies 0.95 has a standard error of 0.01.
 """
 
 from __future__ import annotations

@@ -19,13 +19,15 @@ from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
-from aam.console import info, track
+from aam.console import info, track, warn
 from aam.contract.errors import DataError, nearest
+from aam.contract.options import flat
 from aam.contract.options.groups import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
+    ADJUSTED,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -99,7 +101,12 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
+def q_values(
+    samples: TrainingSamples,
+    folds: Folds,
+    reads: Rows | None = None,
+    adjustment: Covariates | None = None,
+) -> dict[str, F64]:
     """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv."""
     relative, tests = samples.samples.relative, {}
     if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
@@ -108,6 +115,15 @@ def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) 
         tests[ASSOCIATED] = test.q_values
         if test.depth:
             tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
+    if adjustment is not None:
+        test = rank_test(relative, folds.labels, reads, adjustment)
+        if test is None:
+            warn(
+                f"No ASV can be tested adjusted for {', '.join(adjustment.columns)}: too few "
+                "samples have the same categories and differ in the target."
+            )
+        else:
+            tests[ADJUSTED] = test.q_values
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
@@ -180,7 +196,9 @@ def importance_table(
         q_U[rows] = loaded.q_values[name][known]
     columns |= q_values_U
     if q_values_U:
-        info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
+        columns_of_test = flat(loaded.facts.options).get("adjust_for", ())
+        better = loaded.performance.better
+        info(association_sentence(q_values_U, loaded.column, better, columns_of_test))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
@@ -306,6 +324,7 @@ def agreement_table(
     feature_ids: Sequence[str],
     folds: Folds,
     reads: Rows | None,
+    adjustment: Covariates | None = None,
 ) -> pd.DataFrame | None:
     """Return a row for each ASV and taxon that is tested in at least two studies."""
     tables = []
@@ -336,6 +355,9 @@ def agreement_table(
         statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
         if agreement.depth:
             statistics["depth"] = agreement.depth
+        adjusted = adjustment and rank_test(shares, folds.labels, reads, adjustment)
+        if adjusted is not None:
+            statistics[ADJUSTED] = adjusted.q_values
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

@@ -23,7 +23,7 @@ from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder
 from aam.data.targets import OutputRange, TargetScale
-from aam.evaluation.association import ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
+from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels, LabelSummary
@@ -221,7 +221,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
             },
             {
                 name: numbers(arrays, f"{_Q_VALUES}{name}", asvs)
-                for name in (ASSOCIATED, EQUAL_DEPTH, CONDITIONAL)
+                for name in (ASSOCIATED, ADJUSTED, EQUAL_DEPTH, CONDITIONAL)
                 if f"{_Q_VALUES}{name}" in arrays
             },
         )

@@ -17,7 +17,7 @@ from aam.console import console, info, later_step, print_result, warn
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, networks
+from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, default_members, networks
 from aam.contract.run_files import MODEL, PREDICTIONS, REPEATS
 from aam.contract.run_files import planned as planned_files
 from aam.data.formats.tables import require_reads
@@ -32,20 +32,20 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
-from aam.evaluation.scores import ENSEMBLE, Scores, compare_inputs, evaluate
+from aam.evaluation.scores import ENSEMBLE, Scores, compare_beyond, compare_inputs, evaluate
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
-from aam.members.member import estimator
+from aam.members.member import TrainingSamples, estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table, mean_table
 from aam.members.relations import AsvRelations
 from aam.pipeline import run_folder
-from aam.pipeline.cross_validation import Result, cross_validate
+from aam.pipeline.cross_validation import Result, cross_validate, predict_held_out
 from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
 from aam.pipeline.loggers import log_scores
@@ -102,7 +102,7 @@ def run(
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
-            model, scores = _with_associations(model, labelled.study, result), None
+            model, scores = _with_associations(model, labelled, result), None
             made: dict[str, Any] = {}
             for member in result.members.values():
                 made |= member.facts
@@ -152,7 +152,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         with blas_threads(len(labelled.values)):
             result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
-        model = _with_associations(_model(options, labelled, result), labelled.study, result)
+        model = _with_associations(_model(options, labelled, result), labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
@@ -187,9 +187,11 @@ def _model(
     return TrainedModel(facts, models, samples.relations, training)
 
 
-def _with_associations(model: TrainedModel, study: Study, result: Result) -> TrainedModel:
+def _with_associations(
+    model: TrainedModel, labelled: LabelledStudy, result: Result
+) -> TrainedModel:
     """Add the importance of the ASVs in each fold, and their association with the target."""
-    samples, folds = result.samples, result.folds
+    samples, folds, study = result.samples, result.folds, labelled.study
     importance, rates = {}, {}
     with later_step("importance of ASVs in the folds"):
         importance = {
@@ -205,7 +207,7 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, _reads(study))
+        rates = q_values(samples, folds, _reads(study), labelled.adjustment)
     return dataclasses.replace(model, fold_importance=importance, q_values=rates)
 
 
@@ -252,6 +254,18 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
             fields["inputs"] = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
+    if (adjustment := labelled.adjustment) is not None:
+        with later_step("score beyond the columns of --adjust-for"):
+            whole = dataclasses.replace(result.samples.samples, covariates=adjustment)
+            inputs = TrainingSamples(whole, result.samples.relations)
+            names = [name for name in result.members if not MEMBERS[name].network]
+            members = {name: estimator(name) for name in names or default_members()}
+            title = ", ".join(adjustment.columns)
+            both_MC = predict_held_out(members, inputs, folds, f"counts and {title}")
+            alone_MC = predict_held_out(members, inputs.metadata_alone, folds, title)
+            fields["beyond"] = compare_beyond(
+                adjustment.columns, both_MC, alone_MC, folds, scores.is_better
+            )
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
@@ -296,7 +310,9 @@ def _write_importance(
         agreement = None
         if result.folds.study_column is not None:
             relative = result.samples.samples.relative
-            agreement = agreement_table(table, relative, ids, result.folds, _reads(labelled.study))
+            agreement = agreement_table(
+                table, relative, ids, result.folds, _reads(labelled.study), labelled.adjustment
+            )
         if agreement is not None:
             write_table(folder / "associations.tsv", agreement)
             asvs = agreement[agreement["kind"] == "ASV"]

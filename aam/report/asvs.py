@@ -20,6 +20,7 @@ from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.association import (
+    ADJUSTED,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -225,7 +226,7 @@ def importance_table(given: ReportInput) -> Table | None:
     columns["Prevalence"] = [f"{float(row['prevalence']):.0%}" for row in first]
     # Tests of the samples, not of the model: q-values control the false discovery rate of the
     # association, which the order of the model does not (Benjamini and Hochberg 1995).
-    tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
+    tests = {ASSOCIATED: "q", ADJUSTED: "q adjusted", CONDITIONAL: "q beyond the community"}
     q_values = {
         name: np.array([float(row[name] or "nan") for row in rows])
         for name in (*tests, EQUAL_DEPTH)
@@ -233,7 +234,10 @@ def importance_table(given: ReportInput) -> Table | None:
     }
     for name in [name for name in tests if name in q_values]:
         columns[tests[name]] = [f"{q:.2g}" for q in q_values[name][:LISTED]]
-    leads = [association_sentence(q_values, target, given.run.is_better)] if q_values else []
+    adjusted_for = given.run.option("adjust_for") or ()
+    leads = []
+    if q_values:
+        leads = [association_sentence(q_values, target, given.run.is_better, adjusted_for)]
     note = (
         f"In the order of {order_of(rows[0])[1]}. Effect: change of the prediction of the "
         f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
@@ -280,6 +284,8 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
         f"z{of_class}": z,
         "q": [f"{float(row['q']):.2g}" for row in first],
     }
+    if ADJUSTED in rows[0]:
+        columns["q adjusted"] = [f"{float(row[ADJUSTED]):.2g}" for row in first]
     if kind == "ASV":
         columns["Rank in the model"] = [f"{float(row['rank']):.3g}" for row in first]
     columns |= {
