@@ -421,7 +421,8 @@ def association_sentence(
             text += "tell something together"
         parts.append(f"{text}.")
     if ADJUSTED in number:
-        parts.append(f"Adjusted for {', '.join(adjusted_for)} (q < {RATE}): {number[ADJUSTED]}.")
+        columns = ", ".join(adjusted_for).replace(",", ", ").replace("  ", " ")
+        parts.append(f"Adjusted for {columns} (q < {RATE}): {number[ADJUSTED]}.")
     if CONDITIONAL in number:
         parts.append(
             f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."

@@ -181,8 +181,8 @@ def read_adjustment(
     adjustment = Covariates(categories, numbers)
     if missing := int((~adjustment.complete).sum()):
         info(
-            f"{missing} of {len(sample_ids)} samples lack a value of {', '.join(names)} and are "
-            "left out of the adjusted test."
+            f"{missing} of {len(sample_ids)} samples have no value of {' or '.join(names)} and are "
+            "left out of the adjusted test (--adjust-for)."
         )
     return adjustment
 

@@ -54,7 +54,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     """Plan the training of a labelled study; the options are those that `resolve` returns."""
     if options.sensitivity is not None and len(study.classes) > 2:
         evidence = f"'{options.target.metadata_column}' has {len(study.classes)} classes"
-        remedy = "leave --sensitivity out, or join classes with --relabel"
+        remedy = "leave --sensitivity out, or train on two of the classes (--where)"
         raise DataError("A threshold needs two classes", evidence, remedy)
     for split in study.splits:
         fit_labels(options, study, split)  # refuses training samples that no model can be fitted to

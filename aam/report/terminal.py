@@ -165,11 +165,18 @@ def thresholds_table(thresholds: Sequence[ThresholdScores], positive: str) -> Ta
     if folds := thresholds[-1].folds:
         ends = " to ".join(dict.fromkeys(metric_text("", end(folds), 2) for end in (min, max)))
         note += f" The threshold was chosen by left-out predictions of training samples ({ends})."
-    heads = [
-        f"Threshold of {positive}",
-        *(THRESHOLD_TITLES[name] for name in thresholds[0].metrics),
-    ]
-    return Table("At a threshold", heads, rows, f"{note} In brackets: 95 % interval.")
+    else:
+        note += (
+            " The model has no chosen threshold: an earlier version trained it, or a member has "
+        )
+        note += "no left-out predictions of the training samples."
+    heads = ["Threshold", *(THRESHOLD_TITLES[name] for name in thresholds[0].metrics)]
+    return Table(
+        f"At a threshold of the probability of {positive}",
+        heads,
+        rows,
+        f"{note} In brackets: 95 % interval.",
+    )
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
