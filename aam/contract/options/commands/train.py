@@ -136,14 +136,14 @@ class Train:
         "the sequencing depth alone predicts the target.",
         default=False,
     )
-    sensitivity: float | None = basic_option(
+    sensitivity: float | None = option(
         "Threshold of the probability of the positive one of two classes: the highest with this "
         "sensitivity in left-out predictions of the training samples. Default: the one with the "
         "largest sensitivity + specificity (Youden's J).",
         takes=Range("more than 0 and at most 1", 0, 1, open_below=True),
         only_with=("--classifier",),
     )
-    adjust_for: tuple[str, ...] = basic_option(
+    adjust_for: tuple[str, ...] = option(
         "Metadata columns that the associations of ASVs are adjusted for, such as age,sex; also "
         "scores what the counts add to these columns.",
         default=(),
