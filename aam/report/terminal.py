@@ -158,25 +158,25 @@ def thresholds_table(thresholds: Sequence[ThresholdScores], positive: str) -> Ta
     """Return sensitivity, specificity and predictive values at each threshold."""
     rows = []
     for scores in thresholds:
-        name = metric_text("", scores.threshold, 2)
-        name = f"{name}, {scores.rule}" + f" in {len(scores.folds)} folds" * (len(scores.folds) > 1)
+        name = f"{metric_text('', scores.threshold, 2)}, {scores.rule}"
         rows.append([name, *(with_interval("", score) for score in scores.metrics.values())])
     note = "Predictive values are for the class frequencies of these samples."
-    if folds := thresholds[-1].folds:
-        ends = " to ".join(dict.fromkeys(metric_text("", end(folds), 2) for end in (min, max)))
-        note += f" The threshold was chosen by left-out predictions of training samples ({ends})."
-    else:
+    chosen, source = thresholds[-1], "left-out predictions of the training samples"
+    if not chosen.folds:
         note += (
             " The model has no chosen threshold: an earlier version trained it, or a member has "
         )
-        note += "no left-out predictions of the training samples."
+        note += f"no {source}."
+    elif chosen.folds == [chosen.threshold]:  # of a model in another study
+        note += f" The chosen threshold is from {source}."
+    else:
+        ends = " to ".join(
+            dict.fromkeys(metric_text("", end(chosen.folds), 2) for end in (min, max))
+        )
+        note += f" Each fold is scored at its own threshold ({ends}), from {source}."
     heads = ["Threshold", *(THRESHOLD_TITLES[name] for name in thresholds[0].metrics)]
-    return Table(
-        f"At a threshold of the probability of {positive}",
-        heads,
-        rows,
-        f"{note} In brackets: 95 % interval.",
-    )
+    title = f"At a threshold of the probability of {positive}"
+    return Table(title, heads, rows, f"{note} In brackets: 95 % interval.")
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = ()) -> Table:
