@@ -24,7 +24,7 @@ from aam.evaluation.ensemble import choose_threshold, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
-from aam.evaluation.thresholds import TITLES, score_thresholds
+from aam.evaluation.thresholds import score_thresholds
 
 SETTINGS = ("20-20", "10-40", "40-40", "30-120")
 """Expected units with and without the disease."""
@@ -38,8 +38,8 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=500)
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     arguments = parser.parse_args()
-    print(f"| cases, others | samples | threshold | {' | '.join(TITLES.values())} |")
-    print("|---" * (3 + len(TITLES)) + "|")
+    print("| cases, others | samples | threshold | sensitivity | specificity | PPV | NPV |")
+    print("|---" * 7 + "|")
     for setting in arguments.settings:
         for sizes in ("one", "several"):
             for sensitivity in (None, 0.9):
@@ -87,7 +87,7 @@ def coverage(
             # The temperature changes the scale of a fold, and no decision.
             cut_M = np.zeros(len(folds.rows_M))
             if at:
-                chosen = [choose_threshold(chances_NC[rows, 1], positive_N[rows] == 1, sensitivity)
+                chosen = [choose_threshold(chances_NC[rows], labels.take(rows), sensitivity)
                           for rows in folds.fitted_rows[:-1]]  # fmt: skip
                 cut_M = logit(np.array(chosen, dtype=np.float64))[folds.fold_M - 1]
             codes_M = positive_N[folds.rows_M]

@@ -12,7 +12,7 @@ outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -396,13 +396,10 @@ def mixed_model_test(
     return q_F
 
 
-def association_sentence(
-    q_values_U: Mapping[str, F64], target: str, better: bool, adjusted_for: Sequence[str] = ()
-) -> str:
+def association_sentence(q_values_U: Mapping[str, F64], target: str, better: bool) -> str:
     """Return how many of U ASVs are associated with the target, by the tests that exist.
 
-    `better` tells whether the model is shown to be better than a guess; `adjusted_for` has the
-    columns of --adjust-for.
+    `better` tells whether the model is shown to be better than a guess.
 
     >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age", better=True)
     "Associated with 'age' (rank test, by groups if any, q < 0.1): 2 of 3 ASVs."
@@ -421,8 +418,7 @@ def association_sentence(
             text += "tell something together"
         parts.append(f"{text}.")
     if ADJUSTED in number:
-        columns = ", ".join(adjusted_for).replace(",", ", ").replace("  ", " ")
-        parts.append(f"Adjusted for {columns} (q < {RATE}): {number[ADJUSTED]}.")
+        parts.append(f"Adjusted for metadata (--adjust-for, q < {RATE}): {number[ADJUSTED]}.")
     if CONDITIONAL in number:
         parts.append(
             f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."

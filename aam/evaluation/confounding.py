@@ -25,7 +25,6 @@ from sklearn.tree import DecisionTreeRegressor
 
 from aam.arrays import F64
 from aam.console import info, warn
-from aam.contract.errors import UsageError
 from aam.data.covariates import Covariates
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
@@ -157,32 +156,28 @@ def _values(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> npt.NDA
 
 
 def read_adjustment(
-    names: Sequence[str], metadata: Metadata, sample_ids: Sequence[str], target: str
+    columns: Sequence[str], metadata: Metadata, sample_ids: Sequence[str]
 ) -> Covariates | None:
     """Read the columns of --adjust-for; None without any.
 
     Those of words, of few different numbers and of the type categorical are categories.
     """
-    names = metadata.listed(names)
-    if target in names:
-        evidence, remedy = f"--adjust-for {target}", "leave the target out"
-        raise UsageError("The target cannot be adjusted for itself", evidence, remedy)
     categories: dict[str, npt.NDArray[np.str_]] = {}
     numbers: dict[str, F64] = {}
-    for name in names:
+    for name in metadata.listed(columns):
         values_N = _values(name, metadata, sample_ids)
-        few = len(np.unique(values_N)) <= FEW_VALUES
-        if few or values_N.dtype.kind != "f" or name in metadata.categorical:
+        few = len(np.unique(values_N)) <= FEW_VALUES or name in metadata.categorical
+        if few or values_N.dtype.kind != "f":
             categories[name] = metadata.values(name, sample_ids)
         else:
             numbers[name] = values_N
-    if not names:
+    if not columns:
         return None
     adjustment = Covariates(categories, numbers)
     if missing := int((~adjustment.complete).sum()):
         info(
-            f"{missing} of {len(sample_ids)} samples have no value of {' or '.join(names)} and are "
-            "left out of the adjusted test (--adjust-for)."
+            f"{missing} of {len(sample_ids)} samples have no value of "
+            f"{' or '.join(adjustment.columns)}: the adjusted test leaves them out (--adjust-for)."
         )
     return adjustment
 

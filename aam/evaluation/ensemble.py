@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 from sklearn.metrics import roc_curve
 
@@ -178,7 +177,7 @@ class Combined:
     # classes
     half_widths_M: F64 | None
     fold_weights: Sequence[Weights]  # weights of the members in each fold
-    thresholds: Sequence[float] = ()  # of the folds; empty where the ensemble has none
+    thresholds: Sequence[float | None] = ()  # of the folds, see `Ensemble`
 
 
 def combine_members(
@@ -206,13 +205,8 @@ def combine_members(
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
         # The probabilities of a part of the members have another scale.
-        mean_NC = means[-1] if total > 1 - 1e-9 and len(labels.classes) == 2 else None
-        positive_N = labels.values == 1
-        thresholds.append(
-            None
-            if mean_NC is None
-            else choose_threshold(mean_NC[:, 1], positive_N, folds.sensitivity)
-        )
+        whole_NC = means[-1] if len(known) == len(members) else None
+        thresholds.append(choose_threshold(whole_NC, labels, folds.sensitivity))
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))
     for k, weights in enumerate(weights_of[:-1], start=1):
@@ -244,34 +238,30 @@ def combine_members(
         thresholds[fold - 1] = _calibrated(thresholds[fold - 1], temperature)
     every = labels.training(np.arange(len(mean_MC)))
     temperature = _temperature(mean_MC, every)
-    ensemble = Ensemble(
-        final, np.inf, temperature, threshold=_calibrated(thresholds[-1], temperature)
-    )
-    of_folds = [threshold for threshold in thresholds[:-1] if threshold is not None]
-    of_folds = of_folds if len(of_folds) == len(folds.splits) else []
-    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1], of_folds)
+    threshold = _calibrated(thresholds.pop(), temperature)
+    ensemble = Ensemble(final, np.inf, temperature, threshold=threshold)
+    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1], thresholds)
 
 
 def choose_threshold(
-    chances_N: F64, positive_N: npt.NDArray[np.bool_], sensitivity: float | None = None
+    left_out_NC: F64 | None, labels: Labels, sensitivity: float | None
 ) -> float | None:
-    """Choose a threshold of probabilities by Youden's J, or the highest one with a sensitivity.
+    """Choose a threshold of the second class by Youden's J, or the highest with a sensitivity.
 
-    The samples from the threshold on are predicted to be positive. It lies halfway between two
-    probabilities. None without samples of both classes; NaN, of no prediction, is left out.
-
-    >>> chances, positive = np.array([0.1, 0.2, 0.4, 0.6, 0.8]), np.array([0, 1, 0, 1, 1]) == 1
-    >>> [round(choose_threshold(chances, positive, s), 2) for s in (None, 0.6, 0.9)]
-    [0.5, 0.5, 0.15]
+    From the threshold on, halfway between two probabilities, samples are predicted to be of the
+    class. None without predictions of both classes, and of more; a missing prediction is NaN.
     """
-    known = np.isfinite(chances_N)
-    if len(np.unique(positive_N[known])) < 2:
+    if left_out_NC is None or len(labels.classes) != 2:
         return None
-    wrong, right, chances = roc_curve(positive_N[known], chances_N[known], drop_intermediate=False)
+    known = np.isfinite(left_out_NC[:, 1])
+    positive_N, chances_N = labels.values[known] == 1, left_out_NC[known, 1]
+    if len(np.unique(positive_N)) < 2:
+        return None
+    wrong, right, chances = roc_curve(positive_N, chances_N, drop_intermediate=False)
     # The first threshold is infinite.
     met = right - wrong if sensitivity is None else right >= sensitivity - 1e-9
     k = 1 + int(np.argmax(met[1:]))
-    return float(np.clip((chances[k] + chances[min(k + 1, len(chances) - 1)]) / 2, 0, 1))
+    return float(np.clip(chances[k : k + 2].mean(), 0, 1))
 
 
 def _calibrated(threshold: float | None, temperature: float) -> float | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -268,7 +268,7 @@ class Scores:
     study_differences: StudyDifferences | None = None
     # at 0.5 and at the threshold chosen in the training parts; empty but for two classes
     thresholds: list[ThresholdScores] = field(default_factory=list)
-    # of the counts with the columns of --adjust-for from these columns alone
+    # of a model of the counts and the columns of --adjust-for from one of these columns
     beyond: PairedDifference | None = None
 
     @property
@@ -325,8 +325,9 @@ class Scores:
             for difference in inputs.differences:
                 add("inputs", f"{difference.sentence}.")
             add("inputs", inputs.conclusion, not inputs.counts_add)
-        if self.beyond is not None:
-            add("beyond", self.beyond.sentence, not self.beyond.beyond_noise)
+        if (beyond := self.beyond) is not None:
+            adds = self.is_better and beyond.beyond_noise and (beyond.value or 0) > 0
+            add("beyond", f"{beyond.sentence}.", not adds)
         at_depth = None if equal is None else equal.sentence
         for text in confounding_sentences(self.confounders, self.is_better, at_depth):
             add("confounders", text, True)
@@ -701,26 +702,6 @@ def compare_inputs(
         conclusion = "What either adds cannot be told: both together are not better than a guess."
     models = {name: model.score() for name, model in drawn.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
-
-
-def compare_beyond(
-    columns: Sequence[str], both_MC: F64, columns_MC: F64, folds: Folds, better: bool
-) -> PairedDifference:
-    """Compare a model of the counts and columns with one of these columns alone.
-
-    `better` tells whether the model of the counts is shown to be better than a guess.
-    """
-    names = ", ".join(columns)
-    drawn = {"both": folds.drawn(both_MC), names: folds.drawn(columns_MC)}
-    difference = compare(drawn, "both", names, folds.units)
-    metric, value = difference.metric, difference.value
-    both, alone = (model.score()[metric].estimate() for model in drawn.values())
-    adds = better and difference.beyond_noise and value is not None and value > 0
-    text = f"The counts {'add' if adds else 'are not shown to add'} to {names}: {TITLES[metric]} "
-    text += f"{both} with both, {alone} with {names} alone"
-    if limits := Score(value, difference.lower, difference.upper).text():
-        text += f", difference {limits}"
-    return replace(difference, sentence=f"{text}; {folds.units}.", beyond_noise=adds)
 
 
 def difference_sentence(

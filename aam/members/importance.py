@@ -21,7 +21,6 @@ from scipy.stats import rankdata, spearmanr
 from aam.arrays import F64, Rows
 from aam.console import info, track, warn
 from aam.contract.errors import DataError, nearest
-from aam.contract.options import flat
 from aam.contract.options.groups import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
@@ -116,14 +115,11 @@ def q_values(
         if test.depth:
             tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
     if adjustment is not None:
-        test = rank_test(relative, folds.labels, reads, adjustment)
-        if test is None:
-            warn(
-                f"No ASV can be tested adjusted for {', '.join(adjustment.columns)}: too few "
-                "samples have the same categories and differ in the target."
-            )
-        else:
+        if (test := rank_test(relative, folds.labels, reads, adjustment)) is not None:
             tests[ADJUSTED] = test.q_values
+        else:
+            which = "too few samples have the same categories and differ in the target"
+            warn(f"No ASV is tested adjusted for {', '.join(adjustment.columns)}: {which}.")
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
@@ -196,9 +192,7 @@ def importance_table(
         q_U[rows] = loaded.q_values[name][known]
     columns |= q_values_U
     if q_values_U:
-        columns_of_test = flat(loaded.facts.options).get("adjust_for", ())
-        better = loaded.performance.better
-        info(association_sentence(q_values_U, loaded.column, better, columns_of_test))
+        info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
     number = min(len(sizes) for sizes in folds)
     # A rank of a fold needs a model of that fold from every member.
     if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
@@ -355,9 +349,9 @@ def agreement_table(
         statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
         if agreement.depth:
             statistics["depth"] = agreement.depth
-        adjusted = adjustment and rank_test(shares, folds.labels, reads, adjustment)
-        if adjusted is not None:
-            statistics[ADJUSTED] = adjusted.q_values
+        if adjustment is not None:
+            adjusted = rank_test(shares, folds.labels, reads, adjustment)
+            statistics[ADJUSTED] = np.nan if adjusted is None else adjusted.q_values
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

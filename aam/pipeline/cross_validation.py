@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 from aam.arrays import F64
 from aam.console import info
@@ -22,13 +20,7 @@ from aam.contract.options.groups import MEMBERS, default_members
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
-from aam.members.member import (
-    CrossValidated,
-    Estimator,
-    TrainingSamples,
-    combine_results,
-    estimator,
-)
+from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
 from aam.pipeline.plan import Session, TrainingPlan
 from aam.pipeline.run_folder import RecordFact, no_record
 
@@ -80,7 +72,7 @@ def cross_validate(
         return None
     estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
     # Left-out predictions choose the weights, and the threshold of two classes.
-    weighed = len(estimators) > 1 or len(folds.labels.classes) == 2
+    weighed = len(estimators) > 1 or (final and len(folds.labels.classes) == 2)
     results = {
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()
@@ -95,21 +87,10 @@ def cross_validate(
             (METADATA, of_metadata, samples.metadata_alone, {}),
             (COUNTS, estimators, samples.counts_alone, of_counts),
         ):
-            alone[title] = predict_held_out(members, inputs, folds, title, more)
+            predicted = {
+                name: member.cross_validate(inputs, folds, False, title, len(members) > 1)
+                for name, member in members.items()
+            }
+            predicted |= {name: result for name, result in more.items() if result is not None}
+            alone[title] = combine_results(predicted, folds).predictions_MC
     return Result(samples, folds, results, combine_results(results, folds), alone)
-
-
-def predict_held_out(
-    members: Mapping[str, Estimator[Any]],
-    samples: TrainingSamples,
-    folds: Folds,
-    title: str,
-    networks: Mapping[str, CrossValidated | None] = MappingProxyType({}),
-) -> F64:
-    """Return the held-out predictions [M, C] of estimators, combined with those of networks."""
-    results = {
-        name: member.cross_validate(samples, folds, False, title, len(members) > 1)
-        for name, member in members.items()
-    }
-    results |= {name: result for name, result in networks.items() if result is not None}
-    return combine_results(results, folds).predictions_MC

@@ -199,7 +199,7 @@ def label_study(
     if covariates is not None:
         check_covariates(covariates, parts)
         check_target(covariates, values, column)
-    adjustment = read_adjustment(options.adjust_for, metadata, ids, column)
+    adjustment = read_adjustment(options.adjust_for, metadata, ids)
     return LabelledStudy(
         study, values, labelled.classes, parts, subjects, studies, depth, metadata, covariates,
         adjustment,

@@ -20,6 +20,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, default_members, networks
 from aam.contract.run_files import MODEL, PREDICTIONS, REPEATS
 from aam.contract.run_files import planned as planned_files
+from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
@@ -32,7 +33,14 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
-from aam.evaluation.scores import ENSEMBLE, Scores, compare_beyond, compare_inputs, evaluate
+from aam.evaluation.scores import (
+    ENSEMBLE,
+    PairedDifference,
+    Scores,
+    compare,
+    compare_inputs,
+    evaluate,
+)
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out
@@ -45,11 +53,11 @@ from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table, mean_table
 from aam.members.relations import AsvRelations
 from aam.pipeline import run_folder
-from aam.pipeline.cross_validation import Result, cross_validate, predict_held_out
+from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
 from aam.pipeline.loggers import log_scores
-from aam.pipeline.plan import TrainingPlan, plan, start_session
+from aam.pipeline.plan import Session, TrainingPlan, plan, start_session
 from aam.pipeline.preview import Leaks, preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
@@ -107,7 +115,7 @@ def run(
             for member in result.members.values():
                 made |= member.facts
             with later_step("scores"):
-                scores = _scores(options.equal_depth, planned, result, leaks)
+                scores = _scores(options, planned, result, leaks)
                 facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
                 scores.write(folder / "scores.json")
@@ -239,7 +247,7 @@ def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> 
         write_ordination(folder / "ordination.txt", ids, coordinates, explained)
 
 
-def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
+def _scores(options: Train, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
     predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
@@ -254,24 +262,15 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
             fields["inputs"] = compare_inputs(names, alone, _BOTH, folds, scores.is_better)
-    if (adjustment := labelled.adjustment) is not None:
+    if labelled.adjustment is not None:
         with later_step("score beyond the columns of --adjust-for"):
-            whole = dataclasses.replace(result.samples.samples, covariates=adjustment)
-            inputs = TrainingSamples(whole, result.samples.relations)
-            names = [name for name in result.members if not MEMBERS[name].network]
-            members = {name: estimator(name) for name in names or default_members()}
-            title = ", ".join(adjustment.columns)
-            both_MC = predict_held_out(members, inputs, folds, f"counts and {title}")
-            alone_MC = predict_held_out(members, inputs.metadata_alone, folds, title)
-            fields["beyond"] = compare_beyond(
-                adjustment.columns, both_MC, alone_MC, folds, scores.is_better
-            )
+            fields["beyond"] = _beyond(labelled.adjustment, options, planned, result)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
         fields["confounders"] = confounders(leaks.associations, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in fields.get("confounders", ()))
-    if at_equal_depth or confounded:
+    if options.equal_depth or confounded:
         with later_step("score at equal depth"):
             fields["equal_depth"] = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= EXACT_KERNEL:
@@ -295,6 +294,26 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
                     left_out_MC = result.members[name].predictions_MC
                     fields["transfer"] = transfer_matrix(name, predict, folds, left_out_MC)
     return dataclasses.replace(scores, **fields)
+
+
+def _beyond(
+    adjustment: Covariates, options: Train, planned: TrainingPlan, result: Result
+) -> PairedDifference:
+    """Compare estimators of the counts and the columns of --adjust-for with those of the latter."""
+    counts, folds = result.samples.samples, result.folds
+    samples = TrainingSamples(
+        dataclasses.replace(counts, covariates=adjustment), result.samples.relations
+    )
+    names = tuple(name for name in result.members if not MEMBERS[name].network)
+    planned = dataclasses.replace(planned, members=names or default_members())
+    columns = ", ".join(adjustment.columns)
+    both, alone = f"The model of counts with {columns}", f"the model of {columns} alone"
+    drawn = {}
+    for name, inputs in {both: samples, alone: samples.metadata_alone}.items():
+        refitted = cross_validate(planned, inputs, Session(options, None), final=False)
+        assert refitted is not None  # one process
+        drawn[name] = folds.drawn(refitted.combined.predictions_MC)
+    return compare(drawn, both, alone, folds.units)
 
 
 def _write_importance(
@@ -356,8 +375,8 @@ def show_scores(scores: Scores) -> None:
         left_out = ENSEMBLE if len(scores.members) == 1 else None
         models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
         print_table(models_table(models, names, scores.differences, brief=True))
-    if scores.thresholds:
-        print_table(thresholds_table(scores.thresholds, scores.classes[1]))
+    if (at_thresholds := thresholds_table(scores)) is not None:
+        print_table(at_thresholds)
     if (inputs := scores.inputs) is not None:
         info(f"Metadata that the model reads: {', '.join(inputs.columns)}.")
         print_table(models_table(inputs.models, names, brief=True))

@@ -287,8 +287,8 @@ def _combined(facts: ModelFacts, predicted: pd.DataFrame, members: Sequence[str]
     else:
         widths_M = np.full(len(predictions_MC), ensemble.half_width)
     of_members = {name: stored_predictions(predicted, facts, name) for name in members}
-    thresholds = () if ensemble.threshold is None else (ensemble.threshold,)
-    return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, (), thresholds)
+    threshold = (ensemble.threshold,)
+    return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, (), threshold)
 
 
 def _external(

@@ -234,10 +234,7 @@ def importance_table(given: ReportInput) -> Table | None:
     }
     for name in [name for name in tests if name in q_values]:
         columns[tests[name]] = [f"{q:.2g}" for q in q_values[name][:LISTED]]
-    adjusted_for = given.run.option("adjust_for") or ()
-    leads = []
-    if q_values:
-        leads = [association_sentence(q_values, target, given.run.is_better, adjusted_for)]
+    leads = [association_sentence(q_values, target, given.run.is_better)] if q_values else []
     note = (
         f"In the order of {order_of(rows[0])[1]}. Effect: change of the prediction of the "
         f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "

@@ -42,7 +42,6 @@ from aam.report.terminal import (
     Table,
     metrics_table,
     models_table,
-    thresholds_table,
     with_interval,
 )
 
@@ -403,14 +402,6 @@ def comparison_table(given: ReportInput) -> Table | None:
         note += " AUC: part of the pairs of samples of the same fold that are in the right order."
     title = f"Compared on the same {len(scored.actual)} samples"
     return replace(table, title=title, note=note)
-
-
-def at_thresholds_table(given: ReportInput) -> Table | None:
-    """List sensitivity, specificity and predictive values of two classes."""
-    scores = given.run.scores
-    if scores is None or not scores.thresholds:
-        return None
-    return thresholds_table(scores.thresholds, scores.classes[1])
 
 
 def inputs_table(given: ReportInput) -> Table | None:

@@ -10,20 +10,25 @@ from sklearn.metrics import confusion_matrix
 
 from aam.evaluation.ensemble import Combined, choose_threshold
 from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
 from aam.evaluation.thresholds import score_thresholds
 from aam.members.member import TrainingSamples, combine_results, estimator
 from benchmarks.random_labels import study
 from benchmarks.thresholds import coverage
 
+FOREST = replace(estimator("forest"), n_estimators=60)
+
 
 def combined_forest(samples: TrainingSamples, folds: Folds) -> Combined:
-    member = estimator("forest").cross_validate(samples, folds, weighed=True)
+    member = FOREST.cross_validate(samples, folds, weighed=True)
     return combine_results({"forest": member}, folds)
 
 
 def positive(combined: Combined, folds: Folds, fold: int) -> list[bool]:
     chances_M = combined.predictions_MC[folds.fold_M == fold, 1]
-    return (chances_M >= combined.thresholds[fold - 1]).tolist()
+    threshold = combined.thresholds[fold - 1]
+    assert threshold is not None
+    return (chances_M >= threshold).tolist()
 
 
 def test_a_threshold_never_sees_the_held_out_samples_of_its_fold() -> None:
@@ -50,18 +55,26 @@ def test_a_threshold_is_that_of_youden_or_of_a_sensitivity() -> None:
         (right_no, wrong), (missed, right) = confusion_matrix(positive_N, chances_N >= threshold)
         return right / (right + missed), right_no / (right_no + wrong)
 
-    youden = choose_threshold(chances_N, positive_N)
+    def choose(
+        chances_N: np.ndarray, positive_N: np.ndarray, sensitivity: float | None = None
+    ) -> float | None:
+        labels = Labels.of(positive_N.astype(np.float64), ("no", "yes"), None)
+        return choose_threshold(np.stack([1 - chances_N, chances_N], axis=1), labels, sensitivity)
+
+    youden = choose(chances_N, positive_N)
     assert youden is not None
-    assert sum(rates(youden)) == pytest.approx(max(sum(rates(t)) for t in np.linspace(0, 1, 1001)))
+    assert sum(rates(youden)) == pytest.approx(
+        max(sum(rates(t)) for t in np.arange(0.005, 1, 0.01))
+    )
     for sensitivity in (0.5, 0.9, 1.0):
-        threshold = choose_threshold(chances_N, positive_N, sensitivity)
+        threshold = choose(chances_N, positive_N, sensitivity)
         assert threshold is not None and rates(threshold)[0] >= sensitivity
         higher = chances_N[chances_N >= threshold].min() + 1e-6
         assert rates(higher)[0] < sensitivity
     # Samples without a prediction take no part; one class has no threshold.
     missing_N = np.where(np.arange(400) % 2, np.repeat(chances_N, 2), np.nan)
-    assert choose_threshold(missing_N, np.repeat(positive_N, 2)) == youden
-    assert choose_threshold(chances_N, np.ones(200, dtype=bool)) is None
+    assert choose(missing_N, np.repeat(positive_N, 2)) == youden
+    assert choose(chances_N, np.ones(200, dtype=bool)) is None
 
 
 def test_scores_at_thresholds_are_those_of_the_confusion_matrix() -> None:
@@ -69,13 +82,14 @@ def test_scores_at_thresholds_are_those_of_the_confusion_matrix() -> None:
     combined = combined_forest(samples, replace(folds, sensitivity=0.9))
     default, chosen = score_thresholds(replace(folds, sensitivity=0.9), combined)
     assert (default.rule, chosen.rule) == ("default", "sensitivity 0.9")
-    threshold_M = np.array(combined.thresholds)[folds.fold_M - 1]
+    threshold_M = np.array(combined.thresholds, dtype=np.float64)[folds.fold_M - 1]
     for scores, cut_M in ((default, 0.5), (chosen, threshold_M)):
         predicted_M = combined.predictions_MC[:, 1] >= cut_M
         (tn, fp), (fn, tp) = confusion_matrix(folds.held_out.values == 1, predicted_M)
         right = (tp / (tp + fn), tn / (tn + fp), tp / (tp + fp), tn / (tn + fn))
         assert [score.value for score in scores.metrics.values()] == pytest.approx(right)
-    assert chosen.metrics["sensitivity"].value > default.metrics["sensitivity"].value
+    more, fewer = (scores.metrics["sensitivity"].value for scores in (chosen, default))
+    assert more is not None and fewer is not None and more > fewer
     # By subjects an interval is wider than by samples.
     by_sample = replace(folds.labels, groups=np.arange(len(folds.labels.values)))
     _, of_samples = score_thresholds(replace(folds, labels=by_sample), combined)
@@ -88,7 +102,7 @@ def test_more_classes_numbers_and_models_without_left_out_predictions() -> None:
         samples, folds = study(np.random.default_rng(2), target, False)
         assert score_thresholds(folds, combined_forest(samples, folds)) == []
     samples, folds = study(np.random.default_rng(2), "two", False)
-    member = replace(estimator("forest").cross_validate(samples, folds), left_out=())
+    member = replace(FOREST.cross_validate(samples, folds), left_out=())
     combined = combine_results({"forest": member}, folds)
     assert [scores.rule for scores in score_thresholds(folds, combined)] == ["default"]
     assert combined.ensemble.threshold is None
