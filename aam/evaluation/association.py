@@ -7,7 +7,7 @@ several studies both compare samples of the same study: `study_agreement` has th
 
 N samples or groups, F ASVs, of which T are tested, S strata, K studies, D outputs of the test, E
 entries of the table above 0, P pairs of an ASV and a stratum with such entries, B shufflings, C
-outputs.
+outputs, X columns of covariates or of shuffled labels.
 """
 
 from __future__ import annotations

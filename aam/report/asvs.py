@@ -282,7 +282,7 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
         "q": [f"{float(row['q']):.2g}" for row in first],
     }
     if ADJUSTED in rows[0]:
-        columns["q adjusted"] = [f"{float(row[ADJUSTED]):.2g}" for row in first]
+        columns["q adjusted"] = [f"{float(row[ADJUSTED] or 'nan'):.2g}" for row in first]
     if kind == "ASV":
         columns["Rank in the model"] = [f"{float(row['rank']):.3g}" for row in first]
     columns |= {
