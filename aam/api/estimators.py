@@ -205,6 +205,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     group_values: GroupValues = "auto"
     output_min: float | None = None
     output_max: float | None = None
+    adjust_for: str | Sequence[str] = ()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; if `deep`, also `network__lr` and so on."""
@@ -469,6 +470,9 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         Whether equal groups of two studies are one subject; "auto" compares their samples.
     output_min, output_max : float, default=None
         Lowest and highest predicted number; predictions beyond become it.
+    adjust_for : str or sequence of str, default=()
+        Columns of the metadata that the associations of ASVs are adjusted for; the score of the
+        counts beyond these columns is in `scores_["beyond"]`.
 
     Attributes
     ----------
@@ -525,6 +529,10 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         Class of two whose effects, ROC and calibration are shown. None: the one that is not called
         control, healthy, no or the like, else the last of `classes_`, whose order probabilities
         keep.
+    sensitivity : float, default=None
+        The threshold of the positive class of two is the highest with this sensitivity in left-out
+        predictions of the training samples; None: the one with the largest Youden's J. The scores
+        at this threshold and at 0.5 are in `scores_["thresholds"]`; `predict` uses 0.5.
     members, folds and the others
         See `AAMRegressor`.
 
@@ -538,6 +546,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     ordinal: Sequence[Any] = ()
     positive_class: Any = None
+    sensitivity: float | None = None
 
     def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
         """Train on the samples of a table, and evaluate the model on held-out samples.

@@ -47,6 +47,14 @@ class Covariates:
         """Number of samples, N."""
         return len(next(iter((*self.categories.values(), *self.numbers.values()))))
 
+    @property
+    def complete(self) -> npt.NDArray[np.bool_]:
+        """Whether each sample has all values, [N]."""
+        known = [values != "" for values in self.categories.values()]
+        complete_N: npt.NDArray[np.bool_]
+        complete_N = np.all([*known, *map(np.isfinite, self.numbers.values())], axis=0)
+        return complete_N
+
     def take(self, rows: npt.NDArray[np.int64]) -> Covariates:
         """Return the values of the samples at `rows`."""
         return Covariates(

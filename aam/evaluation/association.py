@@ -7,7 +7,7 @@ several studies both compare samples of the same study: `study_agreement` has th
 
 N samples or groups, F ASVs, of which T are tested, S strata, K studies, D outputs of the test, E
 entries of the table above 0, P pairs of an ASV and a stratum with such entries, B shufflings, C
-outputs.
+outputs, X columns of covariates or of shuffled labels.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scipy import sparse
 from scipy.stats import chi2, false_discovery_control, rankdata
 
 from aam.arrays import F64, Codes, Rows
+from aam.data.covariates import Covariates
 from aam.data.table import AUTO_FRACTION, NUMPY_LIMIT
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -28,8 +29,9 @@ from aam.evaluation.permutation import shuffled_rows
 RATE = 0.1
 """False discovery rate at which ASVs are counted."""
 
-ASSOCIATED, CONDITIONAL = "q_associated", "q_conditional"
-"""Columns of importance.tsv with the false discovery rates of `rank_test`, `mixed_model_test`."""
+ASSOCIATED, ADJUSTED, CONDITIONAL = "q_associated", "q_adjusted", "q_conditional"
+"""Columns of importance.tsv with the false discovery rates of `rank_test`, also with covariates,
+and of `mixed_model_test`."""
 
 EQUAL_DEPTH = "depth_associated"
 """Column with `RankTest.depth`, where `rank_test` compared samples at equal depth."""
@@ -104,7 +106,10 @@ class RankTest:
 
 
 def rank_test(
-    abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
+    abundances: sparse.csr_array,
+    labels: Labels,
+    reads: Rows | None = None,
+    covariates: Covariates | None = None,
 ) -> RankTest | None:
     """Test the association of each of F features with the target.
 
@@ -121,6 +126,10 @@ def rank_test(
     More reads show more of the rare ASVs, whose ranks rise with them. Where the reads differ with
     the target (by the same test), samples are compared at equal depth, see `_compare`.
 
+    With covariates samples are compared within each combination of their categories, and labels and
+    ranks are residuals of a regression on the ranks of their numbers, see `_adjustment`. Samples
+    with a missing value are left out.
+
     Abundances are relative, [N, F]; reads are None where they are no counts of reads. There is no
     test of fewer than six observations, or where all labels (of each stratum) are equal.
 
@@ -130,11 +139,15 @@ def rank_test(
     >>> (rank_test(sparse.csr_array(shares), labels).q_values < 0.1).tolist()
     [False, True, False]
     """
+    if covariates is not None:
+        rows = np.flatnonzero(covariates.complete)
+        abundances, labels, covariates = abundances[rows], labels.take(rows), covariates.take(rows)
+        reads = None if reads is None else reads[rows]
     if reads is not None:
-        of_depth = _compare(sparse.csr_array(reads[:, None]), labels)
+        of_depth = _compare(sparse.csr_array(reads[:, None]), labels, None, covariates)
         if of_depth is not None and of_depth.p_values[0] < _DEPTH_DIFFERS:
-            return _compare(abundances, labels, reads)
-    return _compare(abundances, labels)
+            return _compare(abundances, labels, reads, covariates)
+    return _compare(abundances, labels, None, covariates)
 
 
 @dataclass(frozen=True)
@@ -199,7 +212,10 @@ def study_agreement(
 
 
 def _compare(
-    abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
+    abundances: sparse.csr_array,
+    labels: Labels,
+    reads: Rows | None = None,
+    covariates: Covariates | None = None,
 ) -> RankTest | None:
     """Sum the rank scores of each feature over all strata; None where there is nothing to test.
 
@@ -217,17 +233,22 @@ def _compare(
             depth_N[of_study] = np.quantile(reads[of_study], 1 - AUTO_FRACTION, method="lower")
         rows = np.flatnonzero(reads >= depth_N)
         table, labels, depth = table[rows], labels.take(rows), int(depth_N.min())
+        covariates = covariates and covariates.take(rows)
         entries = np.diff(table.indptr)
         reads_E, depth_E = reads[rows].repeat(entries), depth_N[rows].repeat(entries)
         counts_E = np.minimum(np.rint(table.data * reads_E).astype(np.int64), reads_E)
     group_N, labels, stratum_N = _observations(labels)
+    stratum_N, basis_NX = _adjustment(covariates, group_N, stratum_N)
     size_S = np.bincount(stratum_N)
+    freedom = len(stratum_N) - len(size_S)
     outputs_ND = labels.outputs_NC if labels.classes else _ranks(labels.values, stratum_N)
     mean_SD = np.stack([np.bincount(stratum_N, y) for y in outputs_ND.T], axis=1) / size_S[:, None]
     if len(labels.classes) == 2:  # the second says all of the first
         outputs_ND, mean_SD = outputs_ND[:, 1:], mean_SD[:, 1:]
     centred_ND = outputs_ND - mean_SD[stratum_N]
-    if len(stratum_N) < _MIN_UNITS or not np.abs(centred_ND).max(initial=0) > 1e-9:
+    centred_ND -= basis_NX @ (basis_NX.T @ centred_ND)
+    few = len(stratum_N) < _MIN_UNITS or freedom <= basis_NX.shape[1]
+    if few or not np.abs(centred_ND).max(initial=0) > 1e-9:
         return None
     # Sum of products of the labels of each stratum, [S, D * D].
     products_ND2 = (centred_ND[:, :, None] * centred_ND[:, None, :]).reshape(len(centred_ND), -1)
@@ -257,7 +278,40 @@ def _compare(
         lacking_F = lacking @ np.square(centred_ND).sum(axis=1)
         part_F = lacking_F / np.maximum(np.trace(covariance_FDD, 0, 1, 2), 1e-300)
         covariance_FDD *= 1 - part_F.clip(max=_MOST_LACKING)[:, None, None]
+    if basis_NX.shape[1]:  # the variance of residuals of the ranks, with their degrees of freedom
+        explained_F = np.square((scores / draws) @ basis_NX).sum(axis=1)
+        explained_F /= np.maximum((variance / draws) @ (size_S - 1), 1e-300)
+        residual_F = (1 - explained_F).clip(min=0) * freedom / (freedom - basis_NX.shape[1])
+        covariance_FDD *= residual_F[:, None, None]
     return RankTest((scores / draws) @ centred_ND, covariance_FDD, present_F, depth)
+
+
+def _adjustment(covariates: Covariates | None, group_N: Rows, stratum_N: Rows) -> tuple[Rows, F64]:
+    """Return strata of equal categories, and an orthonormal basis [N, X] of the other covariates.
+
+    These are the rank of a number and its square, and the frequencies of categories that differ
+    within observations (such as body sites of a subject), each less its mean in the stratum.
+    """
+    if covariates is None:
+        return stratum_N, np.empty((len(stratum_N), 0))
+    size_N, columns = np.bincount(group_N), []
+    for texts in covariates.categories.values():
+        categories, code = np.unique(texts, return_inverse=True)
+        shares = [np.bincount(group_N, code == k) / size_N for k in range(len(categories))]
+        if np.max(shares, axis=0).min() == 1:
+            pairs = np.stack([stratum_N, np.argmax(shares, axis=0)])
+            stratum_N = np.unique(pairs, axis=1, return_inverse=True)[1].astype(np.int64)
+        else:
+            columns += shares[1:]
+    for values in covariates.numbers.values():
+        rank_N = rankdata(np.bincount(group_N, values) / size_N) / len(size_N) - 0.5
+        columns += [rank_N, rank_N**2]
+    columns_NX = np.array(columns).reshape(-1, len(stratum_N)).T
+    mean_SX = np.zeros((stratum_N.max() + 1, columns_NX.shape[1]))
+    np.add.at(mean_SX, stratum_N, columns_NX)
+    mean_SX /= np.bincount(stratum_N)[:, None]
+    basis_NX, size_X, _ = np.linalg.svd(columns_NX - mean_SX[stratum_N], full_matrices=False)
+    return stratum_N, basis_NX[:, size_X > 1e-9 * np.sqrt(len(stratum_N))]
 
 
 def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_array, ...]:
@@ -363,6 +417,8 @@ def association_sentence(q_values_U: Mapping[str, F64], target: str, better: boo
             text += "; a model also reads ASVs that are most abundant at middle values, or only "
             text += "tell something together"
         parts.append(f"{text}.")
+    if ADJUSTED in number:
+        parts.append(f"Adjusted for metadata (--adjust-for, q < {RATE}): {number[ADJUSTED]}.")
     if CONDITIONAL in number:
         parts.append(
             f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."

@@ -24,12 +24,13 @@ from scipy.stats import spearmanr
 from sklearn.tree import DecisionTreeRegressor
 
 from aam.arrays import F64
-from aam.console import warn
+from aam.console import info, warn
+from aam.data.covariates import Covariates
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers
 from aam.data.study import Study
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import COMPARED, NO_SKILL, TITLES, Score
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, value_of
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -108,13 +109,7 @@ def associations(
             "confounding. Give fewer columns, those that may matter first, to test all."
         )
     for name in names[:_MAX_COLUMNS]:
-        texts = metadata.values(name, study.table.sample_ids)
-        values_N = as_numbers(texts.tolist())
-        if (np.isnan(values_N) & (texts != "")).any():
-            tested[name] = texts
-        else:
-            # Infinite numbers and those that overflow in a decision tree are missing.
-            tested[name] = np.where(np.abs(values_N) <= LARGEST_NUMBER, values_N, np.nan)
+        tested[name] = _values(name, metadata, study.table.sample_ids)
     labels = folds.labels
     if len(labels.classes) > _MAX_CLASSES:
         warn(
@@ -148,6 +143,43 @@ def associations(
         # The depth is never the target in other words, however well it predicts.
         columns.append(Association(name, metric, value, predictions_MC, same and name != DEPTH))
     return sorted(columns, key=lambda association: -association.value)
+
+
+def _values(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> npt.NDArray[Any]:
+    """Return the numbers of a column, or the texts of one with others; NaN or "" where missing."""
+    texts = metadata.values(name, sample_ids)
+    values_N = as_numbers(texts.tolist())
+    if (np.isnan(values_N) & (texts != "")).any():
+        return texts
+    # Infinite numbers and those that overflow in a decision tree are missing.
+    return np.where(np.abs(values_N) <= LARGEST_NUMBER, values_N, np.nan)
+
+
+def read_adjustment(
+    columns: Sequence[str], metadata: Metadata, sample_ids: Sequence[str]
+) -> Covariates | None:
+    """Read the columns of --adjust-for; None without any.
+
+    Those of words, of few different numbers and of the type categorical are categories.
+    """
+    categories: dict[str, npt.NDArray[np.str_]] = {}
+    numbers: dict[str, F64] = {}
+    for name in metadata.listed(columns):
+        values_N = _values(name, metadata, sample_ids)
+        few = len(np.unique(values_N)) <= FEW_VALUES or name in metadata.categorical
+        if few or values_N.dtype.kind != "f":
+            categories[name] = metadata.values(name, sample_ids)
+        else:
+            numbers[name] = values_N
+    if not columns:
+        return None
+    adjustment = Covariates(categories, numbers)
+    if missing := int((~adjustment.complete).sum()):
+        info(
+            f"{missing} of {len(sample_ids)} samples have no value of "
+            f"{' or '.join(adjustment.columns)}: the adjusted test leaves them out (--adjust-for)."
+        )
+    return adjustment
 
 
 def _without_rare(scored: ScoredPredictions) -> ScoredPredictions:

@@ -16,6 +16,7 @@ from itertools import product
 
 import numpy as np
 from scipy.optimize import nnls
+from sklearn.metrics import roc_curve
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import (
@@ -154,6 +155,9 @@ class Ensemble:
     temperature: float  # temperature of class probabilities; 1 for a number
     # model from a rank to the probabilities of ordered categories; None for other targets
     odds: ProportionalOdds | None = None
+    # probability from which the second of two classes is predicted, see `choose_threshold`; None
+    # for other targets, and where a member has no left-out predictions
+    threshold: float | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
         """Return the ensemble's numbers or calibrated probabilities [N, C]."""
@@ -173,6 +177,7 @@ class Combined:
     # classes
     half_widths_M: F64 | None
     fold_weights: Sequence[Weights]  # weights of the members in each fold
+    thresholds: Sequence[float | None] = ()  # of the folds, see `Ensemble`
 
 
 def combine_members(
@@ -187,16 +192,21 @@ def combine_members(
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []
+    thresholds: list[float | None] = []
     for k, rows in enumerate(folds.fitted_rows):
         # The last one, of the final model, is missing where none is fitted.
         parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
         predictions = {name: part[0] if part else None for name, part in parts.items()}
-        weights = choose_weights(predictions, folds.labels.training(rows))
+        labels = folds.labels.training(rows)
+        weights = choose_weights(predictions, labels)
         weights_of.append(weights)
         # Left-out predictions of the ensemble: the mean of the members that have some.
         known = {name: each_NC for name, each_NC in predictions.items() if each_NC is not None}
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
+        # The probabilities of a part of the members have another scale.
+        whole_NC = means[-1] if len(known) == len(members) else None
+        thresholds.append(choose_threshold(whole_NC, labels, folds.sensitivity))
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))
     for k, weights in enumerate(weights_of[:-1], start=1):
@@ -225,9 +235,39 @@ def combine_members(
         outside = np.flatnonzero(~inside & same)
         temperature = _temperature(mean_MC[outside], labels.training(outside))
         calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
+        thresholds[fold - 1] = _calibrated(thresholds[fold - 1], temperature)
     every = labels.training(np.arange(len(mean_MC)))
-    ensemble = Ensemble(final, np.inf, _temperature(mean_MC, every))
-    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1])
+    temperature = _temperature(mean_MC, every)
+    threshold = _calibrated(thresholds.pop(), temperature)
+    ensemble = Ensemble(final, np.inf, temperature, threshold=threshold)
+    return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1], thresholds)
+
+
+def choose_threshold(
+    left_out_NC: F64 | None, labels: Labels, sensitivity: float | None
+) -> float | None:
+    """Choose a threshold of the second class by Youden's J, or the highest with a sensitivity.
+
+    From the threshold on, halfway between two probabilities, samples are predicted to be of the
+    class. None without predictions of both classes, and of more; a missing prediction is NaN.
+    """
+    if left_out_NC is None or len(labels.classes) != 2:
+        return None
+    known = np.isfinite(left_out_NC[:, 1])
+    positive_N, chances_N = labels.values[known] == 1, left_out_NC[known, 1]
+    if len(np.unique(positive_N)) < 2:
+        return None
+    wrong, right, chances = roc_curve(positive_N, chances_N, drop_intermediate=False)
+    # The first threshold is infinite.
+    met = right - wrong if sensitivity is None else right >= sensitivity - 1e-9
+    k = 1 + int(np.argmax(met[1:]))
+    return float(np.clip(chances[k : k + 2].mean(), 0, 1))
+
+
+def _calibrated(threshold: float | None, temperature: float) -> float | None:
+    if threshold is None:
+        return None
+    return float(calibrate(np.array([[1 - threshold, threshold]]), temperature)[0, 1])
 
 
 def _temperature(mean_MC: F64, labels: Labels) -> float:

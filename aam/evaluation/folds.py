@@ -38,6 +38,9 @@ class Folds:
     studies: tuple[str, ...] = ()  # names of the studies, by the codes of the labels
     # transform of a number; estimators are fitted to transformed labels
     scale: TargetScale = UNSCALED
+    sensitivity: float | None = (
+        None  # sensitivity of the threshold of two classes; None: Youden's J
+    )
     # the guess; empty for that of the training samples of each fold
     guess: tuple[float, ...] = ()
 

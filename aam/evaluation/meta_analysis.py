@@ -34,7 +34,7 @@ K studies, M samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ from aam.evaluation.metrics import (
     LOGARITHM,
     METRICS,
     PROPORTION,
+    ResampledMetric,
     Scale,
     ScoredPredictions,
     value_of,
@@ -226,11 +227,15 @@ class MetricsOverStudies(ResampledMetrics):
         return name, jackknife_interval(mean, without_K, number)
 
 
-def resample(scored: ScoredPredictions, groups_M: npt.NDArray[Any]) -> ResampledMetrics:
+def resample(
+    scored: ScoredPredictions,
+    groups_M: npt.NDArray[Any],
+    metrics: Mapping[str, ResampledMetric] | None = None,
+) -> ResampledMetrics:
     """Compute metrics for intervals over groups: of all samples, or of each study."""
     if not scored.studies:
-        return resample_metrics(scored, units_of(groups_M))
-    metrics = scored_metrics(scored)
+        return resample_metrics(scored, units_of(groups_M), metrics)
+    metrics = metrics or scored_metrics(scored)
     studies = {
         study: resample_metrics(part, units_of(groups_M[rows]), metrics)
         for study, (rows, part) in scored.by_study.items()

@@ -46,6 +46,7 @@ from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
+from aam.evaluation.thresholds import ThresholdScores, score_thresholds
 from aam.number_format import fixed, significant
 
 ENSEMBLE, GUESS = "ensemble", "guess"
@@ -271,6 +272,10 @@ class Scores:
     # of the kernel or the forest; None of a single study and with many samples
     transfer: TransferMatrix | None = None
     study_differences: StudyDifferences | None = None
+    # at 0.5 and at the threshold chosen in the training parts; empty but for two classes
+    thresholds: list[ThresholdScores] = field(default_factory=list)
+    # of a model of the counts and the columns of --adjust-for from one of these columns
+    beyond: PairedDifference | None = None
 
     @property
     def members(self) -> list[str]:
@@ -326,6 +331,9 @@ class Scores:
             for difference in inputs.differences:
                 add("inputs", f"{difference.sentence}.")
             add("inputs", inputs.conclusion, not inputs.counts_add)
+        if (beyond := self.beyond) is not None:
+            adds = self.is_better and beyond.beyond_noise and (beyond.value or 0) > 0
+            add("beyond", f"{beyond.sentence}.", not adds)
         at_depth = None if equal is None else equal.sentence
         for text in confounding_sentences(self.confounders, self.is_better, at_depth):
             add("confounders", text, True)
@@ -469,6 +477,7 @@ def evaluate(
         repeated_samples=repeated,
         divided_studies=divided_studies,
         studies=studies,
+        thresholds=score_thresholds(folds, combined),
     )
 
 

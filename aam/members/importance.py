@@ -19,13 +19,14 @@ from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
-from aam.console import info, track
+from aam.console import info, track, warn
 from aam.contract.errors import DataError, nearest
 from aam.contract.options.groups import networks
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
+    ADJUSTED,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -99,7 +100,12 @@ def stability(ranks_KU: F64) -> Stability:
     )
 
 
-def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) -> dict[str, F64]:
+def q_values(
+    samples: TrainingSamples,
+    folds: Folds,
+    reads: Rows | None = None,
+    adjustment: Covariates | None = None,
+) -> dict[str, F64]:
     """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv."""
     relative, tests = samples.samples.relative, {}
     if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
@@ -108,6 +114,12 @@ def q_values(samples: TrainingSamples, folds: Folds, reads: Rows | None = None) 
         tests[ASSOCIATED] = test.q_values
         if test.depth:
             tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
+    if adjustment is not None:
+        if (test := rank_test(relative, folds.labels, reads, adjustment)) is not None:
+            tests[ADJUSTED] = test.q_values
+        else:
+            which = "too few samples have the same categories and differ in the target"
+            warn(f"No ASV is tested adjusted for {', '.join(adjustment.columns)}: {which}.")
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
@@ -306,6 +318,7 @@ def agreement_table(
     feature_ids: Sequence[str],
     folds: Folds,
     reads: Rows | None,
+    adjustment: Covariates | None = None,
 ) -> pd.DataFrame | None:
     """Return a row for each ASV and taxon that is tested in at least two studies."""
     tables = []
@@ -336,6 +349,9 @@ def agreement_table(
         statistics = {"z": agreement.z_F, "p": agreement.p_F, "q": agreement.q_F, "rank": rank}
         if agreement.depth:
             statistics["depth"] = agreement.depth
+        if adjustment is not None:
+            adjusted = rank_test(shares, folds.labels, reads, adjustment)
+            statistics[ADJUSTED] = np.nan if adjusted is None else adjusted.q_values
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

@@ -23,7 +23,7 @@ from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder
 from aam.data.targets import OutputRange, TargetScale
-from aam.evaluation.association import ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
+from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels, LabelSummary
@@ -58,6 +58,7 @@ class ModelFacts:
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
     performance: Performance | None = None  # None of a model that was fitted without an evaluation
+    threshold: NonNegative | None = None  # see `Ensemble`; None of a model of an earlier version
 
     @classmethod
     def of(
@@ -86,13 +87,14 @@ class ModelFacts:
             # The mean of what estimators are fitted to: with a logarithm, the geometric mean.
             tuple(scale.inverse(scale.forward(labels.outputs_NC[rows]).mean(axis=0)).tolist()),
             LabelSummary.of(labels.take(rows)),
+            threshold=ensemble.threshold,
         )
 
     @property
     def ensemble(self) -> Ensemble:
         """Combination of the members and its uncertainty."""
         half_width = math.inf if self.half_width is None else self.half_width
-        return Ensemble(self.weights, half_width, self.temperature, self.odds)
+        return Ensemble(self.weights, half_width, self.temperature, self.odds, self.threshold)
 
     @property
     def outputs(self) -> Outputs:
@@ -219,7 +221,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
             },
             {
                 name: numbers(arrays, f"{_Q_VALUES}{name}", asvs)
-                for name in (ASSOCIATED, EQUAL_DEPTH, CONDITIONAL)
+                for name in (ASSOCIATED, ADJUSTED, EQUAL_DEPTH, CONDITIONAL)
                 if f"{_Q_VALUES}{name}" in arrays
             },
         )

@@ -71,7 +71,8 @@ def cross_validate(
     if not session.leave():
         return None
     estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
-    weighed = len(estimators) > 1
+    # Left-out predictions choose the weights, and the threshold of two classes.
+    weighed = len(estimators) > 1 or (final and len(folds.labels.classes) == 2)
     results = {
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()

@@ -31,6 +31,7 @@ from aam.data.targets import (
     read_labels,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
+from aam.evaluation.confounding import read_adjustment
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import (
     MIN_STUDIES,
@@ -86,6 +87,7 @@ class LabelledStudy:
     depth: int  # rarefaction depth; 0 where no member reads one
     metadata: Metadata
     covariates: Covariates | None = None  # columns that the model reads
+    adjustment: Covariates | None = None  # columns of --adjust-for
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -195,6 +197,7 @@ def label_study(
     if covariates is not None:
         check_covariates(covariates, splits_of_samples)
         check_target(covariates, values, column)
+    adjustment = read_adjustment(options.adjust_for, metadata, ids)
     return LabelledStudy(
         study,
         values,
@@ -205,6 +208,7 @@ def label_study(
         depth,
         metadata,
         covariates,
+        adjustment,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aam import wings
+from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, networks
 from aam.data.targets import TargetScale, output_range
@@ -51,6 +52,10 @@ class TrainingPlan:
 
 def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     """Plan the training of a labelled study; the options are those that `resolve` returns."""
+    if options.sensitivity is not None and len(study.classes) > 2:
+        evidence = f"'{options.target.metadata_column}' has {len(study.classes)} classes"
+        remedy = "leave --sensitivity out, or train on two of the classes (--where)"
+        raise DataError("A threshold needs two classes", evidence, remedy)
     for split in study.splits:
         fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
     limits = output_range(options.target.levels, options.output_min, options.output_max)
@@ -64,6 +69,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
         options.study_column,
         tuple(sorted(set(study.studies or ()))),
         TargetScale("none" if study.classes else options.target_transform, limits),
+        options.sensitivity,
     )
     return TrainingPlan(
         tuple(options.members),

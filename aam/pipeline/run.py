@@ -25,9 +25,10 @@ from aam.console import (
 from aam.contract.errors import DataError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, networks
+from aam.contract.options.groups import KERNEL, MEMBERS, TargetType, default_members, networks
 from aam.contract.run_files import MODEL, PREDICTIONS, REPEATS
 from aam.contract.run_files import planned as planned_files
+from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.metadata import Metadata
 from aam.data.ordination import coordinates_of_kernel, write_ordination
@@ -38,14 +39,22 @@ from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import SCORED
 from aam.evaluation.learning_curve import learning_curve
+from aam.evaluation.metrics import metric_text
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
-from aam.evaluation.scores import ENSEMBLE, Scores, compare_inputs, evaluate
+from aam.evaluation.scores import (
+    ENSEMBLE,
+    PairedDifference,
+    Scores,
+    compare,
+    compare_inputs,
+    evaluate,
+)
 from aam.evaluation.splits import write_splits
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
-from aam.members.member import estimator
+from aam.members.member import TrainingSamples, estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.output_tables import write_table
@@ -56,7 +65,7 @@ from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.equal_depth import score_at_equal_depth
 from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
 from aam.pipeline.loggers import log_scores
-from aam.pipeline.plan import TrainingPlan, plan, start_session
+from aam.pipeline.plan import Session, TrainingPlan, plan, start_session
 from aam.pipeline.preview import Leaks, preview
 from aam.pipeline.repeated_samples import RepeatedSamples, score_with_groups
 from aam.report.page import write_report_of_run
@@ -70,7 +79,7 @@ from aam.threads import blas_threads
 
 _BOTH = "metadata and counts"
 
-_PRINTED = ("interval", "equal_depth", "external")
+_PRINTED = ("interval", "beyond", "equal_depth", "external")
 """Findings that the console prints besides warnings; the page has all of them."""
 
 
@@ -120,12 +129,12 @@ def run(
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
-            model, scores = _with_associations(model, labelled.study, result), None
+            model, scores = _with_associations(model, labelled, result), None
             facts_of_members: dict[str, Any] = {}
             for member in result.members.values():
                 facts_of_members |= member.facts
             with later_step("scores"):
-                scores = _scores(options.equal_depth, planned, result, leaks)
+                scores = _scores(options, planned, result, leaks)
                 facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
                 scores.write(folder / "scores.json")
@@ -169,7 +178,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         with blas_threads(len(labelled.values)):
             result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
-        model = _with_associations(_model(options, labelled, result), labelled.study, result)
+        model = _with_associations(_model(options, labelled, result), labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
@@ -204,9 +213,11 @@ def _model(
     return TrainedModel(facts, models, samples.relations, training)
 
 
-def _with_associations(model: TrainedModel, study: Study, result: Result) -> TrainedModel:
+def _with_associations(
+    model: TrainedModel, labelled: LabelledStudy, result: Result
+) -> TrainedModel:
     """Add the importance of the ASVs in each fold, and their association with the target."""
-    samples, folds = result.samples, result.folds
+    samples, folds, study = result.samples, result.folds, labelled.study
     importance, rates = {}, {}
     with later_step("importance of ASVs in the folds"):
         importance = {
@@ -222,7 +233,7 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, _reads(study))
+        rates = q_values(samples, folds, _reads(study), labelled.adjustment)
     return dataclasses.replace(model, fold_importance=importance, q_values=rates)
 
 
@@ -254,7 +265,7 @@ def _write_ordination(labelled: LabelledStudy, result: Result, folder: Path) -> 
         write_ordination(folder / "ordination.txt", ids, coordinates, explained)
 
 
-def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
+def _scores(options: Train, planned: TrainingPlan, result: Result, leaks: Leaks) -> Scores:
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
     predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
@@ -269,12 +280,15 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
         with later_step("comparison of metadata and counts"):
             names = labelled.covariates.columns
             fields["inputs"] = compare_inputs(names, predictions_of, _BOTH, folds, scores.is_better)
+    if labelled.adjustment is not None:
+        with later_step("score beyond the columns of --adjust-for"):
+            fields["beyond"] = _beyond(labelled.adjustment, options, planned, result)
     # A column that predicts as well as the ensemble may be what it learnt; of the depth there is a
     # second answer, a score on samples of equal depth.
     with later_step("scores of the metadata columns"):
         fields["confounders"] = confounders(leaks.associations, folds, predictions_MC)
     confounded = any(column.column == DEPTH for column in fields.get("confounders", ()))
-    if at_equal_depth or confounded:
+    if options.equal_depth or confounded:
         with later_step("score at equal depth"):
             fields["equal_depth"] = score_at_equal_depth(labelled, result, confounded)
     if len(labelled.values) <= EXACT_KERNEL:
@@ -300,6 +314,26 @@ def _scores(at_equal_depth: bool, planned: TrainingPlan, result: Result, leaks: 
     return dataclasses.replace(scores, **fields)
 
 
+def _beyond(
+    adjustment: Covariates, options: Train, planned: TrainingPlan, result: Result
+) -> PairedDifference:
+    """Compare estimators of the counts and the columns of --adjust-for with those of the latter."""
+    counts, folds = result.samples.samples, result.folds
+    samples = TrainingSamples(
+        dataclasses.replace(counts, covariates=adjustment), result.samples.relations
+    )
+    names = tuple(name for name in result.members if not MEMBERS[name].network)
+    planned = dataclasses.replace(planned, members=names or default_members())
+    columns = ", ".join(adjustment.columns)
+    both, alone = f"The model of counts with {columns}", f"the model of {columns} alone"
+    drawn = {}
+    for name, inputs in {both: samples, alone: samples.metadata_alone}.items():
+        refitted = cross_validate(planned, inputs, Session(options, None), final=False)
+        assert refitted is not None  # one process
+        drawn[name] = folds.drawn(refitted.combined.predictions_MC)
+    return compare(drawn, both, alone, folds.units)
+
+
 def _write_importance(
     options: Train, labelled: LabelledStudy, model: TrainedModel, result: Result
 ) -> None:
@@ -314,7 +348,9 @@ def _write_importance(
         agreement = None
         if result.folds.study_column is not None:
             relative = result.samples.samples.relative
-            agreement = agreement_table(table, relative, ids, result.folds, _reads(labelled.study))
+            agreement = agreement_table(
+                table, relative, ids, result.folds, _reads(labelled.study), labelled.adjustment
+            )
         if agreement is not None:
             write_table(folder / "associations.tsv", agreement)
     with later_step("explanations"):
@@ -358,6 +394,12 @@ def show_scores(scores: Scores) -> None:
             note = f"{table.note} Ensemble: {scores.weights.of_model}."
             table = dataclasses.replace(table, note=note)
         print_table(table)
+    if scores.thresholds:
+        at = scores.thresholds[-1]
+        values = ", ".join(
+            f"{name.replace('_', ' ')} {score.estimate()}" for name, score in at.metrics.items()
+        )
+        info(f"At threshold {metric_text('', at.threshold, 2)} ({at.rule}): {values}.")
     if (inputs := scores.inputs) is not None:
         values = values_of_models(inputs.models, next(iter(names), scores.metric))
         info(f"{values}. {inputs.conclusion}", is_warning=not inputs.counts_add)

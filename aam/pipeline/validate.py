@@ -275,6 +275,7 @@ def _folds(
         options.study_column,
         tuple(sorted(set(studies))),
         scale=facts.outputs.scale,
+        sensitivity=flat(facts.options).get("sensitivity"),
         guess=facts.labels.guess,
     )
 
@@ -288,7 +289,8 @@ def _combined(facts: ModelFacts, predicted: pd.DataFrame, members: Sequence[str]
     else:
         widths_M = np.full(len(predictions_MC), ensemble.half_width)
     of_members = {name: stored_predictions(predicted, facts, name) for name in members}
-    return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, ())
+    threshold = (ensemble.threshold,)
+    return Combined(ensemble, of_members, predictions_MC, uncalibrated_MC, widths_M, (), threshold)
 
 
 def _external(

@@ -20,6 +20,7 @@ from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.association import (
+    ADJUSTED,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -225,7 +226,7 @@ def importance_table(given: ReportInput) -> Table | None:
     columns["Prevalence"] = [f"{float(row['prevalence']):.0%}" for row in first]
     # Tests of the samples, not of the model: q-values control the false discovery rate of the
     # association, which the order of the model does not (Benjamini and Hochberg 1995).
-    tests = {ASSOCIATED: "q", CONDITIONAL: "q beyond the community"}
+    tests = {ASSOCIATED: "q", ADJUSTED: "q adjusted", CONDITIONAL: "q beyond the community"}
     q_values = {
         name: np.array([float(row[name] or "nan") for row in rows])
         for name in (*tests, EQUAL_DEPTH)
@@ -280,6 +281,8 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
         f"z{of_class}": z,
         "q": [f"{float(row['q']):.2g}" for row in first],
     }
+    if ADJUSTED in rows[0]:
+        columns["q adjusted"] = [f"{float(row[ADJUSTED] or 'nan'):.2g}" for row in first]
     if kind == "ASV":
         columns["Rank in the model"] = [f"{float(row['rank']):.3g}" for row in first]
     columns |= {

@@ -9,8 +9,10 @@ import pytest
 from scipy import sparse
 from scipy.stats import chi2, false_discovery_control, kruskal, rankdata, spearmanr
 
+from aam.data.covariates import Covariates
 from aam.evaluation.association import rank_test, study_agreement
 from aam.evaluation.labels import Labels
+from benchmarks.adjusted_associations import simulated as simulated_with_covariate
 from benchmarks.depth_associations import simulated
 
 
@@ -217,3 +219,72 @@ def test_subjects_and_several_classes_within_studies() -> None:
     doubled = study_agreement(sparse.csr_array(np.tile(table, (2, 1))), twice)
     assert doubled is not None
     assert doubled.p_F == pytest.approx(found.p_F)
+
+
+def test_one_number_is_adjusted_for_as_in_a_partial_correlation() -> None:
+    """Without ties and strata: that of the residuals of ranks on the rank and its square."""
+    rng = np.random.default_rng(0)
+    age_N, table = rng.normal(size=60), rng.random((60, 40))
+    values_N = age_N + rng.normal(size=60)
+    table[:, 3] += 0.5 * age_N  # follows the age alone
+    table[:, 7] += 0.5 * (values_N - age_N)
+    labels, ages = Labels.of(values_N, (), None), Covariates({}, {"age": age_N})
+    test = rank_test(sparse.csr_array(table), labels, covariates=ages)
+    ranks_N = rankdata(age_N)
+    design_NX = np.stack([np.ones(60), ranks_N, ranks_N**2], axis=1)
+
+    def residual(values_N: np.ndarray) -> np.ndarray:
+        ranks = rankdata(values_N)
+        return ranks - design_NX @ np.linalg.lstsq(design_NX, ranks, rcond=None)[0]
+
+    correlations = [np.corrcoef(residual(asv), residual(values_N))[0, 1] for asv in table.T]
+    p = chi2.sf((60 - 1 - 2) * np.square(correlations), 1)
+    assert test is not None and test.p_values == pytest.approx(p)
+    plain = rank_test(sparse.csr_array(table), labels)
+    assert plain is not None and plain.q_values[3] < 0.01 < 0.1 < test.q_values[3]
+    assert test.q_values[7] < 0.01
+
+
+def test_categories_are_strata_and_missing_values_are_left_out() -> None:
+    """A site is a study: van Elteren's test. Samples without a value are as if they were absent."""
+    rng = np.random.default_rng(0)
+    site_N, codes_N = rng.integers(3, size=80), rng.integers(2, size=80).astype(np.float64)
+    table = sparse.csr_array(rng.poisson(5 * rng.lognormal(0, 2, (3, 40))[site_N]) * 1.0)
+    names = np.array(["gut", "oral", "skin"])[site_N]
+    as_studies = Labels.of(codes_N, ("a", "b"), None, (), names.tolist())
+    labels = replace(as_studies, studies=None)
+    test = rank_test(table, labels, covariates=Covariates({"site": names}, {}))
+    of_studies = rank_test(table, as_studies)
+    assert test is not None and of_studies is not None
+    assert test.p_values == pytest.approx(of_studies.p_values)
+    names[:10] = ""
+    test = rank_test(table, labels, covariates=Covariates({"site": names}, {}))
+    of_studies = rank_test(table[10:], as_studies.take(np.arange(10, 80)))
+    assert test is not None and of_studies is not None
+    assert test.p_values == pytest.approx(of_studies.p_values)
+    # A site for each class: no sample is left to compare.
+    names = np.array(["gut", "oral"])[codes_N.astype(int)]
+    assert rank_test(table, labels, covariates=Covariates({"site": names}, {})) is None
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("target", ["two", "subjects"])
+def test_a_covariate_that_follows_the_target_associates_no_asv(target: str) -> None:
+    """Without association at most 1 in 10 has an ASV: more than 8 of 40 with a probability of 4 %.
+
+    Of sites of subjects half are within subjects: strata of the others, frequencies of these.
+    """
+    named = unadjusted = 0
+    for run in range(40):
+        rng = np.random.default_rng([6, run])
+        shares, labels, covariates, _ = simulated_with_covariate(rng, target, "both", 0.8, 0)
+        if target == "subjects" and run % 2:
+            sites = np.where(rng.random(100) < 0.3, "a", covariates.categories["site"])
+            covariates = Covariates({"site": sites}, covariates.numbers)
+        test = rank_test(shares, labels, covariates=covariates)
+        plain = rank_test(shares, labels)
+        assert test is not None and plain is not None
+        named += test.q_values.min() < 0.1
+        unadjusted += plain.q_values.min() < 0.1
+    assert named <= 8
+    assert unadjusted > (12 if target == "subjects" else 30)

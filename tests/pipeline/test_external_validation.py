@@ -617,3 +617,38 @@ def test_the_interval_of_one_class_holds_its_level(
     assert coverage(subjects) > 0.94
     # Samples of a subject are no independent observations.
     assert samples == 1 or coverage(subjects * samples) < 0.9
+
+
+@pytest.mark.medium
+def test_a_model_stores_the_threshold_of_its_left_out_predictions(
+    studies: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """At a sensitivity of 0.9: in the run, on its page, and in another study."""
+    args = ("--table", studies / "train.biom", "--metadata", studies / "train.tsv")
+    args = (*args, "--metadata-column", "acid", "--sensitivity", 0.9, "--folds", 3)
+    assert aam("train", *args, "--output-dir", tmp_path / "run", "--members", "forest") == 0
+    default, chosen = Scores.read(tmp_path / "run/scores.json").thresholds
+    stored = read_trained(tmp_path / "run", DeviceOptions()).facts.threshold
+    assert chosen.threshold == stored and len(chosen.folds) == 3
+    shown = " ".join(capsys.readouterr().out.split())
+    # Splitting removes the no-break spaces of the page.
+    page = " ".join((tmp_path / "run/report.html").read_text().split())
+    for scores in (default, chosen):
+        for score in scores.metrics.values():
+            assert score.text() in shown and score.text() in page
+    assert evaluate(tmp_path / "run", studies, tmp_path / "e", column="acid") == 0
+    _, elsewhere = Scores.read(tmp_path / "e/scores.json").thresholds
+    assert (elsewhere.rule, elsewhere.threshold) == ("sensitivity 0.9", stored)
+    scored = read(tmp_path / "e/predictions.tsv")
+    positives = scored[scored["actual"] == "yes"]
+    sensitivity = float((positives["p_yes"] >= stored).mean())
+    assert elsewhere.metrics["sensitivity"].value == pytest.approx(sensitivity)
+    page = " ".join((tmp_path / "e/report.html").read_text().split())
+    assert elsewhere.metrics["sensitivity"].text() in page
+    # Predictions are those of the most probable class, as without the option.
+    assert (scored["predicted"] == np.where(scored["p_yes"] > 0.5, "yes", "no")).all()
+    # Of more classes there is none.
+    words = [*args, "--classifier", "--output-dir", tmp_path / "three", "--members", "forest"]
+    words[words.index("acid")] = "level"
+    assert aam("train", *words) == DataError.status
+    assert "3 classes" in capsys.readouterr().err and not (tmp_path / "three/run.json").exists()

@@ -136,6 +136,19 @@ class Train:
         "the sequencing depth alone predicts the target.",
         default=False,
     )
+    sensitivity: float | None = option(
+        "Threshold of the probability of the positive one of two classes: the highest with this "
+        "sensitivity in left-out predictions of the training samples. Default: the one with the "
+        "largest sensitivity + specificity (Youden's J).",
+        takes=Range("more than 0 and at most 1", 0, 1, open_below=True),
+        only_with=("--classifier",),
+    )
+    adjust_for: tuple[str, ...] = option(
+        "Metadata columns that the associations of ASVs are adjusted for, such as age,sex; also "
+        "scores what the counts add to these columns.",
+        default=(),
+        metavar="COLUMN",
+    )
     profile_features: int = option(
         "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
@@ -240,7 +253,7 @@ class Search(Train):
 
     without: ClassVar = (
         "splits", "overwrite", "loss_config", "taxonomy", "distributed", "fsdp", "data_parallel",
-        "equal_depth", "repeats",
+        "equal_depth", "repeats", "sensitivity", "adjust_for",
     )  # fmt: skip
 
     vary: tuple[str, ...] = basic_option(
