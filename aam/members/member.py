@@ -364,8 +364,8 @@ class Estimator(Reader[T]):
         They are of different fits. Each is moved from the mean label of its fit to that of all
         training samples, so that they can be pooled.
         They weigh the members of an ensemble inside a training part, and are what the levels of an
-        ordered target are fitted to. Without them, the default, a member has the same weight as the
-        others have on average, and its ranks belong to the nearest level.
+        ordered target are fitted to. Without them, the default, a member has no weight beside
+        others that have them, and its ranks belong to the nearest level.
         """
         return None
 

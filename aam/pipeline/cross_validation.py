@@ -71,7 +71,7 @@ def cross_validate(
     if not session.leave():
         return None
     estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
-    weighed = len(estimators) > 1
+    weighed = len(plan.members) > 1
     results = {
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()
@@ -87,9 +87,18 @@ def cross_validate(
             (COUNTS, estimators, samples.counts_alone, of_counts),
         ):
             predicted = {
-                name: member.cross_validate(inputs, folds, False, title, len(members) > 1)
+                name: member.cross_validate(
+                    inputs, folds, False, title, len(members) + len(more) > 1
+                )
                 for name, member in members.items()
             }
             predicted |= {name: result for name, result in more.items() if result is not None}
             alone[title] = combine_results(predicted, folds).predictions_MC
-    return Result(samples, folds, results, combine_results(results, folds), alone)
+    combined = combine_results(results, folds)
+    for name in networks:
+        if len(results) > 1 and not combined.ensemble.weights[name]:
+            info(
+                f"The {name} has the weight 0 for new samples: on samples that it was not trained "
+                "on it does not lower the error of the other members by more than chance would."
+            )
+    return Result(samples, folds, results, combined, alone)
