@@ -174,7 +174,9 @@ class AsvRelations:
                 similar_VK = similarity(self._mismatches_between(later, block))
                 # The transpose, which is added below, has the other half.
                 smoothed_NK += by_asv[:, later] @ (similar_VK / 2 if later == block else similar_VK)
-            products_NN += (by_asv[:, block] @ smoothed_NK.T).T
+            weights_NK = by_asv[:, block]
+            for rows in chunks(len(products_NN)):  # in place, as below
+                products_NN[rows] += (weights_NK @ smoothed_NK[rows].T).T
         for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
             both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
             products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
