@@ -160,7 +160,8 @@ def by_task(rows: list[Row]) -> dict[str, dict[str, Row]]:
 
 def spread(row: Row) -> str:
     """Return a mean over seeds, and where it is measured the range of the seeds."""
-    return row["value"] + (f" ({row['lowest']} to {row['highest']})" if row["lowest"] else "")
+    ends = f" ({row['lowest']} to {row['highest']})" if row["lowest"] != row["highest"] else ""
+    return row["value"] + ends
 
 
 def peers_table(rows: list[Row], titles: dict[str, str]) -> str:
