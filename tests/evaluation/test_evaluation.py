@@ -270,7 +270,7 @@ def test_units_to_decide_are_a_range_that_a_gain_narrows() -> None:
     # With a certain gain of each doubling fewer do.
     _, sooner = units_to_decide(nearer, 40, Score(0.5, 0.3, 0.7)) or (0, None)
     assert sooner is not None
-    assert 40 < sooner < most / 2
+    assert 40 < sooner < 0.6 * most
     # Below a guess only a gain could lift it; without limits nothing is told.
     behind = Score(-2.5, -2.5 - 1.96, -2.5 + 1.96)
     assert units_to_decide(behind, 40) is None
