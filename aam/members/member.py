@@ -287,7 +287,7 @@ class TrainingSamples:
         Each has the clades of thousands of landmarks, and is explained by all pairs of ASVs.
         """
         samples, asvs = self.samples.counts.shape
-        return samples > EXACT_KERNEL and asvs > MAX_LINKED
+        return bool(samples > EXACT_KERNEL and asvs > MAX_LINKED)
 
     @property
     def metadata_alone(self) -> TrainingSamples:
