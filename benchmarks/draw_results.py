@@ -1,10 +1,12 @@
-"""Table and interval plot of docs/results.md, from docs/results/results.tsv.
+"""Tables and interval plot of docs/results.md, from the files of docs/results.
 
     python benchmarks/draw_results.py
 
-writes docs/results/scores.svg, and replaces the table between the two comments of docs/results.md.
-The file of results has a row for each task and model: a score, its 95 % interval and the command
-that gives it. `python benchmarks/members.py` prints the scores of all tasks but "tutorial".
+writes docs/results/scores.svg, and replaces the tables of docs/results.md, each between a comment
+with the name of its file and the next `end`. `results.tsv` has a row for each task and model: a
+score, its 95 % interval and the command that gives it; `python benchmarks/members.py` prints the
+scores of all tasks but "tutorial". `peers.tsv` and `studies.tsv` are written by `python -m
+benchmarks.peers`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
+
+import numpy as np
+from scipy.stats import rankdata
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "results.tsv"
@@ -30,16 +35,19 @@ WIDTH, LEFT, RIGHT = 480, 176, 16
 STEP, GAP, HEAD = 9, 11, 46
 """Pixels from interval to interval, between tasks, and of the heading of an axis."""
 
+PEERS, STUDIES = (RESULTS.with_name(name) for name in ("peers.tsv", "studies.tsv"))
+TITLES = {
+    "celiac-active": "celiac, active, 3 studies",
+    "celiac-treated": "celiac, treated, 4 studies",
+}
+"""Names of the tasks that are not in results.tsv."""
+
 Row = dict[str, str]
 
 
 def read_tasks() -> dict[str, dict[str, Row]]:
-    """Return the rows of the file by task and model."""
-    tasks: dict[str, dict[str, Row]] = {}
-    with RESULTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            tasks.setdefault(row["task"], {})[row["model"]] = row
-    return tasks
+    """Return the rows of `results.tsv` by task and model."""
+    return by_task(read_rows(RESULTS))
 
 
 def table(tasks: dict[str, dict[str, Row]]) -> str:
@@ -136,18 +144,95 @@ def text(x: float, y: float, words: str, attributes: str = "") -> str:
     return f'<text x="{x}" y="{y}" fill="#1f2a37"{attributes}>{words}</text>'
 
 
-def page(old: str, drawn: str) -> str:
-    """Return the page with another table."""
-    return re.sub(
-        r"(?<=<!-- results.tsv -->\n\n).*?(?=\n\n<!-- end -->)", drawn, old, flags=re.DOTALL
-    )
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def by_task(rows: list[Row]) -> dict[str, dict[str, Row]]:
+    """Return rows by task and model."""
+    tasks: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        tasks.setdefault(row["task"], {})[row["model"]] = row
+    return tasks
+
+
+def spread(row: Row) -> str:
+    """Return a mean over seeds, and where it is measured the range of the seeds."""
+    ends = f" ({row['lowest']} to {row['highest']})" if row["lowest"] != row["highest"] else ""
+    return row["value"] + ends
+
+
+def peers_table(rows: list[Row], titles: dict[str, str]) -> str:
+    """Return scores beside other models, mean ranks, and where the ensemble is behind."""
+    tasks = by_task(rows)
+    models = list(next(iter(tasks.values())))
+    lines = [f"| task | {' | '.join(models)} |", f"|{'---|' * (len(models) + 1)}"]
+    behind = ["| behind | model ahead of the ensemble | by |", "|---|---|---|"]
+    ranks: dict[str, list[list[float]]] = {"classes": [], "numbers": []}
+    for task, scores in tasks.items():
+        ours, cells = float(scores[models[0]]["value"]), []
+        title = f"{titles[task]} ({scores[models[0]]['metric']})"
+        for model in models:
+            row, value = scores[model], float(scores[model]["value"])
+            star = "\\*" * (row["beyond_noise"] == "yes")
+            cells.append(f"**{spread(row)}**{star}" if value > ours else spread(row) + star)
+            if value > ours:
+                behind.append(f"| {title} | {model} | {value - ours:.3f}{star} |")
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+        target = "classes" if scores[models[0]]["metric"] == "AUC" else "numbers"
+        ranks[target].append(rankdata([-float(scores[model]["value"]) for model in models]))
+    for target, of_tasks in ranks.items():
+        means = " | ".join(f"{rank:.1f}" for rank in np.mean(of_tasks, axis=0))
+        lines.append(f"| mean rank, {len(of_tasks)} tasks of {target} | {means} |")
+    return "\n".join([*lines, "", *behind])
+
+
+def studies_table(rows: list[Row]) -> str:
+    """Return the AUC in each study that is left out, and their mean."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    lines = [f"| model | {' | '.join(TITLES[task] for task in tasks)} |", "|---|---|---|"]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        cells = []
+        for task in tasks:
+            of_studies = {
+                row["study"]: row for row in rows if (row["task"], row["model"]) == (task, model)
+            }
+            mean = of_studies.pop("mean")
+            values = ", ".join(row["value"] for row in of_studies.values())
+            note = f"; {mean['note']}" if mean["note"] else ""
+            cells.append(f"{values}: **{spread(mean)}**{note}".removeprefix(": "))
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tables() -> dict[str, str]:
+    """Return all tables by the name of their file."""
+    tasks = read_tasks()
+    titles = {
+        task: f"{models['ensemble']['study']}, {models['ensemble']['target']}"
+        for task, models in tasks.items()
+    } | TITLES
+    return {
+        RESULTS.name: table(tasks),
+        PEERS.name: peers_table(read_rows(PEERS), titles),
+        STUDIES.name: studies_table(read_rows(STUDIES)),
+    }
+
+
+def page(old: str) -> str:
+    """Return the page with the tables of the files."""
+    for name, drawn in tables().items():
+        pattern = rf"(?<=<!-- {name} -->\n\n).*?(?=\n\n<!-- end -->)"
+        old = re.sub(pattern, lambda _, drawn=drawn: drawn, old, flags=re.DOTALL)
+    return old
 
 
 def main() -> None:
-    """Write the picture and the table."""
-    tasks = read_tasks()
-    PICTURE.write_text(picture(tasks), encoding="utf-8")
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), table(tasks)), encoding="utf-8")
+    """Write the picture and the tables."""
+    PICTURE.write_text(picture(read_tasks()), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """Ensemble of kernel and forest beside the models that a researcher would use instead.
 
     python -m benchmarks.peers DATA RESULTS [--tasks TASK ...] [--seeds 1 2 3 4 5]
-        [--peers forest ridge jaccard lightgbm]
+        [--peers forest ridge jaccard lightgbm] [--train]
 
-DATA and RESULTS are those of `benchmarks/members.py`, which has to have run before: the ensemble is
-made of its predictions, and the peers are fitted on the same folds. Every peer reads the ASVs alone
-and has the defaults of its library; penalties are chosen by inner folds that divide no group. The
-rows printed at the end have the score of each model and its paired difference from the ensemble
-with 95 % intervals over groups (means of the seeds), and the mean rank over the tasks.
+DATA and RESULTS are those of `benchmarks/members.py`: the ensemble is made of its predictions, and
+the peers are fitted on the same folds. Every peer reads the ASVs alone and has the defaults of its
+library; penalties are chosen by inner folds that divide no group. The rows that were measured
+replace theirs of docs/results/peers.tsv, and of docs/results/studies.tsv where studies are left
+out: means over the seeds with their range, and whether the paired 95 % interval over groups of the
+difference from the ensemble excludes 0. Without predictions of our members the rows of the peers
+alone are replaced. `--train` also runs `aam train --study-column` with each seed.
+`benchmarks/draw_results.py` draws the tables.
 
 LightGBM is no dependency of this project: `pip install lightgbm`, or leave it out of --peers.
 """
@@ -15,21 +18,22 @@ LightGBM is no dependency of this project: `pip install lightgbm`, or leave it o
 from __future__ import annotations
 
 import argparse
+import csv
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
 
 from aam.arrays import F64, Rows
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds, training_rows
 from aam.evaluation.intervals import resample_metrics, units_of
 from aam.evaluation.labels import Labels
+from aam.evaluation.scores import Scores
 from benchmarks.members import (
     ESTIMATORS,
     TASKS,
@@ -39,7 +43,7 @@ from benchmarks.members import (
     mean_score,
     predictions_file,
     read_members,
-    shown,
+    run_aam,
     study_folder,
 )
 
@@ -51,16 +55,23 @@ PEERS = {
 }
 INNER_FOLDS = 5
 ENSEMBLE = "ensemble"
+TRAIN = "`aam train --study-column`"
+PEERS_FILE, STUDIES_FILE = (
+    Path(__file__).parents[1] / "docs" / "results" / name for name in ("peers.tsv", "studies.tsv")
+)
+
+Row = dict[str, str]
 
 
 def main() -> None:
-    """Compute the predictions that are not there, and print the rows of all tasks."""
+    """Compute the predictions that are not there, and write the rows of all tasks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("results", type=Path)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--train", action="store_true")
     arguments = parser.parse_args()
     labelled = {
         name: load(TASKS[name], study_folder(TASKS[name].study, arguments.data, arguments.results))
@@ -77,48 +88,122 @@ def main() -> None:
                     seconds = time.process_time() - began
                     np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)
                     print(f"{file} written", flush=True)
-    models = [ENSEMBLE, *ESTIMATORS, *(PEERS[peer] for peer in arguments.peers)]
-    print(f"| task | {' | '.join(models)} |\n|{'---|' * (len(models) + 1)}", flush=True)
-    ranks = []
+    peer_rows, study_rows = list[Row](), list[Row]()
     for name, study in labelled.items():
-        scored = [
+        seeds = [
             score_seed(name, study, seed, arguments.results, arguments.peers)
             for seed in arguments.seeds
         ]
-        means = [mean_score(scored, model) for model in models]
-        ranks.append(rankdata([-mean[0] for mean in means]))
-        cells = [shown(means[0])]
-        for model, mean in zip(models[1:], means[1:], strict=True):
-            difference = mean_score(scored, f"{ENSEMBLE} - {model}")
-            cells.append(f"{mean[0]:.3f}; {shown(difference, '+')}")
-        print(f"| {name} ({TASKS[name].metric}) | {' | '.join(cells)} |", flush=True)
-    mean_ranks = np.mean(ranks, axis=0)
-    print(f"| mean rank | {' | '.join(f'{rank:.1f}' for rank in mean_ranks)} |")
-    for name, study in labelled.items():
+        peer_rows += rows_of(name, seeds, arguments.seeds)
         if TASKS[name].studies:
-            print_by_study(name, study, arguments.seeds, arguments.results, arguments.peers)
+            aucs = [
+                aucs_by_study(study.folds(TASKS[name], seed), predicted)
+                for seed, predicted in zip(
+                    arguments.seeds, predictions_of(name, study, arguments), strict=True
+                )
+            ]
+            if arguments.train:
+                trained = [train(name, study, seed, arguments.results) for seed in arguments.seeds]
+                aucs = [auc | own for auc, own in zip(aucs, trained, strict=True)]
+            study_rows += rows_of_studies(name, aucs, arguments.seeds)
+    merge(PEERS_FILE, peer_rows, ("task", "model"))
+    merge(STUDIES_FILE, study_rows, ("task", "model", "study"))
 
 
-def print_by_study(
-    name: str, study: Labelled, seeds: Sequence[int], results: Path, peers: Sequence[str]
-) -> None:
-    """Print the AUC in each study that is left out, and their mean; means of the seeds."""
+def rows_of(name: str, seeds: Sequence[ScoredSeed], numbers: Sequence[int]) -> list[Row]:
+    """Return a row of each model: the mean over the seeds, and their range."""
+    rows = []
+    for model in (ENSEMBLE, *PEERS.values()):
+        if model not in seeds[0].scores:
+            continue
+        values = np.array([seed.scores[model].value for seed in seeds], dtype=np.float64)
+        beyond = ""
+        if f"{ENSEMBLE} - {model}" in seeds[0].scores:
+            _, lower, upper = mean_score(seeds, f"{ENSEMBLE} - {model}")
+            beyond = "yes" if lower > 0 or upper < 0 else "no"
+        metric = {"r2": "R²", "auc": "AUC"}[TASKS[name].metric]
+        rows.append(measured(values, numbers, task=name, model=model, metric=metric) | {
+            "beyond_noise": beyond
+        })  # fmt: skip
+    return rows
+
+
+def rows_of_studies(
+    name: str, aucs: Sequence[Mapping[str, Mapping[str, float]]], numbers: Sequence[int]
+) -> list[Row]:
+    """Return a row of each model and study that is left out, and of the mean over the studies."""
+    return [
+        measured(
+            np.array([seed[model][study] for seed in aucs]), numbers,
+            task=name, model=model, study=study,
+        ) | {"note": ""}
+        for model in aucs[0]
+        for study in aucs[0][model]
+    ]  # fmt: skip
+
+
+def measured(values: F64, seeds: Sequence[int], **key: str) -> Row:
+    """Return a row with the mean over seeds and their range."""
+    ends = {"value": values.mean(), "lowest": values.min(), "highest": values.max()}
+    return {**key, "seeds": " ".join(map(str, seeds)), **{k: f"{v:.3f}" for k, v in ends.items()}}
+
+
+def merge(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
+    """Replace the rows of a file that have the same key, and append the others."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t")
+        fields, merged = list(reader.fieldnames or ()), list(reader)
+    places = {tuple(row[name] for name in key): number for number, row in enumerate(merged)}
+    for row in rows:
+        number = places.get(tuple(row[name] for name in key))
+        if number is None:
+            merged.append(row)
+        else:  # what was not measured again stays
+            merged[number] |= {name: value for name, value in row.items() if value}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fields, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(merged)
+
+
+def aucs_by_study(folds: Folds, predicted: Mapping[str, F64]) -> dict[str, dict[str, float]]:
+    """Return the AUC of each model in each study that is left out, numbered, and their mean."""
     from sklearn.metrics import roc_auc_score
 
-    aucs: dict[str, list[list[float]]] = {}
-    for seed in seeds:
+    codes_M, fold_M, aucs = folds.held_out.values, folds.fold_M, {}
+    for model, predicted_MC in predicted.items():
+        of_studies = {
+            str(k): float(roc_auc_score(codes_M[fold_M == k], predicted_MC[fold_M == k, 1]))
+            for k in np.unique(fold_M)
+        }
+        aucs[model] = of_studies | {"mean": float(np.mean([*of_studies.values()]))}
+    return aucs
+
+
+def predictions_of(
+    name: str, study: Labelled, arguments: argparse.Namespace
+) -> Iterator[dict[str, F64]]:
+    """Yield the held-out predictions of each seed by model."""
+    for seed in arguments.seeds:
         folds = study.folds(TASKS[name], seed)
-        codes_M, fold_M = folds.held_out.values, folds.fold_M
-        for model, predicted_MC in read_predicted(name, folds, seed, results, peers).items():
-            of_studies = [
-                float(roc_auc_score(codes_M[fold_M == k], predicted_MC[fold_M == k, 1]))
-                for k in np.unique(fold_M)
-            ]
-            aucs.setdefault(model, []).append([*of_studies, float(np.mean(of_studies))])
-    heads = [name, *study.folds(TASKS[name], seeds[0]).studies, "mean"]
-    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for model, values in aucs.items():
-        print(f"| {model} | {' | '.join(f'{auc:.3f}' for auc in np.mean(values, axis=0))} |")
+        yield read_predicted(name, folds, seed, arguments.results, arguments.peers)
+
+
+def train(name: str, study: Labelled, seed: int, results: Path) -> dict[str, dict[str, float]]:
+    """Run `aam train --study-column`, and return the mean AUC over its studies."""
+    task, folder = TASKS[name], results / f"{name}-{seed}-train"
+    if not (folder / "scores.json").exists():
+        run_aam(
+            *("train", "--table", str(study.folder / "table.biom"), "--drop-empty-samples"),
+            *("--metadata", str(study.folder / "metadata.tsv"), "--metadata-column", task.column),
+            *("--classifier", "--study-column", str(task.group), "--seed", str(seed)),
+            *("--output-dir", str(folder), "--overwrite"),
+        )
+    scores = Scores.read(folder / "scores.json")
+    print(f"{name}, seed {seed}: {scores.verdict.sentence}", flush=True)
+    assert scores.studies is not None
+    aucs = [one.metrics["auc"].value or np.nan for one in scores.studies.studies]
+    return {TRAIN: {"mean": float(np.mean(aucs))}}
 
 
 def predict(peer: str, study: Labelled, folds: Folds) -> F64:
@@ -259,17 +344,17 @@ def jaccard_similarity(one_NF: sparse.csr_array, two_RF: sparse.csr_array) -> F6
 def read_predicted(
     name: str, folds: Folds, seed: int, results: Path, peers: Sequence[str]
 ) -> dict[str, F64]:
-    """Read the held-out predictions [M, C] of the ensemble, its members and the peers."""
+    """Read the held-out predictions [M, C] of the ensemble and its members, if any, and peers."""
     read = read_members(results, name, seed)
-    members = {member: read[member]["predictions_MC"] for member in ("kernel", "forest")}
-    left_out = {
-        member: [read[member].get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
-        for member in members
-    }
-    predictions: dict[str, F64] = {
-        ENSEMBLE: combine_members(members, folds, left_out).predictions_MC,
-        **members,
-    }
+    predictions: dict[str, F64] = {}
+    if read.keys() >= ESTIMATORS.keys():
+        members = {member: read[member]["predictions_MC"] for member in ("kernel", "forest")}
+        left_out = {
+            member: [read[member].get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
+            for member in members
+        }
+        combined_MC = combine_members(members, folds, left_out).predictions_MC
+        predictions = {ENSEMBLE: combined_MC, **members}
     for peer in peers:
         stored = np.load(predictions_file(results, name, seed, f"peer-{peer}"))
         predictions[PEERS[peer]] = stored["predictions_MC"]
@@ -283,20 +368,15 @@ def score_seed(
     task = TASKS[name]
     folds = study.folds(task, seed)
     predictions = read_predicted(name, folds, seed, results, peers)
-    read = read_members(results, name, seed)
-    seconds = {member: float(read[member]["cpu_seconds"]) for member in ESTIMATORS}
-    for peer in peers:
-        stored = np.load(predictions_file(results, name, seed, f"peer-{peer}"))
-        seconds[PEERS[peer]] = float(stored["cpu_seconds"])
     units = units_of(folds.held_out.groups)
     drawn = {
         model: resample_metrics(folds.scored(predicted_MC), units)
         for model, predicted_MC in predictions.items()
     }
     scores = {model: metrics.score()[task.metric] for model, metrics in drawn.items()}
-    for model, metrics in drawn.items():
-        scores[f"{ENSEMBLE} - {model}"] = drawn[ENSEMBLE].paired_difference(metrics)[1]
-    return ScoredSeed(scores, seconds, units.number)
+    for model in drawn.keys() - {ENSEMBLE} if ENSEMBLE in drawn else ():
+        scores[f"{ENSEMBLE} - {model}"] = drawn[ENSEMBLE].paired_difference(drawn[model])[1]
+    return ScoredSeed(scores, {}, units.number)
 
 
 if __name__ == "__main__":

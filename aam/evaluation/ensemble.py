@@ -47,17 +47,57 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     has the weight 0. The others have equal weights, unless the best of a coarse grid has a lower
     loss beyond noise. For classes see `_class_weights`.
 
-    Members without such predictions have 1 / K each; where fewer than two have them, or none is
-    better than the mean, all weights are equal. NaN, where only some samples have a prediction, is
-    as good as none.
+    Where no member has such predictions of all samples, or none of these is better than the mean,
+    all weights are equal. A member that has them of some samples (NaN elsewhere), such as a network
+    of its validation samples, joins the others with the weight of `_joining_weight`; one that has
+    none has the weight 0.
     """
-    equal = dict.fromkeys(left_out, 1 / len(left_out))
-    known = {
-        name: left_out_NC
-        for name, left_out_NC in left_out.items()
-        if left_out_NC is not None and np.isfinite(left_out_NC).all()
-    }
+    arrays = {name: array_NC for name, array_NC in left_out.items() if array_NC is not None}
+    complete = {name: a_NC for name, a_NC in arrays.items() if np.isfinite(a_NC).all()}
+    if not complete:
+        return dict.fromkeys(left_out, 1 / len(left_out))
+    weights = dict.fromkeys(left_out, 0.0) | _complete_weights(complete, labels)
+    for name in [name for name in arrays if name not in complete]:
+        rows = np.flatnonzero(np.isfinite(arrays[name]).all(axis=1))
+        others_NC = weighted_mean(complete, weights)[rows] / sum(
+            weights[other] for other in complete
+        )
+        weight = _joining_weight(arrays[name][rows], others_NC, labels.take(rows))
+        weights = {other: (1 - weight) * value for other, value in weights.items()} | {name: weight}
+    return weights
+
+
+def _joining_weight(joining_NC: F64, others_NC: F64, labels: Labels) -> float:
+    """Return the weight beside the others that lowers the loss most, 0 within noise.
+
+    All losses are squared errors of these samples; those of classes are after the best scale, see
+    `_class_weights`. Without evidence nothing joins: a mean with a member that is behind is behind.
+    """
+    groups, group_N = np.unique(labels.groups, return_inverse=True)
+    if len(groups) < 2:
+        return 0.0
+    roots_N1 = np.sqrt(labels.weights_N)[:, None]
+    joining_NC, others_NC, y_NC = (
+        roots_N1 * (each_NC - labels.mean_C)
+        for each_NC in (joining_NC, others_NC, labels.outputs_NC)
+    )
+
+    def loss_I(weight: float) -> F64:
+        mean_NC = weight * joining_NC + (1 - weight) * others_NC
+        scale = (mean_NC * y_NC).sum() / max(np.square(mean_NC).sum(), 1e-300)
+        return _squares_by_group((scale if labels.classes else 1) * mean_NC - y_NC, group_N)
+
+    losses = [loss_I(step / STEPS) for step in range(STEPS + 1)]
+    best = int(np.argmin([losses_I.sum() for losses_I in losses]))
+    gain_I = losses[0] - losses[best]
+    noise = NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
+    return best / STEPS if gain_I.sum() > noise else 0.0
+
+
+def _complete_weights(known: Mapping[str, F64], labels: Labels) -> dict[str, float]:
+    """Choose the weights of members that have predictions of all samples."""
     groups = np.unique(labels.groups)
+    equal = dict.fromkeys(known, 1 / len(known))
     if len(known) < 2 or len(groups) < 2:
         return equal
     # The predictions are moved to the mean of all labels, which is therefore the guess.
@@ -69,8 +109,7 @@ def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[s
     weights_K = weights_of(stacked_KNC, y_NC, group_N)
     if not weights_K.any():
         return equal
-    share = len(known) / len(left_out)
-    return equal | {name: share * float(w) for name, w in zip(known, weights_K, strict=True)}
+    return {name: float(weight) for name, weight in zip(known, weights_K, strict=True)}
 
 
 def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
@@ -201,7 +240,11 @@ def combine_members(
         weights = choose_weights(predictions, labels)
         weights_of.append(weights)
         # Left-out predictions of the ensemble: the mean of the members that have some.
-        known = {name: each_NC for name, each_NC in predictions.items() if each_NC is not None}
+        known = {
+            name: each_NC
+            for name, each_NC in predictions.items()
+            if each_NC is not None and weights[name]
+        }
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
         # The probabilities of a part of the members have another scale.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +12,7 @@ import numpy as np
 
 from aam.arrays import F64
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import LEVEL, TITLES
+from aam.evaluation.intervals import LEVEL, TITLES, Score
 from aam.evaluation.splits import Split
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2)
@@ -22,6 +23,12 @@ LITTLE = 0.05
 
 MIN_GROUPS = 8
 """Groups to which a model is fitted."""
+
+MOST_TIMES = 20
+"""Times as many units beyond which a number to plan with is not stated."""
+
+_PERCENTILE = {0.95: 1.96, 0.5: 0.674}  # standard errors of half an interval, by its level
+_POWER = 0.84  # standard errors beyond the limit that make a probability of 80 %
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class LearningCurve:
     units: str  # name of the units
     points: list[CurvePoint]
     sentence: str
+    gain: Score | None = None  # paired difference that the last doubling of the units makes
 
 
 def learning_curve(
@@ -108,4 +116,42 @@ def learning_curve(
     for number, model in zip(numbers, drawn, strict=True):
         score = model.score()[metric]
         points.append(CurvePoint(number, score.value, score.lower, score.upper))
-    return LearningCurve(name, metric, units, points, sentence)
+    return LearningCurve(name, metric, units, points, sentence, gain)
+
+
+def units_to_decide(
+    difference: Score, units: int, gain: Score | None = None
+) -> tuple[int, int | None] | None:
+    """Estimate how many units would show that a model is better than a guess.
+
+    The interval of a difference d from the guess narrows as 1 / sqrt(units), and excludes 0 with a
+    probability of 80 % if d is 2.8 standard errors (1.96 + 0.84). The true d is not known, and the
+    measured one is no estimate to plan with (Hoenig and Heisey 2001, "The abuse of power"), so the
+    result is a range: the fewest units, if d is the upper limit of its interval, and the most, if d
+    is the lower end of its 50 % interval, None where that is not above 0. By each doubling d grows
+    by the gain of the learning curve: its upper limit for the fewest, its lower one for the most.
+
+    Args:
+        difference: Difference from the guess with its 95 % interval.
+        units: Number of groups or studies of the interval.
+        gain: Gain of a doubling of the training samples; None where it is not measured.
+
+    Returns:
+        Fewest and most units in all, both at least `units`. None where even the fewest are more
+        than `MOST_TIMES` as many; None for the most likewise.
+    """
+    value, lower, upper = difference.value, difference.lower, difference.upper
+    if value is None or lower is None or upper is None or not upper > value > lower:
+        return None
+    steps, limits = [], (0.0, 0.0)
+    if gain is not None and gain.lower is not None and gain.upper is not None:
+        limits = (max(gain.lower, 0.0), max(gain.upper, 0.0))
+    half = _PERCENTILE[LEVEL]
+    doublings = np.arange(0, np.log2(MOST_TIMES) + 0.05, 0.05)
+    low = value - _PERCENTILE[0.5] / half * (value - lower)
+    for size, growth in ((upper, limits[1]), (low, limits[0])):
+        shown = (half + _POWER) / half * (value - lower) / np.exp2(doublings / 2)
+        enough = np.flatnonzero(size + growth * doublings >= shown)
+        steps.append(math.ceil(units * 2 ** doublings[enough[0]]) if len(enough) else None)
+    fewest, most = steps
+    return None if fewest is None else (fewest, most)

@@ -40,7 +40,7 @@ from aam.evaluation.intervals import (
     Score,
     units_of_two_classes,
 )
-from aam.evaluation.learning_curve import LearningCurve
+from aam.evaluation.learning_curve import MOST_TIMES, LearningCurve, units_to_decide
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
@@ -302,6 +302,8 @@ class Scores:
         `unit` is the unit of a numeric target; "" if it is unknown.
         """
         findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
+        if self.deciding:
+            findings.append(ModelFinding("deciding", self.deciding))
 
         def add(field: str, text: str, is_warning: bool = False) -> None:
             findings.append(ModelFinding(field, text, is_warning))
@@ -338,6 +340,33 @@ class Scores:
         for text in confounding_sentences(self.confounders, self.is_better, at_depth):
             add("confounders", text, True)
         return findings
+
+    @property
+    def deciding(self) -> str:
+        """How many units would decide a verdict whose interval includes 0; "" for others."""
+        verdict, name, number, gain = self.verdict, "samples", self.groups, None
+        if verdict.outcome != "not better" or verdict.lower is None or verdict.lower > 0:
+            return ""
+        if self.studies is not None:
+            name, number = "studies", self.studies.summaries[verdict.metric].studies
+        elif self.group_column is not None:
+            name = f"groups of {self.group_column}"
+        # The curve is of groups within the studies, not of more studies.
+        if self.learning_curve is not None and self.studies is None:
+            gain = self.learning_curve.gain
+        difference = Score(verdict.difference, verdict.lower, verdict.upper)
+        estimate = units_to_decide(difference, number, gain)
+        if estimate is None:
+            text = (
+                f"cannot be told: {MOST_TIMES} times as many as these {number} might not be enough"
+            )
+            return f"How many {name} would decide whether the score is above a guess {text}."
+        fewest, most = estimate
+        text = f"{fewest} to {most} {name}" if most else f"{fewest} or more {name}, no upper number"
+        return (
+            f"To decide whether the score is above a guess would take {text} in all instead of "
+            f"{number} (80 % power, if further ones are like these)."
+        )
 
     @property
     def performance(self) -> Performance:

@@ -28,8 +28,9 @@ from aam.data.targets import TRANSFORMS, TargetScale
 from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
+from aam.evaluation.permutation import EXACT_KERNEL
 from aam.members.output_tables import InferenceSettings
-from aam.members.relations import AsvRelations
+from aam.members.relations import MAX_LINKED, AsvRelations
 from aam.members.samples import Samples
 from aam.serialization.model_folder import State
 
@@ -280,6 +281,15 @@ class TrainingSamples:
         return inputs
 
     @property
+    def is_large(self) -> bool:
+        """Whether the models of the folds are not kept, and what needs them is left out.
+
+        Each has the clades of thousands of landmarks, and is explained by all pairs of ASVs.
+        """
+        samples, asvs = self.samples.counts.shape
+        return bool(samples > EXACT_KERNEL and asvs > MAX_LINKED)
+
+    @property
     def metadata_alone(self) -> TrainingSamples:
         """The same samples without ASVs."""
         counts, tokens_FL = self.samples.counts[:, :0], self.samples.tokens_FL[:0]
@@ -364,8 +374,8 @@ class Estimator(Reader[T]):
         They are of different fits. Each is moved from the mean label of its fit to that of all
         training samples, so that they can be pooled.
         They weigh the members of an ensemble inside a training part, and are what the levels of an
-        ordered target are fitted to. Without them, the default, a member has the same weight as the
-        others have on average, and its ranks belong to the nearest level.
+        ordered target are fitted to. Without them, the default, a member has no weight beside
+        others that have them, and its ranks belong to the nearest level.
         """
         return None
 
@@ -408,17 +418,19 @@ class Estimator(Reader[T]):
         title = ", ".join(filter(None, (type(self).__name__, inputs_of)))
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
             part = inputs.take(fitted), labels.training(fitted), folds.seed
-            models.append(self.fit(*part))
+            model = self.fit(*part)
+            if not samples.is_large:
+                models.append(model)
             if weighed or labels.levels:
-                inner_NC = self.left_out(models[-1], *part)
+                inner_NC = self.left_out(model, *part)
                 left_out.append(None if inner_NC is None else folds.scale.inverse(inner_NC))
             if len(predicted):
-                predictions.append(models[-1].predict(inputs.take(predicted)))
+                predictions.append(model.predict(inputs.take(predicted)))
         return CrossValidated(
             folds.with_levels(folds.scale.inverse(np.concatenate(predictions)), left_out),
             time.process_time() - began,
             tuple(models[: len(folds.first.splits)]),
-            models[-1] if final else None,
+            model if final else None,
             inputs,
             left_out=tuple(left_out),
         )

@@ -174,7 +174,9 @@ class AsvRelations:
                 similar_VK = similarity(self._mismatches_between(later, block))
                 # The transpose, which is added below, has the other half.
                 smoothed_NK += by_asv[:, later] @ (similar_VK / 2 if later == block else similar_VK)
-            products_NN += (by_asv[:, block] @ smoothed_NK.T).T
+            weights_NK = by_asv[:, block]
+            for rows in chunks(len(products_NN)):  # in place, as below
+                products_NN[rows] += (weights_NK @ smoothed_NK[rows].T).T
         for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
             both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
             products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
@@ -279,7 +281,9 @@ def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
 
 
 def _linked(mismatches_FF: F32) -> F64:
-    merges: F64 = linkage(squareform(mismatches_FF, checks=False), "average")
+    pairs = squareform(mismatches_FF, checks=False)
+    del mismatches_FF  # SciPy's copies of the pairs are larger
+    merges: F64 = linkage(pairs, "average")
     return merges
 
 
@@ -331,9 +335,11 @@ def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
              for rows in clusters]  # fmt: skip
     letters = np.stack([letters for letters, _ in means])
     number_K = np.array([number for _, number in means], dtype=np.float32)
-    means_KK: F32 = (number_K[:, None] + number_K) / 2 - letters @ letters.T
+    means_KK: F32 = letters @ letters.T
+    for chunk in chunks(len(clusters)):  # in place: K² numbers are 400 MB
+        np.subtract((number_K[chunk, None] + number_K) / 2, means_KK[chunk], out=means_KK[chunk])
     np.fill_diagonal(means_KK, 0)
-    return means_KK.clip(min=0)
+    return means_KK.clip(min=0, out=means_KK)
 
 
 def similarity(mismatches_UV: F32) -> F32:

@@ -309,6 +309,12 @@ def _target(network: LoadedNetwork) -> Target:
     return network.config.target
 
 
+def _points(target: Target, decoded_NC: F64) -> F64:
+    """Return class probabilities, or numbers and ranks as one column."""
+    points_NC = decoded_NC if target.classes else target.point_predictions(decoded_NC)[:, None]
+    return np.asarray(points_NC, dtype=np.float64)
+
+
 @dataclass(frozen=True)
 class Transformer:
     """Network of a study, see `member.Member`."""
@@ -354,24 +360,21 @@ class Transformer:
                 for result, split in zip(results, splits, strict=True)
             ]
         )
-        points_NC = (
-            predictions_NC if target.classes else target.point_predictions(predictions_NC)[:, None]
-        )
-        points_NC = np.asarray(points_NC, dtype=np.float64)
+        points_NC = _points(target, predictions_NC)
+        # No second network is trained to leave samples out: those of a fold are its validation
+        # samples, and those of the model for new samples the held-out ones.
         left_out: list[F64 | None] = []
-        if target.levels:
-            # No second network is trained to leave samples out: those of a fold are its validation
-            # samples, and those of the model for new samples the held-out ones.
-            for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
-                ranks_N = np.full(len(self.study.values), np.nan)
-                if (validation_NC := result.predictions.get("validation")) is not None:
-                    ranks_N[split.validation] = target.point_predictions(validation_NC)
-                left_out.append(ranks_N[rows, None])
-            # Networks of different folds: moved to the mean rank of all, see `Estimator.left_out`.
-            move_M = folds.labels.values[folds.rows_M].mean() - folds.dummy_MC[:, 0]
-            ranks_N = np.full(len(self.study.values), np.nan)
-            ranks_N[folds.rows_M] = points_NC[:, 0] + move_M
-            left_out.append(ranks_N[folds.fitted_rows[-1], None])
+        for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
+            left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+            if (validation_NC := result.predictions.get("validation")) is not None:
+                left_out_NC[split.validation] = _points(target, validation_NC)
+            left_out.append(left_out_NC[rows])
+        # Networks of different folds: moved to the mean label of all, see `Estimator.left_out`.
+        columns = points_NC.shape[1]
+        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.dummy_MC[:, :columns]
+        left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+        left_out_NC[folds.rows_M] = points_NC + move_MC
+        left_out.append(left_out_NC[folds.fitted_rows[-1]])
         facts = {"folds": [result.facts for result in results], **results[0].facts}
         return CrossValidated(
             folds.with_levels(points_NC, left_out),

@@ -72,7 +72,7 @@ def cross_validate(
         return None
     estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
     # Left-out predictions choose the weights, and the threshold of two classes.
-    weighed = len(estimators) > 1 or (final and len(folds.labels.classes) == 2)
+    weighed = len(plan.members) > 1 or (final and len(folds.labels.classes) == 2)
     results = {
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()
@@ -88,9 +88,18 @@ def cross_validate(
             (COUNTS, estimators, samples.counts_alone, of_counts),
         ):
             predicted = {
-                name: member.cross_validate(inputs, folds, False, title, len(members) > 1)
+                name: member.cross_validate(
+                    inputs, folds, False, title, len(members) + len(more) > 1
+                )
                 for name, member in members.items()
             }
             predicted |= {name: result for name, result in more.items() if result is not None}
             predictions_of[title] = combine_results(predicted, folds).predictions_MC
-    return Result(samples, folds, results, combine_results(results, folds), predictions_of)
+    combined = combine_results(results, folds)
+    for name in networks:
+        if len(results) > 1 and not combined.ensemble.weights[name]:
+            info(
+                f"The {name} has weight 0 for new samples: on samples outside its training it does "
+                "not significantly lower the error of the other members."
+            )
+    return Result(samples, folds, results, combined, predictions_of)

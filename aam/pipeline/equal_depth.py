@@ -52,11 +52,16 @@ def score_at_equal_depth(
     for name, member in result.members.items():
         if name in estimators:
             members[name] = estimator(name).cross_validate(
-                samples, folds, False, "equal depth", len(estimators) > 1
+                samples, folds, False, "equal depth", len(result.members) > 1
             )
         else:
+            left_out = tuple(
+                None if each_NC is None else each_NC[np.isin(fitted, rows)]
+                for each_NC, fitted in zip(member.left_out, result.folds.fitted_rows, strict=False)
+            )
+            predictions_MC = member.predictions_MC[scored_M]
             members[name] = dataclasses.replace(
-                member, predictions_MC=member.predictions_MC[scored_M], left_out=()
+                member, predictions_MC=predictions_MC, left_out=left_out
             )
     equal = folds.drawn(combine_results(members, folds).predictions_MC)
     metric, score = next(iter(equal.score().items()))

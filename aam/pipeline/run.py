@@ -202,7 +202,7 @@ def _model(
         subjects,
         folds.seed,
         labelled.depth or auto_depth(study.reads),  # for the richness of new samples
-        refitted=any(member.fold_models for member in result.members.values()),
+        refitted=networks(tuple(result.members)) != tuple(result.members),
     )
     rows = np.unique(np.concatenate([split.rows for split in folds.splits]))
     column, ensemble = options.target.metadata_column, result.combined.ensemble
@@ -353,6 +353,12 @@ def _write_importance(
             )
         if agreement is not None:
             write_table(folder / "associations.tsv", agreement)
+    if result.samples.is_large:
+        info(
+            "Predictions are not explained, and the importance of ASVs is not compared between "
+            f"folds: {len(ids)} ASVs and {len(result.folds.labels.values)} samples are too many."
+        )
+        return
     with later_step("explanations"):
         explained = explain_held_out(
             result.members, result.combined, result.folds, result.samples, model.facts.outputs,

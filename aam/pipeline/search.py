@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import itertools
 import json
 import math
 import warnings
@@ -148,9 +149,16 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
         raise UsageError(
             "Options that a search does not take", ", ".join(given_flags), "leave them out"
         )
-    default: tuple[str, ...] = ("members=kernel,forest,kernel+forest",)
-    if options.members == (TRANSFORMER,) or options.pretrained_encoder is not None:
+    members = options.chosen_members
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(members, size) for size in range(1, len(members) + 1)
+    )
+    default: tuple[str, ...] = (f"members={','.join('+'.join(subset) for subset in subsets)}",)
+    if members == (TRANSFORMER,) or options.pretrained_encoder is not None:
         default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
+    elif len(members) == 1 and not options.vary:
+        remedy = "give --vary, such as --vary target-transform=none,zscore for a number"
+        raise UsageError("Nothing to vary", f"--members {members[0]} without --vary", remedy)
     axes = tuple(read_axis(text) for text in options.vary or default)
     if len({axis.spec.flag for axis in axes}) < len(axes):
         raise UsageError("Duplicate option of --vary", " ".join(options.vary), "name each once")

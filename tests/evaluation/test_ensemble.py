@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.evaluation.ensemble import choose_weights, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -58,7 +58,7 @@ def test_weights_of_a_fold_come_from_its_training_part() -> None:
 
 
 def test_equal_weights_remain_within_noise() -> None:
-    """Noise is left out; members without predictions of the training samples keep 1 / K."""
+    """Noise is left out, and so are members without predictions of the training samples."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=300)
     labels = Labels.of(y, (), None)
@@ -66,9 +66,49 @@ def test_equal_weights_remain_within_noise() -> None:
     assert choose_weights(alike, labels) == {"one": 0.5, "two": 0.5}
     noise = {"noise": rng.normal(size=(300, 1)), "network": None}
     assert choose_weights({"one": alike["one"], **noise}, labels) == pytest.approx(
-        {"one": 2 / 3, "noise": 0, "network": 1 / 3}
+        {"one": 1, "noise": 0, "network": 0}
     )
-    assert choose_weights(noise, labels) == {"noise": 0.5, "network": 0.5}
+    assert choose_weights({"network": None}, labels) == {"network": 1}
+
+
+@pytest.mark.parametrize("classes", [(), ("a", "b")])
+def test_a_network_joins_by_its_validation_samples_alone(classes: tuple[str, ...]) -> None:
+    """Within noise it has the weight 0, and the weights of the others are those without it."""
+    rng = np.random.default_rng(0)
+    labels, y = labels_of_signs(rng, 1_000, classes)
+    validation = rng.permutation(1_000)[:250]
+
+    def noisy(size: float, rows: Rows | None = None) -> F64:
+        number_N = 0.5 * classed(y + size * rng.normal(size=1_000), classes)
+        if rows is not None:
+            number_N[np.setdiff1d(np.arange(1_000), rows)] = np.nan
+        return number_N
+
+    others = {"kernel": noisy(1), "forest": noisy(1.2)}
+    without = choose_weights(others, labels)
+    behind = choose_weights(others | {"network": noisy(6, validation)}, labels)
+    assert behind == {**without, "network": 0}
+    ahead = choose_weights(others | {"network": noisy(0.4, validation)}, labels)
+    assert ahead["network"] >= 0.5
+    assert sum(ahead.values()) == pytest.approx(1)
+    rest = {name: ahead[name] / (1 - ahead["network"]) for name in others}
+    assert rest == pytest.approx(without)
+
+
+def labels_of_signs(
+    rng: np.random.Generator, number: int, classes: tuple[str, ...]
+) -> tuple[Labels, F64]:
+    """Labels of -1 and 1, or of two classes."""
+    codes = rng.integers(0, 2, number).astype(float)
+    return Labels.of(codes if classes else 2 * codes - 1, classes, None), 2 * codes - 1
+
+
+def classed(number_N: F64, classes: tuple[str, ...]) -> F64:
+    """Numbers as one column, or as probabilities of two classes."""
+    if not classes:
+        return 2 * number_N[:, None]
+    half_N = np.tanh(number_N / 2)
+    return np.stack([1 - half_N, 1 + half_N], axis=1)
 
 
 def class_members(rng: np.random.Generator, noise: float) -> tuple[Labels, F64, F64]:

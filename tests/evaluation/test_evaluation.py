@@ -15,7 +15,7 @@ from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import Score
 from aam.evaluation.labels import Labels
-from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve
+from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve, units_to_decide
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.prediction_files import class_predictions, read_predictions
@@ -27,6 +27,7 @@ from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.report.terminal import studies_table
+from benchmarks.units_to_decide import difference
 from tests.support.run_folders import make_study
 
 NAMES = ("no", "yes")
@@ -255,3 +256,51 @@ def test_few_groups_have_no_curve(study: tuple[Samples, np.ndarray, np.ndarray])
     inputs = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
     found = Kernel().cross_validate(inputs, folds, final=False)
     assert learning_curve("kernel", predict_of(inputs), folds, found.predictions_MC) is None
+
+
+def test_units_to_decide_are_a_range_that_a_gain_narrows() -> None:
+    """A difference of 2.8 standard errors is above 0 in 80 % of data sets."""
+    # With a standard error of 1 the 50 % interval ends at 1.9 - 0.674.
+    nearer = Score(1.9, 1.9 - 1.96, 1.9 + 1.96)
+    _, most = units_to_decide(nearer, 40) or (0, None)
+    assert most is not None
+    assert most == pytest.approx(40 * (2.8 / (1.9 - 0.674)) ** 2, rel=0.05)
+    fewest, none = units_to_decide(Score(0.5, 0.5 - 1.96, 0.5 + 1.96), 40) or (0, 0)
+    assert (fewest, none) == (pytest.approx(40 * (2.8 / 2.46) ** 2, rel=0.05), None)
+    # With a certain gain of each doubling fewer do.
+    _, sooner = units_to_decide(nearer, 40, Score(0.5, 0.3, 0.7)) or (0, None)
+    assert sooner is not None
+    assert 40 < sooner < 0.6 * most
+    # Below a guess only a gain could lift it; without limits nothing is told.
+    behind = Score(-2.5, -2.5 - 1.96, -2.5 + 1.96)
+    assert units_to_decide(behind, 40) is None
+    assert units_to_decide(behind, 40, Score(0.9, 0.7, 1.1)) is not None
+    assert units_to_decide(Score(0.1), 40) is None
+    assert units_to_decide(Score(0.0, 0.0, 0.0), 40) is None
+
+
+def test_the_number_that_is_stated_holds_on_new_data() -> None:
+    """A small version of `benchmarks/units_to_decide.py`: without a signal no upper number."""
+    rng = np.random.default_rng(0)
+    none = [units_to_decide(difference(rng, 20, 0, False), 20) for _ in range(100)]
+    assert sum(limits is not None and limits[1] is not None for limits in none) < 20
+    # 80 % power with a correlation of .3 is reached by about 200 groups.
+    some = [difference(rng, 20, 0.3, False) for _ in range(100)]
+    ranges = [units_to_decide(each, 20) for each in some if (each.lower or 0) <= 0]
+    covered = [(low <= 200) and (high is None or high >= 200) for low, high in filter(None, ranges)]
+    assert np.mean(covered) > 0.8
+
+
+@pytest.mark.parametrize(("noise", "states"), [(0.1, False), (1.4, True)])
+def test_a_score_that_is_not_shown_says_what_would_decide_it(noise: float, states: bool) -> None:
+    rng = np.random.default_rng(3)
+    rows, none = np.arange(60), np.arange(0)
+    splits = tuple(Split(rows[rows % 5 != k], none, rows[rows % 5 == k]) for k in range(5))
+    folds = Folds(Labels.of(rng.normal(size=60), (), None), splits, 0)
+    truth_MC = folds.held_out.outputs_NC
+    predictions_MC = 0.5 * (truth_MC + noise * rng.normal(size=truth_MC.shape))
+    scores = evaluate("ph", folds, combine_members({"kernel": predictions_MC}, folds), {})
+    assert (scores.verdict.outcome == "not better") == states
+    texts = [finding.text for finding in scores.findings() if finding.field == "deciding"]
+    assert len(texts) == states
+    assert all("samples" in text and "60" in text for text in texts)

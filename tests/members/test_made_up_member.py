@@ -6,12 +6,21 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands import options_of
 from aam.contract.options.groups import MEMBERS, MemberEntry
+from aam.evaluation.folds import Folds
+from aam.evaluation.labels import Labels
+from aam.evaluation.splits import Split
+from aam.members.member import TrainingSamples
+from aam.members.relations import AsvRelations
+from aam.members.samples import Samples
 from tests.support.commands import aam, read
+from tests.support.richness_member import MEMBER
 from tests.support.run_folders import make_study
 
 
@@ -79,3 +88,22 @@ def test_it_trains_predicts_and_reports(
     (line,) = capsys.readouterr().err.splitlines()
     assert "Nothing that can be exported: " in line
     assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.parametrize(("samples", "asvs", "kept"), [(4_001, 10_001, 0), (4_001, 10, 2)])
+def test_models_of_the_folds_of_a_large_study_are_not_kept(
+    samples: int, asvs: int, kept: int
+) -> None:
+    """All samples are predicted, and the model for new samples remains."""
+    rng = np.random.default_rng(0)
+    counts = sparse.random_array((samples, asvs), density=min(0.5, 20 / asvs), rng=rng).tocsr()
+    study = TrainingSamples(
+        Samples(counts, np.ones((asvs, 4), np.uint8), None), AsvRelations(np.ones((asvs, 4)))
+    )
+    rows, none = np.arange(samples), np.arange(0)
+    splits = tuple(Split(rows[rows % 2 != k], none, rows[rows % 2 == k]) for k in range(2))
+    folds = Folds(Labels.of(rng.normal(size=samples), (), None), splits, 0)
+    member = MEMBER.cross_validate(study, folds)
+    assert len(member.fold_models) == kept
+    assert member.model is not None
+    assert member.predictions_MC.shape == (samples, 1)

@@ -235,10 +235,16 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.medium
-def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
+def test_the_transformer_is_a_member_too(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     args = ("--members", "transformer", "forest", "--folds", 2, *TINY)
     quantiles = ("--loss-type", "quantile", "--quantiles", 0.2, 0.8)
     assert train(study, tmp_path / "run", *args, *quantiles) == 0
+    # Trained for so few steps, it lowers the error of the forest in no fold.
+    weights = json.loads((tmp_path / "run" / "scores.json").read_text())["weights"]
+    assert [weights["model"], *weights["folds"]] == 3 * [{"forest": 1, "transformer": 0}]
+    assert "transformer has the weight 0" in " ".join("".join(capsys.readouterr()).split())
     found = read(tmp_path / "run" / "predictions.tsv")
     assert (found["q_0.2"] <= found["q_0.8"]).all()
     members = found[["transformer_predicted", "forest_predicted"]]

@@ -64,6 +64,30 @@ def test_axes_are_ranges_or_choices() -> None:
             read_axis(text)
 
 
+@pytest.mark.parametrize(
+    ("members", "varied"),
+    [
+        ((), ["kernel", "forest", "kernel+forest"]),
+        (("kernel", "forest"), ["kernel", "forest", "kernel+forest"]),
+        (("kernel",), None),
+        (("forest", "transformer"), ["forest", "transformer", "forest+transformer"]),
+    ],
+)
+def test_only_members_of_the_options_are_varied(
+    study_dir: Path, tmp_path: Path, members: tuple[str, ...], varied: list[str] | None
+) -> None:
+    words = _args(study_dir, tmp_path)
+    start = words.index("--members")
+    words[start : start + 2] = ["--members", *members] if members else []
+    options = build(Search, parse_command("search", words[: words.index("--vary")]))
+    if varied is None:
+        with pytest.raises(UsageError, match="Nothing to vary"):
+            read_axes(options)
+        return
+    _, axes = read_axes(options)
+    assert [list(axis.choices) for axis in axes] == [varied]
+
+
 def _search(args: list[str]) -> dict[str, Any] | None:
     return search(build(Search, parse_command("search", args)))
 

@@ -356,8 +356,8 @@ def _apply_to_held_out(
     plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
     part, rows = split.held_out
     predictions = {}
-    # The levels of an ordered target are fitted to the validation samples.
-    for name in (part, "validation") if target.levels else (part,):
+    # The validation samples weigh the network in an ensemble, and fit the levels of its ranks.
+    for name in {part, "validation"} if len(split.validation) else {part}:
         _, outputs_NC = apply_network(
             network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
             covariates=config.inputs(labelled.covariates),

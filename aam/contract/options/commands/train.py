@@ -258,7 +258,8 @@ class Search(Train):
 
     vary: tuple[str, ...] = basic_option(
         "Options of `aam train` to vary: NAME=LOW..HIGH, or NAME=A,B,C with + between values of "
-        "one option. Default: the members, or of a transformer lr, dropout and profile-dropout.",
+        "one option. Default: the members and their combinations, or of a transformer lr, dropout "
+        "and profile-dropout.",
         default=(),
         metavar="NAME=VALUES",
     )
