@@ -34,6 +34,7 @@ from aam.api.arguments import (
     table_files,
     taxonomy_file,
 )
+from aam.console import later_step
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
@@ -41,7 +42,7 @@ from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
-from aam.contract.run_files import COUNTS_ALONE, MODEL, PREDICTIONS, RECORD, REPEATS
+from aam.contract.run_files import COUNTS_ALONE, FILES, MODEL, PREDICTIONS, RECORD, REPEATS
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -52,11 +53,12 @@ from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
+from aam.pipeline.run_crate import write_crate
 from aam.pipeline.validate import validate
 from aam.report.asvs import beeswarm, importance_drawing, read_abundances, waterfall
 from aam.report.comparison import compare_runs
 from aam.report.figures import Drawing, drawing_on
-from aam.report.page import FILES, write_report
+from aam.report.page import write_report
 from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import PICTURES
 
@@ -414,6 +416,8 @@ class Model:
             for name, content in {**files, RECORD: dump_json(record, indent=2).encode()}.items():
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(content)
+            with later_step("research object"):
+                write_crate(folder)
 
     def report(
         self,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aam.console import info, warn
+from aam.console import info, later_step, warn
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
@@ -19,6 +19,7 @@ from aam.evaluation.external_validation import of_one_class
 from aam.evaluation.meta_analysis import resample, score_studies
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
+from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
 from aam.report.page import write_report
@@ -44,6 +45,9 @@ def run_report(options: Report) -> None:
             options.unit,
             read_abundances(run),
         )
+        if options.output is None:
+            with later_step("research object"):  # of a folder that may be read-only
+                write_crate(folder)
         info(f"Report: {place}")
 
 

@@ -22,7 +22,7 @@ from aam.contract import run_files
 from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.options.groups import TRANSFORMER
-from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS
+from aam.contract.run_files import FILES, RECORD
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.metrics import metric_text
@@ -37,22 +37,6 @@ from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FILES = {
-    PREDICTIONS: "true and predicted values of the held-out samples",
-    REPEATS: "the same of each repeat of the cross-validation, of which the scores are",
-    "splits.tsv": "training, validation and test samples",
-    "scores.json": "metrics of the model and its members, with intervals",
-    "importance.tsv": "ASVs by their importance for the predictions",
-    "associations.tsv": "ASVs and taxa by their association within the studies",
-    "explanations.tsv": "what moved the predictions of the worst and of typical samples",
-    "embeddings.tsv": "embedding of each sample",
-    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
-    "unifrac.tsv": "UniFrac distances",
-    "metrics.csv": "losses and metrics of each epoch",
-    "run.json": "options, versions, host, SHA-256 of the inputs",
-}
-"""Files of a run folder to which the page links."""
 
 _START = b"<!doctype html>"
 """First bytes of a page, in lower case."""
