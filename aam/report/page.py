@@ -7,11 +7,11 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -31,12 +31,9 @@ from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
-from aam.report.run import ReportInput, Run, choose_colours, read_run
+from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _START = b"<!doctype html>"
 """First bytes of a page, in lower case."""
@@ -48,18 +45,9 @@ _UNBROKEN = 30
 """Characters of a value with its interval at most; longer cells are texts."""
 
 
-def write_report(
-    run: Run,
-    place: Path,
-    metadata: Path | None = None,
-    color_by: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    unit: str = "",
-    abundances: pd.DataFrame | None = None,
-) -> None:
+def write_report(given: ReportInput, place: Path) -> None:
     """Write the page of a run or of one target; an existing one is replaced."""
-    colours = choose_colours(run, metadata, color_by, categories)
-    write_page(place, page(ReportInput(run, colours, unit, abundances), place))
+    write_page(place, page(given, place))
     run_files.add(place.parent, place.name)
 
 
@@ -86,7 +74,7 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
     place = folder / "report.html"
     with later_step("report"):
         run = read_run(folder)
-        write_report(run, place, abundances=read_abundances(run, table))
+        write_report(ReportInput.of(run, abundances=read_abundances(run, table)), place)
         return place
     return None
 
