@@ -272,6 +272,11 @@ class Scores:
         return [name for name in self.models if name not in (ENSEMBLE, GUESS)]
 
     @property
+    def baseline(self) -> str:
+        """Predictions of the guess."""
+        return _GUESSES[self.kind]
+
+    @property
     def is_better(self) -> bool:
         """Whether the model is shown to be better than a guess."""
         return self.verdict.outcome == "better"

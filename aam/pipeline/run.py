@@ -102,8 +102,9 @@ def run(
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
-            model, scores = _with_associations(model, labelled.study, result), None
-            made: dict[str, Any] = {}
+            scores = None
+            model, tested = _with_associations(model, labelled.study, result)
+            made: dict[str, Any] = {"settings": model.settings, "tested": tested}
             for member in result.members.values():
                 made |= member.facts
             with later_step("scores"):
@@ -152,7 +153,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         with blas_threads(len(labelled.values)):
             result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
-        model = _with_associations(_model(options, labelled, result), labelled.study, result)
+        model, _ = _with_associations(_model(options, labelled, result), labelled.study, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
@@ -187,10 +188,15 @@ def _model(
     return TrainedModel(facts, models, samples.relations, training)
 
 
-def _with_associations(model: TrainedModel, study: Study, result: Result) -> TrainedModel:
-    """Add the importance of the ASVs in each fold, and their association with the target."""
+def _with_associations(
+    model: TrainedModel, study: Study, result: Result
+) -> tuple[TrainedModel, dict[str, float]]:
+    """Add the importance of the ASVs in each fold, and their association with the target.
+
+    Also return how many ASVs each test is of, and its settings.
+    """
     samples, folds = result.samples, result.folds
-    importance, rates = {}, {}
+    importance, rates, tested = {}, dict[str, F64](), dict[str, float]()
     with later_step("importance of ASVs in the folds"):
         importance = {
             name: np.stack(
@@ -205,8 +211,8 @@ def _with_associations(model: TrainedModel, study: Study, result: Result) -> Tra
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, _reads(study))
-    return dataclasses.replace(model, fold_importance=importance, q_values=rates)
+        rates, tested = q_values(samples, folds, _reads(study))
+    return dataclasses.replace(model, fold_importance=importance, q_values=rates), tested
 
 
 def _reads(study: Study) -> Rows | None:
