@@ -271,8 +271,8 @@ class KernelModel(FittedModel[KernelInputs]):
     def settings(self) -> str:
         low, *_, high = PENALTIES
         return (
-            f"{'Gaussian' if self.gamma else 'linear'} kernel, one of {len(PENALTIES)} penalties "
-            f"from {low:g} to {high:g} by the error for left-out groups"
+            f"{'Gaussian' if self.gamma else 'linear'} kernel, {len(PENALTIES)} penalties from "
+            f"{low:g} to {high:g} compared on left-out groups"
         )
 
     @property

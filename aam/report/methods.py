@@ -93,7 +93,7 @@ def _model(run: Run) -> Sentences:
     mean = "the weighted mean of " if chosen else "the mean of "
     text = f"The model is {mean if len(titles) > 1 else ''}{' and '.join(titles)}."
     if chosen:
-        text += " The weights were chosen by leaving out groups of the training samples."
+        text += " The weights were chosen on left-out training groups."
     if TRANSFORMER in members and run.option("pretrained_encoder"):
         frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
         text += f" The encoder of the transformer was pretrained without labels{frozen}."
@@ -121,7 +121,7 @@ def _design(run: Run) -> Sentences:
         text += f", repeated {len(run.partitions.partitions)} times with mean scores"
     if group:
         groups = "" if run.scores is None else f" ({run.scores.groups} groups)"
-        text += f"; all samples of a {group}{groups} were in either the training or the test set"
+        text += f"; each {group}{groups} was in either the training or the test set"
     return (f"{text}.",)
 
 
@@ -143,8 +143,8 @@ def _scores(run: Run) -> Sentences:
     if scores is not None and scores.studies is not None and scores.studies.summaries:
         keys += ["hartung2001", "vanleeuwen2025"]
         text += (
-            " Means over the studies are random-effects means (Hartung and Knapp 2001) whose "
-            "variances are weighed with those of published models (van Leeuwen et al. 2025)."
+            " Means over the studies are random-effects means (Hartung and Knapp 2001) with "
+            "variances informed by published models (van Leeuwen et al. 2025)."
         )
     elif scored.folds and scored.classes:
         keys.append("parker2007")
@@ -164,46 +164,37 @@ def _uncertainty(run: Run) -> Sentences:
     scores, units = run.scores, "groups" if run.option("group_column") else "samples"
     if scores is not None and (interval := scores.interval) is not None:
         units = "studies" if scores.studies is not None else units
-        return (
-            f"Prediction intervals for {interval.coverage:.0%} of new samples are conformal over "
-            f"{units} (Lee et al. 2023); {interval.covered:.0%} of the held-out samples lie "
-            "inside.",
-            "lee2023",
+        text = (
+            f"{interval.coverage:.0%} prediction intervals are conformal over {units} (Lee et al. "
+            f"2023) and cover {interval.covered:.0%} of the held-out samples."
         )
+        return (text, "lee2023")
     if scores is None or scores.calibration is None:
         return ("",)
-    temperature = scores.calibration.temperature
-    if temperature == 1:
-        return (
-            "Temperature scaling (Guo et al. 2017) did not improve the probabilities.",
-            "guo2017",
-        )
-    return (
-        f"Probabilities were calibrated with the temperature {temperature:.2f} (Guo et al. 2017).",
-        "guo2017",
-    )
+    temperature, text = scores.calibration.temperature, "did not improve the probabilities"
+    if temperature != 1:
+        text = f"by {temperature:.2f} calibrated the probabilities"
+    return (f"Temperature scaling (Guo et al. 2017) {text}.", "guo2017")
 
 
 def _associations(run: Run) -> Sentences:
     tested = run.facts.get("tested") or {}
-    texts, keys = [], ["benjamini1995"]
+    tests, keys = [], ["benjamini1995"]
     if ASSOCIATED in tested:
-        texts.append(f"rank tests of {tested[ASSOCIATED]:,} ASVs (Landis et al. 1978)")
+        tests.append(f"by rank ({tested[ASSOCIATED]:,} tests; Landis et al. 1978)")
         keys.append("landis1978")
     if CONDITIONAL in tested:
-        texts.append(
-            f"mixed-model tests of {tested[CONDITIONAL]:,} ASVs given the rest of the community "
-            f"(Kang et al. 2010; {tested['permutations']} permutations)"
-        )
+        what = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
+        tests.append(f"given the rest of the community ({what}; Kang et al. 2010)")
         keys.append("kang2010")
-    if not texts:
+    if not tests:
         return ("",)
-    return (
-        f"Associations with {run.target} are {' and '.join(texts)}, of ASVs in at least "
-        f"{tested['samples']} samples or groups; q-values control the false discovery rate of each "
-        f"family at {tested['rate']:g} (Benjamini and Hochberg 1995).",
-        *keys,
+    text = (
+        f"ASVs in at least {tested['samples']} samples or groups were tested for association "
+        f"{' and '.join(tests)}, with the false discovery rate of each family controlled at "
+        f"{tested['rate']:g} (Benjamini and Hochberg 1995)."
     )
+    return (text, *keys)
 
 
 _SAID = {"metadata_column", "where", "group_column", "study_column", "members", "overwrite",
