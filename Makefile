@@ -92,6 +92,14 @@ test-study:
 	OMP_NUM_THREADS=1 .venv-study/bin/python -m pytest -q \
 	    -m 'not network and not medium and not slow and not nightly and not slurm and not container' $(STUDY)
 
+# The validator of research objects (RO-Crate), in an environment of its own, for a test. rocrate 0.11.0 has the
+# context of RO-Crate 1.1, which the validator would look up on the web (.ci/validate_crates).
+.venv-crate/has-validator: Makefile
+	$(PYTHON) -m venv --clear .venv-crate
+	.venv-crate/bin/python -m pip --disable-pip-version-check install --quiet roc-validator==0.13.0
+	.venv-crate/bin/python -m pip --disable-pip-version-check install --quiet --no-deps rocrate==0.11.0
+	touch $@
+
 # Tests with another version of torch, in a separate environment: make test-torch TORCH=2.5.1. Its wheels
 # include gigabytes of CUDA. Packages that torch pins follow torch, all others requirements.lock.
 # .ci/torch_versions chooses another folder and installs only what some of the tests need.
@@ -187,6 +195,6 @@ definitions: $(MADE)
 
 clean:
 	if ls $(VENV)/made-* > /dev/null 2>&1; then rm -rf $(VENV); fi
-	rm -rf .venv-torch-* .venv-qiime2 .venv-study demo bench build site ./*.egg-info .lock.new .lock.out
+	rm -rf .venv-torch-* .venv-qiime2 .venv-study .venv-crate demo bench build site ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

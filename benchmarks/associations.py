@@ -41,7 +41,7 @@ def main() -> None:
                 )
                 with as_library():
                     samples, folds = study(rng, target, bool(groups), float(with_signal))
-                    rates = q_values(samples, folds)
+                    rates, _ = q_values(samples, folds)
                 # The same test of samples as if they were independent.
                 ungrouped = replace(folds.labels, groups=np.arange(len(folds.labels.values)))
                 by_samples = rank_test(samples.samples.relative, ungrouped)

@@ -34,14 +34,22 @@ from aam.api.arguments import (
     table_files,
     taxonomy_file,
 )
+from aam.console import later_step
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
 from aam.contract.options import build, flag_of, values_of
-from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict, Report
+from aam.contract.options.commands.use import (
+    Evaluate,
+    FigureFormat,
+    FigureWidth,
+    ImportanceOptions,
+    Predict,
+    Report,
+)
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.preflight import check_run_folder
-from aam.contract.run_files import COUNTS_ALONE, MODEL, PREDICTIONS, RECORD, REPEATS
+from aam.contract.run_files import COUNTS_ALONE, FILES, MODEL, PREDICTIONS, RECORD, REPEATS
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
@@ -52,11 +60,13 @@ from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
 from aam.members.new_samples import Comparison, read_covariates, select_as_trained
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
+from aam.pipeline.run_crate import write_crate
 from aam.pipeline.validate import validate
 from aam.report.asvs import beeswarm, importance_drawing, read_abundances, waterfall
 from aam.report.comparison import compare_runs
+from aam.report.figure_files import write_figures
 from aam.report.figures import Drawing, drawing_on
-from aam.report.page import FILES, write_report
+from aam.report.page import write_report
 from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import OF_CLASSES, PICTURES
 
@@ -414,6 +424,8 @@ class Model:
             for name, content in {**files, RECORD: dump_json(record, indent=2).encode()}.items():
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(content)
+            with later_step("research object"):
+                write_crate(folder)
 
     def report(
         self,
@@ -423,6 +435,9 @@ class Model:
         color_by: str | Sequence[str] = (),
         categories: str | Sequence[str] = (),
         unit: str = "",
+        figures: str | PathLike[str] | None = None,
+        format: FigureFormat = "pdf",
+        width: FigureWidth = "one-column",
     ) -> Path:
         """Write the HTML report of the run, as `aam report` does, and return its path.
 
@@ -433,17 +448,25 @@ class Model:
             color_by: metadata columns that colour the samples; the target and others if empty.
             categories: metadata columns whose numbers are names of categories.
             unit: unit of a numeric target, such as months.
+            figures: folder for the figures as files, each with its numbers as TSV; None for none.
+            format: format of these files: pdf, png, svg or tiff, of 300 dpi.
+            width: their width: one-column (85 mm) or two-column (178 mm).
         """
         parameters = {"color_by": color_by, "categories": categories, "unit": unit}
         values = arguments(Report, parameters)
+        chosen = arguments(Report, {"format": format, "width": width})
+        place = None if figures is None else path_argument("figures", figures, "None")
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
             page = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
             paths = {"--run-dir": run.folder, "--output": page, "--metadata": columns}
-            require_paths("report", paths)
-            write_report(run, page, columns, **values, abundances=self._abundances(run))
+            require_paths("report", paths | {"--figures": place})
+            given = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
+            write_report(given, page)
+            if place is not None:
+                write_figures(given, place, chosen["format"], chosen["width"])
             return page
 
     def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
@@ -536,7 +559,7 @@ class Model:
         values = arguments(Report, {"unit": unit})
         with library_messages(), drawing_on(ax):
             run = self._run()
-            abundances = self._abundances(run) if "abundance" in names else None
+            abundances = self._abundances(run) if {"abundance", "heatmap"} & {*names} else None
             input = ReportInput(run, **values, abundances=abundances)
             drawings = (PICTURES[picture][1](input) for picture in names)
             drawing = next((drawing for drawing in drawings if drawing is not None), None)

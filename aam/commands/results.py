@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aam.console import info, warn, working
+from aam.console import info, later_step, print_result, warn, working
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
@@ -19,15 +19,18 @@ from aam.evaluation.external_validation import of_one_class
 from aam.evaluation.meta_analysis import resample, score_studies
 from aam.evaluation.metrics import metrics_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
+from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
+from aam.report.figure_files import write_figures
+from aam.report.methods import bibtex, paragraph
 from aam.report.page import write_report
-from aam.report.run import read_run
+from aam.report.run import ReportInput, read_run
 from aam.report.terminal import print_table, show, studies_table
 
 
 def run_report(options: Report) -> None:
-    """Write the page, or one for each target; existing ones are replaced."""
+    """Write the page, or one for each target, and figures; existing ones are replaced."""
     targets = target_folders(options.run_dir)
     if targets and options.output is not None:
         evidence = f"--output {options.output}, {len(targets)} targets in '{options.run_dir}'"
@@ -35,18 +38,30 @@ def run_report(options: Report) -> None:
         raise UsageError("One page for several targets", evidence, remedy)
     for folder in targets or [options.run_dir]:
         page = options.output or folder / "report.html"
-        with working("Drawing the report"):
+        with working("Reading the run"):
             run = read_run(folder)
-            write_report(
+        if options.methods:
+            print_result(f"{paragraph(run)}\n\n{bibtex(run)}")
+            continue
+        with working("Drawing the report"):
+            given = ReportInput.of(
                 run,
-                page,
                 options.metadata,
                 options.color_by,
                 options.categories,
                 options.unit,
                 read_abundances(run),
             )
+            write_report(given, page)
+        if options.output is None:
+            with later_step("research object"):  # the folder may be read-only
+                write_crate(folder)
         info(f"Report: {page}")
+        if options.figures is not None:
+            figures = options.figures / folder.name if targets else options.figures
+            with working("Drawing the figures"):
+                written = write_figures(given, figures, options.format, options.width)
+            info(f"Figures: {len(written)} in '{figures}', each with its numbers as TSV")
 
 
 def run_compare(options: Compare) -> None:

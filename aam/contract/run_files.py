@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from aam.contract.files import write_json
 
-RECORD = "run.json"
+RECORD, CRATE = "run.json", "ro-crate-metadata.json"
 
 MODEL = "model"  # folder of the model in a run folder
 
@@ -31,8 +31,26 @@ PREDICTIONS, REPEATS = "predictions.tsv", "predictions-repeats.tsv"
 
 UNIFRAC = "unifrac.tsv"  # distances that `aam unifrac` adds to a run, for the report
 
+FILES = {
+    PREDICTIONS: "true and predicted values of the held-out samples",
+    REPEATS: "the same of each repeat of the cross-validation, of which the scores are",
+    "splits.tsv": "training, validation and test samples",
+    "scores.json": "metrics of the model and its members, with intervals",
+    "importance.tsv": "ASVs by their importance for the predictions",
+    "associations.tsv": "ASVs and taxa by their association within the studies",
+    "explanations.tsv": "what moved the predictions of the worst and of typical samples",
+    "embeddings.tsv": "embedding of each sample",
+    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
+    "unifrac.tsv": "UniFrac distances",
+    "metrics.csv": "losses and metrics of each epoch",
+    CRATE: "the run as a research object (RO-Crate), for archives",
+    RECORD: "options, versions, host, SHA-256 of the inputs",
+}
+"""Descriptions of files of a run folder, for readers."""
+
 _OF_RUN = (MODEL, "splits.tsv", PREDICTIONS, REPEATS, "scores.json", "importance.tsv",
-           "associations.tsv", "explanations.tsv", "ordination.txt", "report.html")  # fmt: skip
+           "associations.tsv", "explanations.tsv", "ordination.txt", "report.html",
+           CRATE)  # fmt: skip
 _OF_NETWORK = ("progress.json", "embeddings.tsv", "mlflow.db", "wandb")
 _OF_FIT = ("checkpoints", "metrics.csv", "tensorboard")
 _FOLD = re.compile(r"fold-\d+")

@@ -283,6 +283,11 @@ class Scores:
         return [name for name in self.models if name not in (ENSEMBLE, GUESS)]
 
     @property
+    def baseline(self) -> str:
+        """Predictions of the baseline."""
+        return _BASELINES[self.kind]
+
+    @property
     def is_better(self) -> bool:
         """Whether the model is shown to be better than the baseline."""
         return self.verdict.outcome == "better"

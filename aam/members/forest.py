@@ -103,6 +103,14 @@ class ForestModel(FittedModel[ForestInputs]):
     # stored; None with groups, since other samples of a group are in the bag
     left_out_NC: F64 | None = None
 
+    @property
+    def settings(self) -> str:
+        share = Forest.max_features if self.encoder is None else WITH_COVARIATES
+        return (
+            f"{len(self.roots)} trees, {share:.0%} of the features at a node, at least "
+            f"{Forest.min_samples_leaf} samples in a leaf"
+        )
+
     def predict(self, inputs: ForestInputs) -> F64:
         predictions = [np.empty((0, self.values.shape[1]))]
         for levels in self.descents(inputs):

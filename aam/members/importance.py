@@ -32,6 +32,7 @@ from aam.evaluation.association import (
     EQUAL_DEPTH,
     MIN_SAMPLES,
     RATE,
+    SHUFFLED,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -105,13 +106,19 @@ def q_values(
     folds: Folds,
     reads: Rows | None = None,
     adjustment: Covariates | None = None,
-) -> dict[str, F64]:
-    """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv."""
-    relative, tests = samples.samples.relative, {}
-    if np.bincount(relative.indices, minlength=1).max() < MIN_SAMPLES:
+) -> tuple[dict[str, F64], dict[str, float]]:
+    """Return false discovery rates of each ASV, float64 [F], by the columns of importance.tsv.
+
+    Also return the number of ASVs in each test, and its settings, for the run record.
+    """
+    relative, tests = samples.samples.relative, dict[str, F64]()
+    numbers = {"samples": MIN_SAMPLES, "permutations": SHUFFLED, "rate": RATE}
+    samples_F = np.bincount(relative.indices, minlength=1)
+    if samples_F.max() < MIN_SAMPLES:
         info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")
     if (test := rank_test(relative, folds.labels, reads)) is not None:
         tests[ASSOCIATED] = test.q_values
+        numbers[ASSOCIATED] = int((test.present_F >= MIN_SAMPLES).sum())
         if test.depth:
             tests[EQUAL_DEPTH] = np.full(len(test.q_values), float(test.depth))
     if adjustment is not None:
@@ -124,7 +131,8 @@ def q_values(
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
         tests[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
-    return tests
+        numbers[CONDITIONAL] = int((samples_F >= MIN_SAMPLES).sum())
+    return tests, numbers
 
 
 SEED = 0

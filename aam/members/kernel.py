@@ -38,7 +38,14 @@ from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
 from aam.members.explanations import by_column
-from aam.members.kernel_ridge import fit_logistic, fit_ridge, huber_weights, probabilities, product
+from aam.members.kernel_ridge import (
+    PENALTIES,
+    fit_logistic,
+    fit_ridge,
+    huber_weights,
+    probabilities,
+    product,
+)
 from aam.members.member import (
     Estimator,
     ExplainedSamples,
@@ -259,6 +266,14 @@ class KernelModel(FittedModel[KernelInputs]):
     # samples unlike those of the training. Empty for classes.
     limits: F64
     left_out_NC: F64 | None = None  # predictions without the group of a sample; not stored
+
+    @property
+    def settings(self) -> str:
+        low, *_, high = PENALTIES
+        return (
+            f"{'Gaussian' if self.gamma else 'linear'} kernel, {len(PENALTIES)} penalties from "
+            f"{low:g} to {high:g} compared on left-out groups"
+        )
 
     @property
     def encoder(self) -> CovariateEncoder | None:

@@ -179,6 +179,11 @@ class FittedModel(Protocol[Reads]):
     """A fitted member. A class that inherits from it has the defaults of the optional parts."""
 
     @property
+    def settings(self) -> str:
+        """Hyper-parameters for a methods paragraph, such as "200 trees"; "" for none."""
+        return ""
+
+    @property
     def encoder(self) -> CovariateEncoder | None:
         """Encoder of the covariates; None if the model reads the counts alone."""
         ...

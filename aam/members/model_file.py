@@ -129,6 +129,11 @@ class TrainedModel:
         return self.relations.tokens_FL
 
     @property
+    def settings(self) -> dict[str, str]:
+        """Hyper-parameters of each member that states some, for the run record."""
+        return {name: model.settings for name, model in self.models.items() if model.settings}
+
+    @property
     def column(self) -> str:
         """The metadata column that the model predicts."""
         return self.facts.column

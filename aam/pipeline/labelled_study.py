@@ -92,7 +92,9 @@ class LabelledStudy:
     @property
     def facts(self) -> dict[str, Any]:
         """Sizes of the first split and of the study, for the run record."""
+        lengths = (self.study.tokens_FL > 0).sum(axis=1)
         return {
+            "lengths": [int(lengths.min()), int(lengths.max())],
             "samples": {name: len(getattr(self.splits[0], name)) for name in PARTS},
             "asvs": len(self.study.table.feature_ids),
             "rarefy_depth": self.depth,

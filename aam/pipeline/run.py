@@ -129,8 +129,9 @@ def run(
             _write_predictions(options, labelled, result)
             model.save(folder / MODEL)
             # What follows cannot cost the model and its predictions, see `later_step`.
-            model, scores = _with_associations(model, labelled, result), None
-            facts_of_members: dict[str, Any] = {}
+            model, tested = _with_associations(model, labelled, result)
+            scores = None
+            facts_of_members: dict[str, Any] = {"settings": model.settings, "tested": tested}
             for member in result.members.values():
                 facts_of_members |= member.facts
             with later_step("scores"):
@@ -178,7 +179,7 @@ def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
         with blas_threads(len(labelled.values)):
             result = cross_validate(planned, planned.samples(), session)
         assert result is not None  # several ranks write a run folder
-        model = _with_associations(_model(options, labelled, result), labelled, result)
+        model, _ = _with_associations(_model(options, labelled, result), labelled, result)
         # The mismatches of all pairs of ASVs go: 4 bytes each, as long as the model is in memory.
         return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
 
@@ -215,10 +216,13 @@ def _model(
 
 def _with_associations(
     model: TrainedModel, labelled: LabelledStudy, result: Result
-) -> TrainedModel:
-    """Add the importance of the ASVs in each fold, and their association with the target."""
+) -> tuple[TrainedModel, dict[str, float]]:
+    """Add the importance of the ASVs in each fold, and their association with the target.
+
+    Also return the number of ASVs in each test, and its settings.
+    """
     samples, folds, study = result.samples, result.folds, labelled.study
-    importance, rates = {}, {}
+    importance, rates, tested = {}, dict[str, F64](), dict[str, float]()
     with later_step("importance of ASVs in the folds"):
         importance = {
             name: np.stack(
@@ -233,8 +237,8 @@ def _with_associations(
             if len(folds.splits) > 1 and member.fold_models
         }
     with later_step("tests of the ASVs"):
-        rates = q_values(samples, folds, _reads(study), labelled.adjustment)
-    return dataclasses.replace(model, fold_importance=importance, q_values=rates)
+        rates, tested = q_values(samples, folds, _reads(study), labelled.adjustment)
+    return dataclasses.replace(model, fold_importance=importance, q_values=rates), tested
 
 
 def _reads(study: Study) -> Rows | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aam import run_record, wings
-from aam.console import info, warn
+from aam.console import info, later_step, warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
@@ -33,6 +33,7 @@ from aam.contract.options.groups import RunOptions, SplitOptions, uses_network
 from aam.contract.preflight import check_run_folder
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.pipeline import loggers
+from aam.pipeline.run_crate import write_crate
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 """Checkpoints of a fit, below the run folder or the folder of the fold."""
@@ -166,23 +167,25 @@ def begin(
     # run.
     group.barrier()
     with locked(folder) if is_main else nullcontext(False) as is_locked:
-        names = list(run_files.planned() if files is None else files)
+        names = [*(run_files.planned() if files is None else files), run_files.CRATE]
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
             check_run_folder(folder, prepared.overwrite, prepared.resumes)
             if prepared.overwrite:
                 run_files.remove(folder)
             else:
-                names = [*dict.fromkeys((*run_files.files_of(folder), *names))]
+                names = [*run_files.files_of(folder), *names]
         if is_locked:
             # Only with the lock: another run may be writing such a file.
             for name in (run_files.RECORD, *names):
                 _remove_temporaries(folder / name)
-        content = prepared.content | facts | {"files": names}
+        content = prepared.content | facts | {"files": [*dict.fromkeys(names)]}
         record = RunRecord(folder, content, time.monotonic(), is_main)
         record.write()
         yield record
         if is_main:
+            with later_step("research object"):
+                write_crate(folder)
             record.record_fact("files", run_files.files_of(folder))
 
 

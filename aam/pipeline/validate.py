@@ -138,7 +138,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     of_samples = held_out_table(ids, folds, *values)
     of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
     if options.output is not None:
-        _write(options, options.output, facts, study, folds, scores, names, of_samples)
+        _write(options, options.output, loaded, study, folds, scores, names, of_samples)
     # Everything is written before anything of it is shown: no terminal that fails costs a result.
     show_scores(scores)
     if options.output is not None:
@@ -319,14 +319,14 @@ def _external(
 def _write(
     options: Evaluate,
     folder: Path,
-    facts: ModelFacts,
+    loaded: TrainedModel,
     study: Study,
     folds: Folds,
     scores: Scores,
     groups_M: Sequence[str] | None,
     predicted: pd.DataFrame,
 ) -> None:
-    ids = study.table.sample_ids
+    ids, facts = study.table.sample_ids, loaded.facts
     recorded = dataclasses.replace(options, classifier=bool(facts.classes), ordinal=facts.levels)
     content = run_record.describe("evaluate", recorded)
     prepared = run_folder.PreparedFolder(folder, content, None, options.overwrite, False)
@@ -339,5 +339,6 @@ def _write(
             asvs=len(study.table.feature_ids),
             classes=facts.classes,
             members=list(facts.weights),
+            settings=loaded.settings,
         )
         write_report_of_run(folder, study.table)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+from scipy.stats import rankdata
 
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.data.store import is_store, open_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -24,16 +26,18 @@ from aam.evaluation.association import (
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
+    RATE,
     agreement_sentence,
     association_sentence,
 )
 from aam.evaluation.metrics import quantile_bins
 from aam.members.explanations import FEATURES
-from aam.members.importance import FOLD_RANK, stability
+from aam.members.importance import FOLD_RANK, stability, taxa_of_asvs
 from aam.number_format import significant
 from aam.report.figures import (
     INK,
     SERIES,
+    Colour,
     Drawing,
     blank,
     heat_map,
@@ -41,11 +45,10 @@ from aam.report.figures import (
     shortened,
     styled,
 )
-from aam.report.run import NETWORK_EFFECT, ReportInput, Run
+from aam.report.run import NETWORK_EFFECT, ReportInput, Run, as_colour
 from aam.report.terminal import Table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 ASVS = 15
@@ -62,6 +65,9 @@ LISTED = 300
 MAX_CLASSES = 12
 BINS = 20
 """Columns of the heat map of a number."""
+
+HEAT_ROWS, HEAT_SAMPLES = 25, 4000
+"""Associated features, and samples, of the heat map of samples at most."""
 
 LARGEST_TABLE = 200 * 2**20
 """Bytes of a table that is read for the heat map: 200 MiB take about 10 s."""
@@ -83,8 +89,6 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
     None without importance.tsv or predictions, or where the table is gone or larger than
     `LARGEST_TABLE`.
     """
-    import pandas as pd
-
     if not run.importance or run.scored is None:
         return None
     if table is None and (recorded := run.input_path("--table")):
@@ -92,13 +96,39 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
     if table is None:
         return None
     column_of = {name: column for column, name in enumerate(table.feature_ids)}
-    leading = [row["feature-id"] for row in run.importance[:ASVS]]
-    named = [name for name in leading if name in column_of]
-    if not named:
+    leading = {row["feature-id"]: [row["feature-id"]] for row in run.importance[:ASVS]}
+    features = {
+        name: columns
+        for name, ids in (leading | associated_features(run)).items()
+        if (columns := [column_of[one] for one in ids if one in column_of])
+    }
+    if not features:
         return None
-    counts = table.take_features([column_of[name] for name in named]).counts.toarray()
-    shares = counts / np.maximum(table.reads, 1)[:, None]
-    return pd.DataFrame(shares, index=list(table.sample_ids), columns=named)
+    columns = sorted(set().union(*features.values()))
+    counts = table.take_features(columns).counts
+    sums = [counts[:, np.searchsorted(columns, of)].sum(axis=1) for of in features.values()]
+    shares = np.column_stack(sums) / np.maximum(table.reads, 1)[:, None]
+    return pd.DataFrame(shares, index=list(table.sample_ids), columns=list(features))
+
+
+def associated_features(run: Run) -> dict[str, list[str]]:
+    """Return the ids of the ASVs of each associated genus or, without any, each associated ASV.
+
+    Genera are those of associations.tsv; the least q is the first.
+    """
+    members = taxa_of_asvs(row.get("taxon") or "" for row in run.importance)
+    genera = {"; ".join(ranks): rows for ranks, rows in members.items() if ranks[-1][:3] == "g__"}
+    found = {
+        row["feature"]: (
+            row["q"],
+            [run.importance[k]["feature-id"] for k in genera[row["feature"]]],
+        )
+        for row in run.associations
+        if row["feature"] in genera
+    } or {row["feature-id"]: (row.get(ASSOCIATED), [row["feature-id"]]) for row in run.importance}
+    q_values = {name: float(q or "nan") for name, (q, _) in found.items()}
+    names = sorted((name for name, q in q_values.items() if q < RATE), key=q_values.__getitem__)
+    return {name: found[name][1] for name in names[:HEAT_ROWS]}
 
 
 def _recorded_table(path: Path) -> FeatureTable | None:
@@ -165,6 +195,8 @@ def heat_picture(given: ReportInput) -> Drawing | None:
     scored, abundances = given.run.scored, given.abundances
     if scored is None or abundances is None:
         return None
+    leading = [row["feature-id"] for row in given.run.importance[:ASVS]]
+    abundances = abundances[[name for name in leading if name in abundances.columns]]
     place = {name: row for row, name in enumerate(abundances.index)}
     # Samples of the table with a prediction, by its row, and the parts that they are drawn in.
     row_of = {name: row for row, name in enumerate(given.run.sample_ids) if name in place}
@@ -199,7 +231,104 @@ def heat_picture(given: ReportInput) -> Drawing | None:
         f"Mean log abundance of each ASV in each {what}, relative to its highest mean: dark is "
         f"where it is abundant. {len(row_of)} samples."
     )
-    return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}")
+    numbers = pd.DataFrame(shares, abundances.columns, parts)
+    return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}", numbers=numbers)
+
+
+@styled
+def sample_heat_picture(given: ReportInput) -> Drawing | None:
+    """Draw the abundance of associated features in each sample, ordered by the prediction.
+
+    Bars above show prediction, target, study and confounders, as in SIAMCAT (Wirbel et al. 2021,
+    doi:10.1186/s13059-021-02306-1).
+    """
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Patch
+
+    run, scored, abundances = given.run, given.run.scored, given.abundances
+    if scored is None or abundances is None:
+        return None
+    features = [name for name in associated_features(run) if name in abundances.columns]
+    inside = set(abundances.index)
+    rows = np.array([k for k, name in enumerate(run.sample_ids) if name in inside], dtype=np.int64)
+    if len(features) < 2 or len(rows) < 2:
+        return None
+    scale = scored.predicted
+    if scored.probabilities is not None and len(scored.classes) == 2:
+        scale = scored.probabilities[:, 1]
+    rows = rows[np.argsort(scale[rows], kind="stable")][:: 1 + (len(rows) - 1) // HEAT_SAMPLES]
+    ids, bars = [run.sample_ids[row] for row in rows], _sample_bars(given, rows)
+    logs = np.log10(1 + 1e4 * abundances.loc[ids, features].to_numpy())
+    shares = logs / np.maximum(logs.max(axis=0), 1e-9)
+    # Features that rise with the prediction first, those that fall last.
+    rising = rankdata(shares, axis=0).T @ (np.arange(len(ids)) - (len(ids) - 1) / 2)
+    order = np.argsort(-rising, kind="stable")
+    taxa = {row["feature-id"]: asv_name(row) for row in run.importance}
+    names = [taxa.get(features[k], features[k].rpartition("; ")[2]) for k in order]
+    cells = np.zeros((len(bars) + 1 + len(features), len(ids), 4))
+    for row, bar in enumerate(bars):
+        cells[row] = [to_rgba(colour) for colour in bar.plain()]
+    cells[len(bars) + 1 :] = to_rgba(SERIES[0])
+    cells[len(bars) + 1 :, :, 3] = 0.04 + 0.96 * shares[:, order].T
+    figure, axes = blank(4.6, 1.6 + 0.2 * len(cells) + 0.16 * max(len(b.legend) for b in bars[1:]))
+    axes.imshow(cells, interpolation="none", aspect="auto")
+    titles = [bar.column for bar in bars]
+    labels = [shortened(name, LETTERS) for name in (*titles, "", *names)]
+    axes.set_yticks(range(len(cells)), labels, fontsize=8.5)
+    axes.set(xticks=[], xlabel=f"{len(ids)} samples, ordered by {titles[0]}")
+    what = "ASVs" if features[0] in taxa else "genera"
+    axes.set_title(f"Associated {what}")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    # A column of the legend for each bar, with its name on top.
+    longest = max(len(bar.legend) for bar in bars[1:])
+    entries = [
+        [("none", bar.column), *bar.plain_legend, *[("none", "")] * (longest - len(bar.legend))]
+        for bar in bars[1:]
+    ]
+    handles = [
+        Patch(facecolor=colour, label=shortened(text, 22))
+        for bar in entries
+        for colour, text in bar
+    ]
+    legend_below(axes, handles=handles, ncols=len(entries), fontsize=8.5)
+    which = "The most strongly associated" if len(features) == HEAT_ROWS else "All associated"
+    caption = (
+        f"{which} {what} ({len(features)}; rank test, q < {RATE:g}) in {len(ids)} samples. Dark: "
+        "abundant, on a log scale relative to the highest abundance. Above: "
+        f"{', '.join(titles)}."
+    )
+    numbers = pd.DataFrame({"sample": ids, **{bar.column: bar.texts for bar in bars}})
+    numbers[[features[k] for k in order]] = abundances.loc[ids, [features[k] for k in order]].values
+    description = f"Heat map by sample. {caption} The first is {names[0]}."
+    return Drawing(figure, caption, description, numbers=numbers.set_index("sample"))
+
+
+def _sample_bars(given: ReportInput, rows: Rows) -> list[Colour]:
+    """Return prediction, target, study and confounders of scored samples."""
+    run, scored, target = given.run, given.run.scored, given.target_colour
+    assert scored is not None
+    texts = [f"{value:.4g}" for value in scored.predicted[rows].tolist()]
+    title, several = f"predicted {given.target}", len(scored.classes) > 0
+    if scored.probabilities is not None and len(scored.classes) == 2:
+        texts = [f"{value:.4g}" for value in scored.probabilities[rows, 1].tolist()]
+        title, several = f"probability of {scored.classes[1]}", False
+    elif several:
+        texts = [scored.classes[code] for code in scored.predicted[rows].tolist()]
+    bars = [as_colour(title, texts, several)]
+    bars.append(as_colour(given.target, [target.texts[row] for row in rows], bool(scored.classes)))
+    if scored.studies:
+        names = [scored.studies[row] for row in rows]
+        bars.append(as_colour(str(run.option("study_column") or "study"), names, True))
+    confounders = set() if run.scores is None else {c.column for c in run.scores.confounders}
+    place = {name: row for row, name in enumerate(run.described_ids)}
+    for colour in given.colours:
+        if colour.column in confounders:
+            known = [place.get(run.sample_ids[row]) for row in rows]
+            texts = ["" if row is None else colour.texts[row] for row in known]
+            bars.append(as_colour(colour.column, texts, colour.labels is not None))
+    return bars
 
 
 def order_of(row: Mapping[str, str]) -> tuple[str, str]:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from aam.arrays import F64
 from aam.contract.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -176,6 +178,8 @@ class Drawing:
     description: str
     names: Sequence[str] = ()  # of each point with the gid `POINTS`, shown under the pointer
     styles: Sequence[str] = ()  # CSS of each of these points, which replaces its colour
+    legend: Sequence[tuple[str, str]] = ()  # colours and texts that a page shows by itself
+    numbers: pd.DataFrame | None = None  # those of a file; None for what the artists draw
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,15 @@ STEPS = 10
 """Colours of the scale of numbers, in `style.css`."""
 
 
+@cache
+def plain_colours() -> dict[str, str]:
+    """Return the plain colour of each CSS variable of a light page, as `var(--scale-0)`."""
+    style = (files("aam.report") / "style.css").read_text(encoding="utf-8")
+    colours = re.findall(r"--([a-z]+(?:-\d)?): (#[0-9a-f]{6})", style.partition("@media")[0])
+    colours += [(f"series-{number}", colour) for number, colour in enumerate(SERIES)]
+    return {f"var(--{name})": colour for name, colour in colours}
+
+
 @dataclass(frozen=True)
 class Colour:
     """Metadata column of N samples, as numbers or as labels; the other is None."""
@@ -286,6 +299,15 @@ class Colour:
         if "" in times:
             entries.append((UNKNOWN, f"no value ({times['']})"))
         return entries
+
+    @property
+    def plain_legend(self) -> list[tuple[str, str]]:
+        """The same with plain colours."""
+        return [(plain_colours()[colour], text) for colour, text in self.legend]
+
+    def plain(self) -> list[str]:
+        """Return the plain colour of each sample."""
+        return [plain_colours()[colour] for colour in self.css()]
 
     def css(self) -> list[str]:
         """Return the CSS colour of each sample."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
 from aam.contract.options.groups import MEMBERS, TRANSFORMER
-from aam.evaluation.intervals import LEVEL
+from aam.contract.version import RELEASED, URL
+from aam.evaluation.association import ASSOCIATED, CONDITIONAL
+from aam.evaluation.intervals import LEVEL, SCORED, TITLES
 from aam.memory import shown_size
 from aam.report.run import Run
 
@@ -21,91 +26,211 @@ LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-
 
 def paragraph(run: Run) -> str:
     """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
-    if run.target is None:
-        return ""
-    facts, group = run.facts, run.option("group_column")
-    where = run.option("where")
-    sentence = f"{run.target} was predicted from the counts of "
-    sentence += f"{facts['asvs']:,} ASVs" if facts.get("asvs") else "ASVs"
-    kinds = ("categorical_columns", "numeric_columns")
-    if columns := [str(n) for kind in kinds for n in run.option(kind) or ()]:
-        sentence += f" and {', '.join(columns)}"
-    parts = facts.get("samples")
-    if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
-        sentence += f" in {samples:,} samples"
-        sentence += f" that meet the condition {where}" if where else ""
-    sentences = [f"{sentence} with aam {facts.get('aam', '')}."]
-    members = _members(run)
-    trained = [MEMBERS[name].method or f"a {MEMBERS[name].title}" for name in members]
-    known = None if run.scores is None else run.scores.weights
-    weights = {} if known is None else known.model
-    mean = "the mean of "
-    if len(set(weights.values())) > 1:
-        # Named with every member: those of weight 0 were tried.
-        shares = zip(trained, (weights.get(name, 0.0) for name in members), strict=True)
-        trained = [f"{title} (weight {weight:.2f})" for title, weight in shares]
-        mean = (
-            "a mean, with weights that were chosen by leaving out groups of the training samples, "
-            "of "
-        )
-    sentences.append(f"The model is {mean if len(trained) > 1 else ''}{' and '.join(trained)}.")
-    if TRANSFORMER in members and (depth := facts.get("rarefy_depth")):
-        sentences.append(f"For the transformer the samples were rarefied to {depth:,} reads.")
-    if TRANSFORMER in members and run.option("pretrained_encoder"):
-        frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
-        sentences.append(f"The encoder of the transformer was pretrained without labels{frozen}.")
-    if run.scored is not None:
-        folds = len(set(run.scored.folds))
-        scored = f"{len(run.scored.actual)} {run.part} samples".replace("  ", " ")
-        if run.is_external:
-            scored = f"{len(run.scored.actual)} samples"
-        design = f"{folds}-fold cross-validation" if folds else "a single split"
-        studies = None if run.scores is None else run.scores.studies
-        if studies is not None:
-            design = f"{len(studies.studies)} studies, of which one at a time was left out"
-        # A validation elsewhere has no folds of its own, whatever its model was trained with.
-        if run.is_external:
-            design = "another study" if studies is None else f"{len(studies.studies)} other studies"
-            design += f" than that of its training, '{run.option('model')}'"
-        if run.partitions is not None and run.partitions.repeats:
-            design += f", repeated {len(run.partitions.partitions)} times with mean scores"
-        apart = f", in which all samples of a {group} are on one side" if group else ""
-        apart = "" if run.is_external else apart
-        sentences.append(f"It was scored on {scored} of {design}{apart}.")
-        sentences.append(
-            f"Intervals are {100 * LEVEL:.0f} % t intervals of the jackknife over "
-            f"{'groups' if group else 'samples'} (Efron and Stein 1981)."
-        )
-        if studies is not None and studies.summaries:
-            sentences.append(
-                "Scores are random-effects means over the studies by Hartung and Knapp (2001), "
-                "whose variance and spread between studies are weighed with those of published "
-                "models (van Leeuwen et al. 2025)."
-            )
-        elif folds and run.scored.classes:
-            sentences.append("The AUC compares samples of the same fold (Parker et al. 2007).")
-    versions = facts.get("versions") or {}
-    # PyTorch, the last, computes nothing of a kernel or forest.
-    used = LIBRARIES if TRANSFORMER in members else LIBRARIES[:-1]
-    if named := [f"{name} {versions[name]}" for name in used if versions.get(name)]:
-        sentences.append(f"Software: {', '.join(named)}.")
-    return " ".join(sentences)
+    return " ".join(text for text, *_ in _sentences(run))
 
 
 def bibtex(run: Run) -> str:
-    """Return the references of a run: aam, its members, the intervals and the table."""
+    """Return the references of a run: aam, the table, its members, and what the methods cite."""
     keys = {key for name in _members(run) for key in MEMBERS[name].references} | {"mcdonald2012"}
-    if run.scored is not None:
-        keys |= {"efron1981"}
-        keys |= {"parker2007"} if run.scored.folds and run.scored.classes else set()
-        keys |= {"hartung2001", "vanleeuwen2025"} if run.scored.studies else set()
+    keys |= {key for _, *cited in _sentences(run) for key in cited}
     aam_entry = (
         "@software{aam,\n  author = {{AAM developers}}, title = {{AAM}: Attention All Microbes},\n"
-        f"  version = {{{run.facts.get('aam', '')}}}\n}}"
+        f"  version = {{{run.facts.get('aam', '')}}}, year = {{{RELEASED[:4]}}},\n"
+        f"  url = {{{URL}}}\n}}"
     )
     entries = (files("aam.report") / "references.bib").read_text(encoding="utf-8").split("\n\n")
     known = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
     return "\n".join([aam_entry, *(known[key] for key in sorted(keys))])
+
+
+Sentences = tuple[str, ...]
+"""Sentences on one subject, and the keys of the references that they cite; "" for none."""
+
+
+def _sentences(run: Run) -> list[Sentences]:
+    written = [] if run.target is None else [write(run) for write in SUBJECTS]
+    return [sentences for sentences in written if sentences[0]]
+
+
+def _data(run: Run) -> Sentences:
+    facts, where = run.facts, run.option("where")
+    text = f"{run.target} was predicted from the counts of "
+    text += f"{facts['asvs']:,} ASVs" if facts.get("asvs") else "ASVs"
+    if lengths := [f"{length}" for length in dict.fromkeys(facts.get("lengths") or ())]:
+        text += f" ({' to '.join(lengths)} nt)"
+    kinds = ("categorical_columns", "numeric_columns")
+    if columns := [str(n) for kind in kinds for n in run.option(kind) or ()]:
+        text += f" and {', '.join(columns)}"
+    parts = facts.get("samples")
+    if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
+        text += f" in {samples:,} samples"
+    text += f" that meet the condition {where}" if where else ""
+    if run.scored is not None and run.scored.classes and run.scored.type == "classification":
+        times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
+        named = zip(run.scored.classes, times, strict=True)
+        text += f" ({', '.join(f'{name}: {number}' for name, number in named)})"
+    depth = facts.get("rarefy_depth") if TRANSFORMER in _members(run) else None
+    rarefied = (
+        f" For the transformer the samples were rarefied to {depth:,} reads." if depth else ""
+    )
+    return (f"{text} with aam {facts.get('aam', '')}.{rarefied}",)
+
+
+def _model(run: Run) -> Sentences:
+    members, settings = _members(run), dict(run.facts.get("settings") or {})
+    if TRANSFORMER in members and (parameters := run.facts.get("parameters")):
+        settings[TRANSFORMER] = f"{parameters:,} parameters, at most {run.option('epochs')} epochs"
+    stored = None if run.scores is None else run.scores.weights
+    weights = {} if stored is None else stored.model
+    chosen = len(set(weights.values())) > 1
+    titles = []
+    for name in members:
+        details = [settings[name]] if settings.get(name) else []
+        # Named with every member: those of weight 0 were tried.
+        details += [f"weight {weights.get(name, 0.0):.2f}"] * (len(members) > 1 and bool(weights))
+        title = MEMBERS[name].method or f"a {MEMBERS[name].title}"
+        titles.append(f"{title} ({'; '.join(details)})" if details else title)
+    mean = "the weighted mean of " if chosen else "the mean of "
+    text = f"The model is {mean if len(titles) > 1 else ''}{' and '.join(titles)}."
+    if chosen:
+        text += " The weights were chosen on left-out training groups."
+    if TRANSFORMER in members and run.option("pretrained_encoder"):
+        frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
+        text += f" The encoder of the transformer was pretrained without labels{frozen}."
+    return (text,)
+
+
+def _design(run: Run) -> Sentences:
+    scored, group = run.scored, run.option("group_column")
+    if scored is None:
+        return ("",)
+    number, folds = len(scored.actual), len(set(scored.folds))
+    studies = 0 if run.scores is None or run.scores.studies is None else len(set(scored.studies))
+    if run.is_external:
+        # A validation elsewhere has no folds of its own, whatever its model was trained with.
+        where = f"{studies} other studies" if studies else "another study"
+        return (
+            f"It was scored on {number} samples of {where} than that of its training, "
+            f"'{run.option('model')}'.",
+        )
+    design = f"in {folds}-fold cross-validation" if folds else "of a single split"
+    if studies:
+        design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
+    text = f"It was scored on {number} {run.part} samples {design}".replace("  ", " ")
+    if run.partitions is not None and run.partitions.repeats:
+        text += f", repeated {len(run.partitions.partitions)} times with mean scores"
+    if group:
+        groups = "" if run.scores is None else f" ({run.scores.groups} groups)"
+        text += f"; each {group}{groups} was in either the training or the test set"
+    return (f"{text}.",)
+
+
+def _scores(run: Run) -> Sentences:
+    scores, scored = run.scores, run.scored
+    if scored is None:
+        return ("",)
+    keys = ["efron1981"]
+    units = "groups" if run.option("group_column") else "samples"
+    measured, level = "Scores", LEVEL
+    if scores is not None:
+        metrics, level = scores.models["ensemble"].metrics, scores.level
+        titles = [TITLES[name] for name in SCORED[scored.type] if name in metrics]
+        measured = " and ".join([", ".join(titles[:-1]), titles[-1]][len(titles) < 2 :])
+    text = (
+        f"{measured} have {level:.0%} t intervals of the jackknife over {units} "
+        "(Efron and Stein 1981)."
+    )
+    if scores is not None and scores.studies is not None and scores.studies.summaries:
+        keys += ["hartung2001", "vanleeuwen2025"]
+        text += (
+            " Means over the studies are random-effects means (Hartung and Knapp 2001) with "
+            "variances informed by published models (van Leeuwen et al. 2025)."
+        )
+    elif scored.folds and scored.classes:
+        keys.append("parker2007")
+        text += " The AUC compares samples of the same fold (Parker et al. 2007)."
+    if scores is not None and scores.verdict.p is not None:
+        keys.append("phipson2010")
+        within = " within studies" if scored.studies else ""
+        text += (
+            f" The model was compared with a baseline, {scores.baseline}, and tested by "
+            f"{scores.verdict.shufflings} permutations of the held-out labels{within} "
+            f"(p = {scores.verdict.p:.2g}; Phipson and Smyth 2010)."
+        )
+    return (text, *keys)
+
+
+def _uncertainty(run: Run) -> Sentences:
+    scores, units = run.scores, "groups" if run.option("group_column") else "samples"
+    if scores is not None and (interval := scores.interval) is not None:
+        units = "studies" if scores.studies is not None else units
+        text = (
+            f"{interval.coverage:.0%} prediction intervals are conformal over {units} (Lee et al. "
+            f"2023) and cover {interval.covered:.0%} of the held-out samples."
+        )
+        return (text, "lee2023")
+    if scores is None or scores.calibration is None:
+        return ("",)
+    temperature, text = scores.calibration.temperature, "did not improve the probabilities"
+    if temperature != 1:
+        text = f"by {temperature:.2f} calibrated the probabilities"
+    return (f"Temperature scaling (Guo et al. 2017) {text}.", "guo2017")
+
+
+def _associations(run: Run) -> Sentences:
+    tested = run.facts.get("tested") or {}
+    tests, keys = [], ["benjamini1995"]
+    if ASSOCIATED in tested:
+        tests.append(f"by rank ({tested[ASSOCIATED]:,} tests; Landis et al. 1978)")
+        keys.append("landis1978")
+    if CONDITIONAL in tested:
+        what = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
+        tests.append(f"given the rest of the community ({what}; Kang et al. 2010)")
+        keys.append("kang2010")
+    if not tests:
+        return ("",)
+    text = (
+        f"ASVs in at least {tested['samples']} samples or groups were tested for association "
+        f"{' and '.join(tests)}, with the false discovery rate of each family controlled at "
+        f"{tested['rate']:g} (Benjamini and Hochberg 1995)."
+    )
+    return (text, *keys)
+
+
+_SAID = {"metadata_column", "where", "group_column", "study_column", "members", "overwrite",
+         "categorical_columns", "numeric_columns", "classifier", "device"}  # fmt: skip
+"""Options that other sentences state, or that change no result."""
+
+
+def _options(run: Run) -> Sentences:
+    command = find(str(run.facts.get("command", "")))
+    values = () if command is None else specs(command)
+    named = {spec.flag for spec in values if spec.role == "value" and spec.field not in _SAID}
+    changed = [
+        f"{flag} {text}" for flag, text, differs in option_rows(run) if differs and flag in named
+    ]
+    return (f"Options that differ from the defaults: {', '.join(changed)}." if changed else "",)
+
+
+def _software(run: Run) -> Sentences:
+    versions = run.facts.get("versions") or {}
+    # PyTorch, the last, computes nothing of a kernel or forest.
+    used = LIBRARIES if TRANSFORMER in _members(run) else LIBRARIES[:-1]
+    named = [f"{name} {versions[name]}" for name in used if versions.get(name)]
+    return (f"Software: {', '.join(named)}." if named else "",)
+
+
+SUBJECTS: tuple[Callable[[Run], Sentences], ...] = (
+    _data,
+    _model,
+    _design,
+    _scores,
+    _uncertainty,
+    _associations,
+    _options,
+    _software,
+)
+"""Subjects of the paragraph in their order; a result of its own, such as a threshold, adds one."""
 
 
 def _members(run: Run) -> list[str]:

@@ -7,11 +7,11 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -22,7 +22,7 @@ from aam.contract import run_files
 from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, refuse_existing, write_text
 from aam.contract.options.groups import TRANSFORMER
-from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS
+from aam.contract.run_files import FILES, RECORD
 from aam.contract.version import __version__
 from aam.data.table import FeatureTable
 from aam.evaluation.metrics import metric_text
@@ -31,28 +31,9 @@ from aam.number_format import significant
 from aam.report import methods
 from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
-from aam.report.run import ReportInput, Run, choose_colours, read_run
+from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-FILES = {
-    PREDICTIONS: "true and predicted values of the held-out samples",
-    REPEATS: "the same of each repeat of the cross-validation, of which the scores are",
-    "splits.tsv": "training, validation and test samples",
-    "scores.json": "metrics of the model and its members, with intervals",
-    "importance.tsv": "ASVs by their importance for the predictions",
-    "associations.tsv": "ASVs and taxa by their association within the studies",
-    "explanations.tsv": "what moved the predictions of the worst and of typical samples",
-    "embeddings.tsv": "embedding of each sample",
-    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
-    "unifrac.tsv": "UniFrac distances",
-    "metrics.csv": "losses and metrics of each epoch",
-    "run.json": "options, versions, host, SHA-256 of the inputs",
-}
-"""Files of a run folder to which the page links."""
 
 _START = b"<!doctype html>"
 """First bytes of a page, in lower case."""
@@ -64,18 +45,9 @@ _UNBROKEN = 30
 """Characters of a value with its interval at most; longer cells are texts."""
 
 
-def write_report(
-    run: Run,
-    place: Path,
-    metadata: Path | None = None,
-    color_by: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    unit: str = "",
-    abundances: pd.DataFrame | None = None,
-) -> None:
+def write_report(given: ReportInput, place: Path) -> None:
     """Write the page of a run or of one target; an existing one is replaced."""
-    colours = choose_colours(run, metadata, color_by, categories)
-    write_page(place, page(ReportInput(run, colours, unit, abundances), place))
+    write_page(place, page(given, place))
     run_files.add(place.parent, place.name)
 
 
@@ -102,7 +74,7 @@ def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
     place = folder / "report.html"
     with later_step("report"):
         run = read_run(folder)
-        write_report(run, place, abundances=read_abundances(run, table))
+        write_report(ReportInput.of(run, abundances=read_abundances(run, table)), place)
         return place
     return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.special import expit, logit
 
 from aam.arrays import F64, Rows
@@ -86,7 +87,8 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
     )
     if scored.studies:
         caption += " All studies together; the table of the studies has their scores."
-    return Drawing(figure, caption, f"Confusion matrix. {caption}")
+    numbers = pd.DataFrame(counts, scored.classes, scored.classes)
+    return Drawing(figure, caption, f"Confusion matrix. {caption}", numbers=numbers)
 
 
 @styled

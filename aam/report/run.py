@@ -234,6 +234,19 @@ class ReportInput:
     # relative abundances of the leading ASVs, the most important first (samples x ASVs)
     abundances: pd.DataFrame | None = None
 
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        metadata: Path | None = None,
+        color_by: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        unit: str = "",
+        abundances: pd.DataFrame | None = None,
+    ) -> ReportInput:
+        """Read the colours of the samples, by default from the metadata of the run."""
+        return cls(run, choose_colours(run, metadata, color_by, categories), unit, abundances)
+
     @cached_property
     def models(self) -> Mapping[str, Mapping[str, Score]]:
         """Model -> metric -> value with its interval; the model of the run first.
@@ -295,6 +308,16 @@ class ReportInput:
         """Name of the target, with its unit."""
         return self.with_unit(self.run.target or "the target")
 
+    @property
+    def target_colour(self) -> Colour:
+        """The true values of the scored samples."""
+        scored = self.run.scored
+        assert scored is not None
+        texts: Sequence[str] = [f"{value:g}" for value in scored.actual.tolist()]
+        if scored.classes:
+            texts = [scored.classes[code] for code in scored.actual.tolist()]
+        return as_colour(self.run.target or "target", texts, bool(scored.classes))
+
     def with_unit(self, title: str) -> str:
         """Add the unit of the target, if it is known, to a title."""
         return f"{title} ({self.unit})" if self.unit else title
@@ -339,6 +362,8 @@ def choose_colours(
             if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
                 known[name] = len(texts)
         chosen += [group] * (group in table.columns)
+        if run.scores is not None:
+            chosen += [c.column for c in run.scores.confounders if c.column in table.columns]
         chosen += sorted(known, key=known.__getitem__, reverse=True)
         chosen = list(dict.fromkeys(chosen))[:OFFERED]
     return tuple(

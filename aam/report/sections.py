@@ -201,12 +201,19 @@ def _ordination(
     figure, axes = blank(4.6, 4.4)
     size = 36 if len(ids) <= 300 else 16
     x, y = coordinates[:, :2].T
-    axes.scatter(x, y, color=SERIES[0], s=size, linewidths=0, gid=POINTS)
+    # A file shows the first column, a page lets its reader choose.
+    first, legend = given.colours[:1], list[tuple[str, str]]()
+    look: Any = {"color": SERIES[0]}
+    if first:
+        shades = first[0].plain()
+        look = {"c": [shades[place[name]] for name in ids]}
+        legend = [("none", first[0].column), *first[0].plain_legend]
+    axes.scatter(x, y, s=size, linewidths=0, gid=POINTS, **look)
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set(xticks=[], yticks=[])
     axes.set_title(title)
     description = f"Ordination of {caption} The axes explain {explained.sum():.1%} of the variance."
-    return Drawing(figure, caption, description, names, styles)
+    return Drawing(figure, caption, description, names, styles, legend)
 
 
 def _curves(part: str, title: str) -> tuple[Section, Draw]:
@@ -233,6 +240,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "samples": ("predictions", predictions.samples_picture),
     "importance": ("asvs", asvs.importance_picture),
     "abundance": ("asvs", asvs.heat_picture),
+    "heatmap": ("asvs", asvs.sample_heat_picture),
     "curve-loss": _curves("loss", "Loss"),
     "curve-target": _curves("target", "Loss of the target"),
     "curve-unifrac": _curves("unifrac", "Loss of UniFrac"),

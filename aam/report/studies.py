@@ -5,10 +5,10 @@ K studies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from aam.evaluation.intervals import NO_SKILL, Score
 from aam.evaluation.meta_analysis import StudyScore, StudySummary
@@ -24,7 +24,7 @@ from aam.report.figures import (
     shortened,
     styled,
 )
-from aam.report.run import ReportInput, as_colour
+from aam.report.run import ReportInput
 from aam.report.terminal import TITLES, Table, next_cell, studies_table
 
 if TYPE_CHECKING:
@@ -53,15 +53,18 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
-    ends, texts = [guess, 1.0], []
+    ends, texts, numbers = [guess, 1.0], [], dict[str, tuple[float | None, ...]]()
     for study in studies.studies:
         score = study.metrics[metric]
-        ends += [end for end in (score.value, score.lower, score.upper) if end is not None]
+        numbers[study.study] = (score.value, score.lower, score.upper)
+        ends += [end for end in numbers[study.study] if end is not None]
         texts.append(study.left_out if score.value is None else score.text(metric))
     names = [shortened(study.study, _LETTERS) for study in studies.studies]
     if summary is not None:
         ends += [summary.next_lower, summary.next_upper]
         names += ["mean", "next study"]
+        numbers["mean"] = (summary.value, summary.lower, summary.upper)
+        numbers["next study"] = (None, summary.next_lower, summary.next_upper)
         texts.append(Score(summary.value, summary.lower, summary.upper).text(metric))
         texts.append(next_cell(summary))
     axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
@@ -96,7 +99,8 @@ def forest_picture(given: ReportInput) -> Drawing | None:
         caption += f" Cut at {fixed(low, 1)}; triangles are below."
     # For readers of the page who do not see the picture.
     spoken = ", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
-    return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.")
+    table = pd.DataFrame(numbers, [title, "lower", "upper"], dtype=float).T
+    return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.", numbers=table)
 
 
 def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str, low: float) -> None:
@@ -152,7 +156,8 @@ def transfer_picture(given: ReportInput) -> Drawing | None:
         f"trained on {name}: {', '.join(fixed(float(cell), 2) for cell in row)}"
         for name, row in rows
     )
-    return Drawing(figure, caption, f"Matrix. {caption} {spoken}.")
+    numbers = pd.DataFrame(values, [*matrix.studies, "all others"], matrix.studies)
+    return Drawing(figure, caption, f"Matrix. {caption} {spoken}.", numbers=numbers)
 
 
 def study_ordination(given: ReportInput) -> Drawing | None:
@@ -169,11 +174,7 @@ def target_ordination(given: ReportInput) -> Drawing | None:
     scored = given.run.scored
     if scored is None or not scored.studies:
         return None
-    texts: Sequence[str] = [f"{value:g}" for value in scored.actual.tolist()]
-    if scored.classes:
-        texts = [scored.classes[code] for code in scored.actual.tolist()]
-    colour = as_colour(given.run.target or "target", texts, bool(scored.classes))
-    return _ordination(given, colour, "target")
+    return _ordination(given, given.target_colour, "target")
 
 
 def _ordination(given: ReportInput, colour: Colour, what: str) -> Drawing | None:

@@ -68,7 +68,7 @@ def test_random_labels_seldom_name_an_asv(setting: str) -> None:
     target, _, grouped = setting.partition("/")
     found = []
     for run in range(60):
-        rates = q_values(*study(np.random.default_rng([3, run]), target, bool(grouped)))
+        rates, _ = q_values(*study(np.random.default_rng([3, run]), target, bool(grouped)))
         found.append([rates[name].min() <= 0.1 for name in (ASSOCIATED, CONDITIONAL)])
     assert np.sum(found, axis=0).max() <= 12
 
@@ -89,7 +89,7 @@ def test_planted_asvs_are_named_and_few_others(tmp_path: Path) -> None:
         rows = np.arange(150)
         parts = [(rows[rows % 5 != k], rows[:0], rows[rows % 5 == k]) for k in range(5)]
         folds = Folds(labels, tuple(Split(*part) for part in parts), seed)
-        rates = q_values(TrainingSamples(samples, AsvRelations(samples.tokens_FL)), folds)
+        rates, _ = q_values(TrainingSamples(samples, AsvRelations(samples.tokens_FL)), folds)
         q_F = rates[CONDITIONAL]
         # ASVs that follow the planted ones are associated, too.
         associated += int((rates[ASSOCIATED] < 0.1).sum())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.version import __version__
+from aam.contract.version import RELEASED, URL, __version__
 from tests.support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +104,9 @@ def test_the_extra_makes_a_study(archives: tuple[Path, Path], tmp_path: Path) ->
 def test_version_changelog_and_citation_agree() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {__version__}\n" in citation
+    assert f'\ndate-released: "{RELEASED}"\n' in citation
+    assert f'\nurl: "{URL}"\n' in citation
+    assert '\ntitle: "AAM: Attention All Microbes"\n' in citation
     plugin = ROOT / "plugins/q2-aam"
     assert f'__version__ = "{__version__}"' in (plugin / "q2_aam/__init__.py").read_text()
     assert f"attention-all-microbes=={__version__}" in (plugin / "pyproject.toml").read_text()

@@ -21,6 +21,7 @@ from tests.support.commands import aam, read
 FILES = {
     ".lock",
     "run.json",
+    "ro-crate-metadata.json",
     "metrics.csv",
     "progress.json",
     "splits.tsv",

@@ -132,6 +132,7 @@ def test_folds_test_every_sample_once(
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
     top |= {"model/model.json", "model/transformer.safetensors", *TRAINED}
+    top |= {"ro-crate-metadata.json"}
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)

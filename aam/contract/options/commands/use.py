@@ -237,6 +237,10 @@ class Evaluate:
         return self.model is not None
 
 
+FigureFormat = Literal["pdf", "png", "svg", "tiff"]
+FigureWidth = Literal["one-column", "two-column"]
+
+
 @dataclass(frozen=True)
 class Report:
     """Write the HTML report of a run, as `aam train` does, with other colours or a unit.
@@ -265,6 +269,18 @@ class Report:
         "Metadata columns whose numbers are names of categories.", default=()
     )
     unit: str = basic_option("Unit of a numeric target, such as months.", default="")
+    figures: Path | None = basic_option(
+        "Folder for the figures of the page as files, each with its numbers as TSV.", role="output"
+    )
+    format: FigureFormat = option("Format of these files.", default="pdf", only_with=("--figures",))
+    width: FigureWidth = option(
+        "Width of these figures, in columns of a journal: 85 or 178 mm.",
+        default="one-column",
+        only_with=("--figures",),
+    )
+    methods: bool = basic_option(
+        "Print the methods paragraph for a paper and its references.", default=False
+    )
 
 
 @dataclass(frozen=True)

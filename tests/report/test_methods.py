@@ -1,0 +1,135 @@
+"""Methods paragraph: each number is one of the run, and each reference can be found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aam.report.methods import bibtex, paragraph
+from aam.report.run import read_run
+from tests.support.commands import aam
+
+KINDS = {
+    "number": ("ph", "--group-column", "subject", "--repeats", 2, "--where", "depth>0"),
+    "classes": ("site", "--repeats", 1, "--folds", 4, "--seed", 3),
+    "studies": ("ph", "--study-column", "site"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(study_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    study, runs = study_folder / "study", {}
+    for kind, (column, *words) in KINDS.items():
+        runs[kind] = tmp_path_factory.mktemp("methods") / kind
+        files = (study / "table.biom", study / "metadata.tsv", column)
+        assert aam("train", *files, *words, "--output-dir", runs[kind]) == 0
+    return runs
+
+
+def leaves(content: Any) -> Iterator[Any]:
+    if isinstance(content, (dict, list)):
+        for value in content.values() if isinstance(content, dict) else content:
+            yield from leaves(value)
+    else:
+        yield content
+
+
+def forms(run: Path) -> set[str]:
+    """Return each number of run.json and scores.json as a paragraph may print it."""
+    record, scores = (json.loads((run / name).read_text()) for name in ("run.json", "scores.json"))
+    del record["files"], record["argv"], record["inputs"], record["host"]
+    printed = {"1"}
+    for leaf in leaves([record, scores]):
+        if isinstance(leaf, str):
+            printed |= set(numbers(leaf))
+        elif isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
+            printed |= {f"{leaf:,}", f"{leaf:.2f}", f"{leaf:.2g}", f"{100 * leaf:.0f}", f"{leaf:g}"}
+    return printed
+
+
+def numbers(text: str) -> list[str]:
+    """Return the numbers of a paragraph, without the years of its references and hashes."""
+    text = re.sub(r"(?<=[a-z.]) \d{4}(?=[);])", "", text)
+    return [number.rstrip(".,") for number in re.findall(r"\d[\d.,]*(?:e-\d+)?", text)]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_is_one_of_the_run(kind: str, runs: dict[str, Path]) -> None:
+    run = read_run(runs[kind])
+    text, known = paragraph(run), forms(runs[kind])
+    assert run.scores is not None
+    assert run.scored is not None
+    assert 150 <= len(text.split()) <= 250, text
+    folds, samples = len(set(run.scored.folds)), sum(run.facts["samples"].values())
+    known |= {str(folds), f"{samples:,}", str(len(run.scored.actual))}
+    classes = [run.scored.actual.tolist().count(code) for code in range(len(run.scored.classes))]
+    known |= {*map(str, classes), str(len(set(run.scored.studies)))}
+    assert [number for number in numbers(text) if number not in known] == []
+
+
+@pytest.mark.medium
+def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
+    run = read_run(runs["number"])
+    text, scores, facts = paragraph(run), run.scores, run.facts
+    assert scores is not None
+    assert scores.interval is not None
+    assert scores.weights is not None
+    lengths, tested = facts["lengths"], facts["tested"]
+    for part in (
+        f"the counts of {facts['asvs']:,} ASVs ({lengths[0]} nt) in {scores.samples} samples that "
+        "meet the condition depth>0 ",
+        "kernel, 25 penalties from 1e-05 to 10 compared on left-out groups; weight 0.",
+        "200 trees, 10% of the features at a node, at least 2 samples in a leaf",
+        f"in a leaf; weight {scores.weights.model['forest']:.2f})",
+        f"{scores.samples} test samples in 5-fold cross-validation, repeated 2 times",
+        f"each subject ({scores.groups} groups) was in either the training or the test set",
+        "R², MAE, RMSE and Spearman have 95% t intervals of the jackknife over groups",
+        f"tested by {scores.verdict.shufflings} permutations",
+        f"(p = {scores.verdict.p:.2g};",
+        f"90% prediction intervals are conformal over groups (Lee et al. 2023) and cover "
+        f"{scores.interval.covered:.0%}",
+        f"by rank ({tested['q_associated']} tests;",
+        f"({tested['q_conditional']} tests, 200 permutations;",
+        "Options that differ from the defaults: --repeats 2.",
+        f"scikit-learn {facts['versions']['scikit-learn']}",
+    ):
+        assert part in text, part
+    verdict = replace(scores.verdict, shufflings=777)
+    edited = paragraph(replace(run, scores=replace(scores, verdict=verdict)))
+    assert "tested by 777 permutations" in edited
+    classes = paragraph(read_run(runs["classes"]))
+    assert "Temperature scaling (Guo et al. 2017)" in classes
+    assert "Options that differ from the defaults: --seed 3, --folds 4, --repeats 1." in classes
+    assert "AUC and accuracy have" in classes
+    studies = paragraph(read_run(runs["studies"]))
+    assert "studies (site), each left out in turn" in studies
+    assert "permutations of the held-out labels within studies" in studies
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_reference_has_a_year_and_an_address(
+    kind: str, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = read_run(runs[kind])
+    capsys.readouterr()
+    before = (runs[kind] / "report.html").stat().st_mtime_ns
+    assert aam("report", runs[kind], "--methods") == 0
+    printed = capsys.readouterr().out.strip()
+    text, references = paragraph(run), bibtex(run)
+    assert printed == f"{text}\n\n{references}"
+    assert (runs[kind] / "report.html").stat().st_mtime_ns == before
+    entries = re.split(r"\n(?=@)", references)
+    for entry in entries:
+        assert re.search(r"year = \{\d{4}\}", entry), entry
+        assert re.search(r"doi = \{10\.|url = \{https://", entry), entry
+    # Each citation of the paragraph has its reference.
+    for name, year in re.findall(r"([A-Z]\w+)(?: et al\.| and [A-Z]\w+)? (\d{4})[);]", text):
+        assert any(name.lower() in entry.lower() and year in entry for entry in entries), name
