@@ -86,7 +86,7 @@ def test_a_changed_header_is_refused(
     file = copy / "store.json"
     text = file.read_text()
     file.write_text(text.replace('"format": 2', '"format": 3').replace("0.1.0", "99.1"))
-    phrases = ("of another version", "has format 3, made by aam 99.1", "reads format 2")
+    phrases = ("has another version", "has format 3, made by aam 99.1", "reads format 2")
     refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *phrases)
     refused(capsys, pretrain(tmp_path, tmp_path / "run", "--table", copy), DATA, *phrases)
     file.write_text(text[: len(text) // 2])
