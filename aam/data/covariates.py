@@ -54,6 +54,70 @@ class Covariates:
             {name: values[rows] for name, values in self.numbers.items()},
         )
 
+    def warn_of_constant_target(self, values_N: F64, column: str) -> None:
+        """Warn about categories whose samples all have the same target value."""
+        for name, categories in self.categories.items():
+            names = sorted(set(categories.tolist()) - {""})
+            shared = [category for category in names if (categories == category).sum() > 1]
+            constant = [
+                category for category in shared if np.ptp(values_N[categories == category]) == 0
+            ]
+            if constant:
+                warn(
+                    f"'{column}' is the same in all samples of {len(constant)} of {len(shared)} "
+                    f"categories of '{name}' ({first_few(constant)}): these predict it alone."
+                )
+
+    @classmethod
+    def read(
+        cls,
+        options: CovariateOptions,
+        metadata: Metadata,
+        sample_ids: Sequence[str],
+        column_of_flag: Mapping[str, str | None],
+    ) -> Covariates | None:
+        """Read the covariates of a study; None without any."""
+        categorical = metadata.listed(options.categorical_columns)
+        numeric = metadata.listed(options.numeric_columns)
+        columns = (*categorical, *numeric)
+        if not columns:
+            return None
+        if twice := repeated(columns):
+            raise UsageError(
+                "A metadata column is an input of the model twice",
+                first_few(twice),
+                "name each once",
+            )
+        for flag, column in column_of_flag.items():
+            if column in columns:
+                raise UsageError(
+                    f"The column of {flag} cannot be an input of the model",
+                    f"'{column}'",
+                    "leave it out of --categorical-columns and --numeric-columns",
+                )
+        covariates = _read(categorical, numeric, metadata, sample_ids)
+        for name, values in covariates.categories.items():
+            counts = Counter(values[values != ""].tolist())
+            mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
+            if mostly_different and np.isfinite(as_numbers(list(counts))).all():
+                raise DataError(
+                    f"The column '{name}' of --categorical-columns is numeric",
+                    f"it has {len(counts)} different numbers in {counts.total()} samples",
+                    "name it in --numeric-columns",
+                )
+            if max(counts.values(), default=0) < _MIN_SAMPLES:
+                raise DataError(
+                    f"No two samples have the same category of '{name}'",
+                    f"{len(counts)} categories in {len(values)} samples",
+                    "leave it out of --categorical-columns",
+                )
+            if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
+                warn(
+                    f"Categories of '{name}' with a single sample count as unknown: "
+                    f"{first_few(single)}."
+                )
+        return covariates
+
 
 @dataclass(frozen=True)
 class Standard:
@@ -122,80 +186,33 @@ class CovariateEncoder:
                 )
         return columns
 
+    @classmethod
+    def fit(cls, covariates: Covariates | None) -> CovariateEncoder | None:
+        """Fit a covariate encoder to the training samples; None without covariates.
 
-def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
-    """Fit a covariate encoder to the training samples; None without covariates.
+        Held-out samples must not decide which categories are known.
 
-    Held-out samples must not decide which categories are known.
-
-    >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
-    >>> encoder = fit_encoder(Covariates({"site": sites}, {}))
-    >>> encoder.categories["site"]
-    ('gut', 'oral')
-    """
-    if covariates is None:
-        return None
-    categories = {}
-    for name, values in covariates.categories.items():
-        counts = Counter(values[values != ""].tolist())
-        repeated_values = sorted(
-            value for value, number in counts.items() if number >= _MIN_SAMPLES
-        )
-        categories[name] = tuple(repeated_values)
-    numbers = {}
-    for name, column_values in covariates.numbers.items():
-        present = column_values[~np.isnan(column_values)]
-        mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
-        # A constant column has the standard deviation 0; dividing by 1 avoids a division by 0.
-        numbers[name] = Standard(float(mean), float(spread) or 1.0)
-    return CovariateEncoder(categories, numbers)
-
-
-def read_covariates(
-    options: CovariateOptions,
-    metadata: Metadata,
-    sample_ids: Sequence[str],
-    column_of_flag: Mapping[str, str | None],
-) -> Covariates | None:
-    """Read the covariates of a study; None without any."""
-    categorical = metadata.listed(options.categorical_columns)
-    numeric = metadata.listed(options.numeric_columns)
-    columns = (*categorical, *numeric)
-    if not columns:
-        return None
-    if twice := repeated(columns):
-        raise UsageError(
-            "A metadata column is an input of the model twice", first_few(twice), "name each once"
-        )
-    for flag, column in column_of_flag.items():
-        if column in columns:
-            raise UsageError(
-                f"The column of {flag} cannot be an input of the model",
-                f"'{column}'",
-                "leave it out of --categorical-columns and --numeric-columns",
+        >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
+        >>> encoder = CovariateEncoder.fit(Covariates({"site": sites}, {}))
+        >>> encoder.categories["site"]
+        ('gut', 'oral')
+        """
+        if covariates is None:
+            return None
+        categories = {}
+        for name, values in covariates.categories.items():
+            counts = Counter(values[values != ""].tolist())
+            repeated_values = sorted(
+                value for value, number in counts.items() if number >= _MIN_SAMPLES
             )
-    covariates = _read(categorical, numeric, metadata, sample_ids)
-    for name, values in covariates.categories.items():
-        counts = Counter(values[values != ""].tolist())
-        mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
-        if mostly_different and np.isfinite(as_numbers(list(counts))).all():
-            raise DataError(
-                f"The column '{name}' of --categorical-columns is numeric",
-                f"it has {len(counts)} different numbers in {counts.total()} samples",
-                "name it in --numeric-columns",
-            )
-        if max(counts.values(), default=0) < _MIN_SAMPLES:
-            raise DataError(
-                f"No two samples have the same category of '{name}'",
-                f"{len(counts)} categories in {len(values)} samples",
-                "leave it out of --categorical-columns",
-            )
-        if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
-            warn(
-                f"Categories of '{name}' with a single sample count as unknown: "
-                f"{first_few(single)}."
-            )
-    return covariates
+            categories[name] = tuple(repeated_values)
+        numbers = {}
+        for name, column_values in covariates.numbers.items():
+            present = column_values[~np.isnan(column_values)]
+            mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+            # A constant column has the standard deviation 0; dividing by 1 avoids a division by 0.
+            numbers[name] = Standard(float(mean), float(spread) or 1.0)
+        return cls(categories, numbers)
 
 
 def _read(
@@ -230,18 +247,3 @@ def _read(
             "unknown, a missing number as the mean of the training samples."
         )
     return Covariates({name: texts[name] for name in categorical}, numbers)
-
-
-def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:
-    """Warn about categories whose samples all have the same value of the target `column` [N]."""
-    for name, categories in covariates.categories.items():
-        names = sorted(set(categories.tolist()) - {""})
-        shared = [category for category in names if (categories == category).sum() > 1]
-        constant = [
-            category for category in shared if np.ptp(values_N[categories == category]) == 0
-        ]
-        if constant:
-            warn(
-                f"'{column}' is the same in all samples of {len(constant)} of {len(shared)} "
-                f"categories of '{name}' ({first_few(constant)}): these predict it by themselves."
-            )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
-from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import check_unquoted, decoded, floats, lines_of, read_text
 from aam.data.store import write_npy
 from aam.memory import check_memory, memory_budget
@@ -63,6 +63,15 @@ class DistanceMatrix:
         rows = np.array([row_of[name] for name in sample_ids], dtype=np.int64)
         return DistanceMatrix(tuple(sample_ids), self.values[np.ix_(rows, rows)])
 
+    def write(self, path: Path) -> None:
+        """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
+        write = WRITERS[checked_suffix(path)]
+        if path.suffix == ".npy":
+            check_unquoted(self.ids, "the list of ids of a .npy")
+            write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in self.ids))
+        with atomic_write(path) as temporary:
+            write(temporary, self.ids, self.values)
+
 
 def read_distances(
     path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
@@ -73,15 +82,15 @@ def read_distances(
         magic = stream.read(8)
     readers = [read for start, read in BINARY_READERS.items() if magic.startswith(start)]
     try:
-        if readers and not is_artifact(path):
+        if readers and not artifact.is_artifact(path):
             ids, values = readers[0](path, budget)
         else:
-            data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
+            data = artifact.read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
             ids, values = _read_text(decoded(data, path, "distance matrix"), path)
         if values.dtype.kind not in "biuf":
             raise ValueError(f"its values have the type {values.dtype}")
         values = values.astype(np.float32, copy=False)
-    except (*DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
+    except (*artifact.DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
         evidence = f"'{path}', {reason_of(error)}"
         raise _error("The distance matrix cannot be read", evidence) from error
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
@@ -214,16 +223,6 @@ BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
     b"\x93NUMPY": _read_npy,
 }
 """First bytes of a file -> reader of a path within a memory budget in bytes."""
-
-
-def write_distances(path: Path, matrix: DistanceMatrix) -> None:
-    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
-    write = WRITERS[checked_suffix(path)]
-    if path.suffix == ".npy":
-        check_unquoted(matrix.ids, "the list of ids of a .npy")
-        write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in matrix.ids))
-    with atomic_write(path) as temporary:
-        write(temporary, matrix.ids, matrix.values)
 
 
 def checked_suffix(path: Path) -> str:

@@ -24,7 +24,7 @@ from aam.data.ids import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata, warn_of_codes
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
-from aam.data.study import Study, load_table, sum_equal_sequences
+from aam.data.study import Study, load_table
 from aam.data.table import FeatureTable, auto_depth
 
 Severity = Literal["fact", "warning", "error"]
@@ -141,7 +141,7 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
         tokens_FL = _sequences(inspection, asvs, input.sequences)
         if table is not None:
             study = Study(table, tokens_FL)
-            inspection.study = inspection.read("sequences", lambda: sum_equal_sequences(study))
+            inspection.study = inspection.read("sequences", study.sum_equal_sequences)
         if tree is not None:
 
             def columns_of_tree() -> npt.NDArray[np.int64]:

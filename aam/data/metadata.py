@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated
 from aam.contract.files import require
-from aam.data.formats.artifact import read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import decoded, number_remedy
 from aam.data.ids import id_remedy
 from aam.data.store import is_store, stored_metadata
@@ -190,7 +190,9 @@ def read_metadata(path: Path) -> Metadata:
         return Metadata(*stored_metadata(path))
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
-    text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    text = decoded(
+        artifact.read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata"
+    )
     header: list[str] = []
     directives: dict[str, dict[str, str]] = {}
     ids: list[str] = []

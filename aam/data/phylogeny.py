@@ -28,8 +28,7 @@ from scipy.sparse import csr_array
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require
-from aam.data.formats import artifact
-from aam.data.formats.newick import NewickTree, parse
+from aam.data.formats import artifact, newick
 from aam.data.formats.text import check_text
 from aam.data.ids import id_remedy
 from aam.data.sequences import as_dna
@@ -104,7 +103,7 @@ def read_phylogeny(
         cache = _cached(text, feature_ids, drop_missing, root_at_midpoint, trimmed)
         read = _load(cache)
     if read is None:
-        tree = parse(text, f"'{path}'")
+        tree = newick.parse(text, f"'{path}'")
         if root_at_midpoint:
             tree = _rooted_at_midpoint(tree, path)
         elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
@@ -146,7 +145,7 @@ def _cached(
 
 
 def _placed(
-    tree: NewickTree,
+    tree: newick.NewickTree,
     feature_ids: Sequence[str],
     drop_missing: bool,
     trimmed: TrimmedTips | None,
@@ -190,7 +189,7 @@ def _check_size(size: int, budget: int, path: Path) -> None:
     check_memory("tree", f"'{path}'", size, budget, remedy)
 
 
-def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
+def _rooted_at_midpoint(tree: newick.NewickTree, path: Path) -> newick.NewickTree:
     # Imported here: scikit-bio takes a CPU-second to import.
     from skbio import TreeNode
     from skbio.tree import TreeError
@@ -213,11 +212,11 @@ def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
             f"'{path}', {error}",
             "give a rooted tree with a length on every branch",
         ) from error
-    midpoint = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
+    midpoint = newick.parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
     return replace(midpoint, names=[tree.names[int(name[1:])] for name in midpoint.names])
 
 
-def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
+def _shear(tree: newick.NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
     """Keep the branches above `tips` [F], with chains collapsed; feature f is `tips[f]`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.contract.files import sha256, write_json
+from aam.contract.files import sha256
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.version import __version__
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
 from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader, write_npy
+from aam.data.store import StoredArray, write_header, write_npy
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget
@@ -88,12 +87,9 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     arrays.save_strings("samples", samples)
     if metadata is not None:
         arrays.save_metadata(metadata, samples)
-    metadata_columns = None if metadata is None else list(metadata.columns)
+    columns_of_metadata = None if metadata is None else list(metadata.columns)
     categorical = [] if metadata is None else sorted(metadata.categorical)
-    header = StoreHeader(
-        FORMAT, __version__, metadata_columns, _sources(options), arrays.saved, categorical
-    )
-    write_json(folder / HEADER, asdict(header))
+    write_header(folder, _sources(options), arrays.saved, columns_of_metadata, categorical)
     return len(samples), len(columns), entries
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.data.formats.artifact import read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import decoded
 from aam.data.ids import id_remedy
 from aam.memory import check_memory, memory_budget
@@ -43,7 +43,7 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence."""
     budget = max_bytes or memory_budget()
     name, semantic = "dna-sequences.fasta", "FeatureData[Sequence"
-    data = read_payload(require(path, "sequences"), name, semantic, budget // _FASTA_BYTES)
+    data = artifact.read_payload(require(path, "sequences"), name, semantic, budget // _FASTA_BYTES)
     text = decoded(data, path, "sequences file").strip().replace("\r\n", "\n").replace("\r", "\n")
     if not text.startswith(">"):
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"

@@ -21,7 +21,7 @@ checksums first, as `aam prepare --verify` does.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from aam.console import track
 from aam.contract.errors import AamError, DataError, MissingInput, reason_of
-from aam.contract.files import sha256
+from aam.contract.files import sha256, write_json
 from aam.contract.records import Sha256, read_json
 from aam.contract.version import __version__
 from aam.data.phylogeny import Phylogeny
@@ -68,6 +68,18 @@ class StoreHeader:
     def has_tree(self) -> bool:
         """Whether the store holds a phylogeny."""
         return "ancestors" in self.arrays
+
+
+def write_header(
+    folder: Path,
+    sources: dict[str, dict[str, Any]],
+    arrays: dict[str, StoredArray],
+    columns: list[str] | None,
+    categorical: list[str],
+) -> None:
+    """Write `store.json`, the last file of a store."""
+    header = StoreHeader(FORMAT, __version__, columns, sources, arrays, categorical)
+    write_json(folder / HEADER, asdict(header))
 
 
 def is_store(path: Path) -> bool:

@@ -96,6 +96,28 @@ class Study:
             return _map_store, (self.origin,)
         return super().__reduce__()
 
+    def sum_equal_sequences(self) -> Study:
+        """Sum the reads of ASVs with equal sequences (after cutting or joining) in the first."""
+        asvs, length = self.tokens_FL.shape
+        if not asvs or not length:  # tokens without sequences have length 0
+            return self
+        # A random linear hash of the tokens: sorting sequences of millions of ASVs takes minutes.
+        factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
+        blocks = np.array_split(self.tokens_FL, 1 + asvs // 2**16)
+        sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
+        _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
+        if len(first) == asvs:
+            return self
+        info(f"Reads of equal sequences are summed: {asvs} ASVs have {len(first)} different ones.")
+        columns = np.sort(first)
+        column_F = np.searchsorted(columns, first[inverse]).astype(np.int32)
+        return dataclasses.replace(
+            self,
+            table=self.table.sum_features(columns, column_F),
+            tokens_FL=self.tokens_FL[columns],
+            phylogeny=self.phylogeny and self.phylogeny.take(columns),
+        )
+
 
 def load_study(
     input: TableOptions, phylogeny: PhylogenyOptions | None = None, max_bp: int | None = None
@@ -136,30 +158,8 @@ def make_study(
         distances = read_distances(phylogeny.unifrac_matrix, tuple(table.sample_ids), budget)
         distances = distances.aligned(table.sample_ids)
     dna = sequences_of(table.feature_ids, sequences, budget)
-    return sum_equal_sequences(Study(table, encode(dna, max_bp, budget), tree, distances))
-
-
-def sum_equal_sequences(study: Study) -> Study:
-    """Sum the reads of ASVs with equal sequences (after cutting or joining) in the first ASV."""
-    asvs, length = study.tokens_FL.shape
-    if not asvs or not length:  # tokens without sequences have length 0
-        return study
-    # A random linear hash of the tokens: sorting sequences of millions of ASVs takes minutes.
-    factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
-    blocks = np.array_split(study.tokens_FL, 1 + asvs // 2**16)
-    sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
-    _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
-    if len(first) == asvs:
-        return study
-    info(f"Reads of equal sequences are summed: {asvs} ASVs have {len(first)} different ones.")
-    columns = np.sort(first)
-    column_F = np.searchsorted(columns, first[inverse]).astype(np.int32)
-    return dataclasses.replace(
-        study,
-        table=study.table.sum_features(columns, column_F),
-        tokens_FL=study.tokens_FL[columns],
-        phylogeny=study.phylogeny and study.phylogeny.take(columns),
-    )
+    study = Study(table, encode(dna, max_bp, budget), tree, distances)
+    return study.sum_equal_sequences()
 
 
 def load_table(input: TableOptions) -> FeatureTable:
@@ -200,7 +200,7 @@ def _map_store(origin: StoreOrigin, checksums: bool = False) -> Study:
         info(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
     tree = tree if origin.with_tree else None
     mapped = Study(table, tokens_FL, tree, origin=dataclasses.replace(origin, rows=None))
-    study = sum_equal_sequences(mapped)
+    study = mapped.sum_equal_sequences()
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array, vstack
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
-from aam.data.formats.tables import Quantity, as_abundances, check_names, open_blocks, path_named
+from aam.data.formats import tables
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000
@@ -150,7 +150,7 @@ class FeatureTable:
     # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts` of
     # a store
     counts: csr_array
-    quantity: Quantity = "reads"  # relative abundances: a sample sums to `formats.tables.PARTS`
+    quantity: tables.Quantity = "reads"  # relative abundances sum to `tables.PARTS` in a sample
 
     @property
     def reads(self) -> NDArray[np.int64]:
@@ -197,11 +197,11 @@ def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
     """Read a feature table and check that its values are counts of reads or relative abundances."""
-    table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
+    table = tables.open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     blocks = list(table.blocks())  # one block; none for a table without samples
     values = blocks.pop() if blocks else csr_array((0, len(table.feature_ids)))
-    with path_named(path):
-        counts, quantity = as_abundances(values, table.sample_ids, table.quantity)
+    with tables.path_named(path):
+        counts, quantity = tables.as_abundances(values, table.sample_ids, table.quantity)
     read = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
     return _with_reads(read, f"'{path}'", drop_empty_samples)
 
@@ -211,8 +211,8 @@ def table_of(
 ) -> FeatureTable:
     """Make a feature table from counts [N, F] in memory: checked, and converted in place."""
     try:
-        check_names(sample_ids, feature_ids)
-        counts, quantity = as_abundances(values, sample_ids, "reads")
+        tables.check_names(sample_ids, feature_ids)
+        counts, quantity = tables.as_abundances(values, sample_ids, "reads")
     except DataError as error:
         raise DataError(f"{error.cause} in the table", error.evidence, error.remedy) from error
     table = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts, quantity)

@@ -395,30 +395,30 @@ class TargetTransform:
         """Transform values back to the units of the target."""
         return TRANSFORMS[self.kind].inverse(values * self.scale + self.shift)
 
+    @classmethod
+    def fit(cls, name: TransformName, values: F64) -> TargetTransform:
+        """Fit a target transform to the labels [N] of the training samples.
 
-def fit_transform(name: TransformName, values: F64) -> TargetTransform:
-    """Fit a target transform to the labels [N] of the training samples.
-
-    >>> transform = fit_transform("zscore", np.array([1.0, 3.0]))
-    >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()
-    ([1.0], [3.0])
-    """
-    functions = TRANSFORMS[name]
-    outside = values <= functions.above
-    if outside.any():
-        raise DataError(
-            f"The target has values for which --target-transform {name} is not defined",
-            f"{int(outside.sum())} of {functions.above:g} or less",
-            "choose --target-transform zscore",
-        )
-    forward = functions.forward(values)
-    if np.ptp(forward) == 0:
-        raise DataError(
-            "The target is the same in all training samples",
-            f"{len(values)} samples of the split with {values[0]:g}",
-            "add samples with other values, or choose other --folds, --seed or --splits",
-        )
-    return TargetTransform(name, *functions.fit(forward))
+        >>> transform = TargetTransform.fit("zscore", np.array([1.0, 3.0]))
+        >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()
+        ([1.0], [3.0])
+        """
+        functions = TRANSFORMS[name]
+        outside = values <= functions.above
+        if outside.any():
+            raise DataError(
+                f"The target has values for which --target-transform {name} is not defined",
+                f"{int(outside.sum())} of {functions.above:g} or less",
+                "choose --target-transform zscore",
+            )
+        forward = functions.forward(values)
+        if np.ptp(forward) == 0:
+            raise DataError(
+                "The target is the same in all training samples",
+                f"{len(values)} samples of the split with {values[0]:g}",
+                "add samples with other values, or choose other --folds, --seed or --splits",
+            )
+        return cls(name, *functions.fit(forward))
 
 
 @dataclass(frozen=True)
@@ -454,15 +454,15 @@ class OutputRange:
                 "correct the values or the range",
             )
 
+    @classmethod
+    def of(
+        cls, levels: Sequence[str], output_min: float | None, output_max: float | None
+    ) -> OutputRange:
+        """Make the range of predictions: ranks of --ordinal, or --output-min to --output-max."""
+        return cls(0.0, len(levels) - 1.0) if levels else cls(output_min, output_max)
+
 
 UNLIMITED = OutputRange()
-
-
-def output_range(
-    levels: Sequence[str], output_min: float | None, output_max: float | None
-) -> OutputRange:
-    """Return the range of predictions: the ranks of --ordinal, or --output-min to --output-max."""
-    return OutputRange(0.0, len(levels) - 1.0) if levels else OutputRange(output_min, output_max)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.data.formats.artifact import read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import decoded, lines_of
 from aam.data.store import is_store, stored_taxa
 
@@ -32,7 +32,7 @@ def read_taxonomy(path: Path) -> dict[str, str]:
     """Read the taxon of each ASV, by feature id."""
     if is_store(path):
         return stored_taxa(path)
-    data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
+    data = artifact.read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
     lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
     if not header or header[0] not in _ID_HEADERS or "taxon" not in header:

@@ -13,7 +13,7 @@ from typing import Any
 from aam import wings
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, networks
-from aam.data.targets import TargetScale, output_range
+from aam.data.targets import OutputRange, TargetScale
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -53,7 +53,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     """Plan the training of a labelled study; the options are those that `resolve` returns."""
     for split in study.splits:
         fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
-    limits = output_range(options.target.levels, options.output_min, options.output_max)
+    limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
     # Named by their ids, samples without groups have the units of `aam compare`.
     names = study.subjects.groups or study.study.table.sample_ids
     folds = Folds(
