@@ -14,7 +14,6 @@ from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
 from aam.data.identity import Abundances
-from aam.data.inspection import Inspection, StudyFinding, inspect
 from aam.data.prepare import prepare
 from aam.data.simulation import (
     OF_A_STUDY,
@@ -24,6 +23,7 @@ from aam.data.simulation import (
     write_study,
 )
 from aam.data.store import is_part, is_store, verify
+from aam.data.study_inspection import Inspection, StudyFinding, inspect
 from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
 
