@@ -21,13 +21,10 @@ _UNKNOWN = 16 * GIB
 
 
 def memory_available(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still allocate.
+    """Return the bytes that this process can still allocate; `root` has proc and sys.
 
     The minimum of the host's free memory, the limit of the control group (set by Slurm and
     containers) and the limit of the address space (`ulimit -v`).
-
-    Args:
-        root: mount point of proc and sys.
     """
     free = _field(root / "proc/meminfo", "MemAvailable")
     limits = [free, _limit_of_cgroup(root), _free_address_space(root)]
@@ -56,15 +53,7 @@ def require_address_space() -> None:
 
 
 def check_memory(title: str, content: str, size: float, budget: float, remedy: str) -> None:
-    """Raise DataError if input does not fit in memory.
-
-    Args:
-        title: name of the input in the message, such as `table`.
-        content: the file, or its content that takes the memory.
-        size: bytes needed.
-        budget: bytes allowed.
-        remedy: advice for the user.
-    """
+    """Raise DataError if `content` of the input `title` takes more bytes than the budget."""
     if size > budget:
         sizes = f"{content} takes {shown_size(size)}, the limit is {shown_size(budget)}"
         raise DataError(f"The {title} does not fit in memory", sizes, remedy)

@@ -409,11 +409,15 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
     """
     condition, position = condition.strip(), 0
     comparisons: list[ColumnComparison] = []
+
+    def invalid(fault: str, remedy: str = _FORMS) -> UsageError:
+        return UsageError("Invalid condition", f"--where '{condition}'{fault}", remedy)
+
     while position < len(condition) or not comparisons:
         match = _COMPARISON.match(condition, position)
         column = _unquoted(match["column"]) if match else ""
         if match is None or not column:
-            raise UsageError("Invalid condition", f"--where '{condition}'", _FORMS)
+            raise invalid("")
         position = match.end()
         name = match["operator"] or "in"
         if match["in"]:
@@ -421,20 +425,13 @@ def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
         else:
             values = (_unquoted(match["value"]),)
         if not values or not all(values):
-            raise UsageError(
-                "Invalid condition", f"--where '{condition}': '{column}' has no value", _FORMS
-            )
+            raise invalid(f": '{column}' has no value")
         if name in _ORDER and not np.isfinite(as_numbers(values)).all():
-            raise UsageError(
-                "Invalid condition",
-                f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
-                _FORMS,
-            )
+            raise invalid(f": '{values[0]}' after '{name}' is not a number")
         unquoted = match["operator"] and not re.fullmatch(_QUOTED, match["value"])
         if unquoted and (unclear := _UNCLEAR.search(match["value"])):
-            raise UsageError(
-                "Invalid condition",
-                f"--where '{condition}': '{unclear[0]}' in the value of '{column}'",
+            raise invalid(
+                f": '{unclear[0]}' in the value of '{column}'",
                 "put the value in quotes, write COLUMN in (A, B) for several values, or join "
                 "comparisons by ' and '; there is no 'or'",
             )

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
@@ -36,7 +36,7 @@ from aam.pipeline import run_folder
 from aam.report.page import render
 from aam.report.terminal import Table
 from aam.run_record import launched_by, now
-from aam.stack import acceptance_parts
+from aam.stack import acceptance_parts as parts
 from aam.stack import acceptance_training as training
 from aam.stack.acceptance_parts import (
     EXPANDABLE,
@@ -61,33 +61,28 @@ TOLERANCE = 0.15
 SAVES = 0.95  # share of the reserved memory from which expandable segments are recommended
 
 
-M = TypeVar("M", bound=Measured)
-
-
 @dataclass(frozen=True)
-class AcceptancePart(Generic[M]):
+class AcceptancePart:
     """A part of the acceptance."""
 
     title: str  # shown on the terminal and the page
     limit: float  # seconds after which it is ended
-    measure: Callable[[Context], M]  # runs commands; the result has a verdict
+    measure: Callable[[Context], Measured]  # runs commands; the result has a verdict
 
 
 # fmt: off
-PARTS: dict[str, AcceptancePart[Any]] = {
-    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
-                           acceptance_parts.measure_host),
-    "launch": AcceptancePart("overhead, mounts and visible devices", 60,
-                             acceptance_parts.measure_launch),
+PARTS: dict[str, AcceptancePart] = {
+    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120, parts.measure_host),
+    "launch": AcceptancePart("overhead, mounts and visible devices", 60, parts.measure_launch),
     "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
-                            acceptance_parts.measure_check),
+                            parts.measure_check),
     "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
-                             acceptance_parts.measure_golden),
+                             parts.measure_golden),
     "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
-                            acceptance_parts.measure_speed),
-    "memory": AcceptancePart("predicted and measured peaks", 2400, acceptance_parts.measure_memory),
+                            parts.measure_speed),
+    "memory": AcceptancePart("predicted and measured peaks", 2400, parts.measure_memory),
     "unified": AcceptancePart("copies between the memories of host and APU", 120,
-                              acceptance_parts.measure_unified),
+                              parts.measure_unified),
     "ranks": AcceptancePart("several processes on this node", 1200, training.measure_ranks),
     "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
                                    training.measure_interruption),
@@ -215,7 +210,7 @@ def read(path: Path) -> AcceptanceFile:
     return content
 
 
-def run(options: Acceptance, registry: Mapping[str, AcceptancePart[Any]] = PARTS) -> int:
+def run(options: Acceptance, registry: Mapping[str, AcceptancePart] = PARTS) -> int:
     """Measure the remaining parts; return 1 if one of the chosen parts is wrong or failed."""
     ranks = read_environment(os.environ)
     # One rank prints and writes for all.
@@ -225,7 +220,7 @@ def run(options: Acceptance, registry: Mapping[str, AcceptancePart[Any]] = PARTS
         return _run(options, registry, ranks)
 
 
-def _run(options: Acceptance, registry: Mapping[str, AcceptancePart[Any]], ranks: Ranks) -> int:
+def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
     began, started = time.monotonic(), time.time()
     file = options.output_dir / FILE
     reference = None if options.reference is None else read(options.reference)
@@ -309,9 +304,7 @@ def _run(options: Acceptance, registry: Mapping[str, AcceptancePart[Any]], ranks
     return 1 if outcomes & {"wrong", "failed"} else 0
 
 
-def run_part(
-    row: AcceptancePart[Any], context: Context, reference: Mapping[str, float]
-) -> PartResult:
+def run_part(row: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
     """Measure a part and compare its speeds with the reference; a failure becomes a sentence."""
     began = time.monotonic()
     measured: Measured | None = None
@@ -371,7 +364,7 @@ _HIDDEN = ("rates", "backends", "network")
 
 
 def write_page(
-    folder: Path, content: AcceptanceFile, registry: Mapping[str, AcceptancePart[Any]]
+    folder: Path, content: AcceptanceFile, registry: Mapping[str, AcceptancePart]
 ) -> None:
     """Write the settings and the page: a line for each part, and tables of measured values."""
     host, order = content.host, list(registry)

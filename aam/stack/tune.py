@@ -451,8 +451,8 @@ def tune(
                 search.try_subject(subject, settings)
         # All chosen settings are measured together: single gains do not multiply.
         final = Setting("chosen", search.values)
-        settings = (Setting("default"), final) if final.values else (Setting("default"),)
-        measured = search.measure("result", settings, {})
+        finalists = (Setting("default"), final) if final.values else (Setting("default"),)
+        measured = search.measure("result", finalists, {})
     return search, measured[0], measured[-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartVerdict
 from aam.stack.acceptance_run import AcceptancePart
@@ -49,5 +48,5 @@ def no_gpu(context: Context) -> Value:
     raise NotPossible("There is no GPU.")
 
 
-def part(measure: Callable[[Context], Value], limit: float = 60.0) -> AcceptancePart[Any]:
+def part(measure: Callable[[Context], Value], limit: float = 60.0) -> AcceptancePart:
     return AcceptancePart("made up", limit, measure)
