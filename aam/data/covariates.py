@@ -202,10 +202,8 @@ class CovariateEncoder:
         categories = {}
         for name, values in covariates.categories.items():
             counts = Counter(values[values != ""].tolist())
-            repeated_values = sorted(
-                value for value, number in counts.items() if number >= _MIN_SAMPLES
-            )
-            categories[name] = tuple(repeated_values)
+            names = sorted(value for value, number in counts.items() if number >= _MIN_SAMPLES)
+            categories[name] = tuple(names)
         numbers = {}
         for name, column_values in covariates.numbers.items():
             present = column_values[~np.isnan(column_values)]

@@ -49,6 +49,9 @@ _LEVEL = 0.01  # p value up to which equal names are one subject
 _MIN_NAMES = 5  # with fewer, no permutation of the names can be that rare
 
 
+_Sample = tuple[Rows, F64, float]  # columns of its ASVs, their shares, and its reads
+
+
 @dataclass(frozen=True)
 class Abundances:
     """Relative abundances of N samples, by the sequences of their ASVs."""
@@ -101,7 +104,9 @@ class Abundances:
             if two is None:
                 pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
             equal = [
-                _equal(_row(first, i), _row(second, j), self.reads_N[i], (two or self).reads_N[j])
+                _equal(
+                    (*_row(first, i), self.reads_N[i]), (*_row(second, j), (two or self).reads_N[j])
+                )
                 for i, j in pair_P2.tolist()
             ]
             pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
@@ -129,8 +134,8 @@ class Abundances:
             (rows[0][i], rows[1][j])
             for j, i in enumerate(similarity.argmax(axis=0).tolist())
             if _is_homogeneous(
-                (_row(first, i), studies[0].reads_N[rows[0][i]]),
-                (_row(second, j), studies[1].reads_N[rows[1][j]]),
+                (*_row(first, i), studies[0].reads_N[rows[0][i]]),
+                (*_row(second, j), studies[1].reads_N[rows[1][j]]),
             )
         ]
         pairs_P2 = np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -176,13 +181,11 @@ class Abundances:
         return float((1 + at_least) / (1 + _PERMUTATIONS))
 
 
-def _is_homogeneous(
-    first: tuple[tuple[Rows, F64], float], second: tuple[tuple[Rows, F64], float]
-) -> bool:
+def _is_homogeneous(first: _Sample, second: _Sample) -> bool:
     """Chi-square test of homogeneity: may both samples be draws of reads from one sample?"""
-    columns = np.union1d(first[0][0], second[0][0])
+    columns = np.union1d(first[0], second[0])
     counts_2F = np.zeros((2, len(columns)))
-    for counts_F, ((asvs, shares), reads) in zip(counts_2F, (first, second), strict=True):
+    for counts_F, (asvs, shares, reads) in zip(counts_2F, (first, second), strict=True):
         counts_F[np.searchsorted(columns, asvs)] = shares * reads
     abundant_F = counts_2F.sum(axis=0) >= 2 * _EXPECTED
     rare = counts_2F[:, ~abundant_F].sum(axis=1, keepdims=True)
@@ -260,17 +263,13 @@ def _row(shares: sparse.csr_array, row: int) -> tuple[Rows, F64]:
     return shares.indices[entries], shares.data[entries].astype(np.float64)
 
 
-def _equal(
-    first: tuple[Rows, F64], second: tuple[Rows, F64], reads: float, other_reads: float
-) -> bool:
+def _equal(first: _Sample, second: _Sample) -> bool:
     """Return whether two samples have equal reads."""
-    (_, share_F), (_, other_F) = first, second
-    common, first_places, second_places = np.intersect1d(
-        first[0], second[0], True, return_indices=True
-    )
+    (asvs, share_F, reads), (other_asvs, other_F, other_reads) = first, second
+    common, rows, other_rows = np.intersect1d(asvs, other_asvs, True, return_indices=True)
     if not len(common):
         return False
-    x, y = share_F[first_places], other_F[second_places]
+    x, y = share_F[rows], other_F[other_rows]
     # Equal counts are evidence even if few reads are shared: a filter left out the rare ASVs.
     counts, other_counts = x * reads, y * other_reads
     are_equal = np.allclose(counts, other_counts, rtol=_TOLERANCE, atol=0)

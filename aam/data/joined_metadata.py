@@ -67,16 +67,14 @@ def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -
             file, study = number % len(files), studies[number] if studies else ""
             # In a single metadata file, an id of two tables needs the prefix of its study.
             prefixed = one_for_all and any(name in new_ids for name in files[file].ids)
-            tables.append(
-                _of_samples(files[file], ids, options.metadata[file].name, study, prefixed)
-            )
+            name = options.metadata[file].name
+            tables.append(_of_samples(files[file], ids, name, study, prefixed))
     tables = relabelled(tables, options.relabel, options.relabel_file)
     if studies:
         if any(STUDY in table.columns for table in tables):
             info(f"The column '{STUDY}' of the metadata is now '{KEPT_STUDY}'.")
-        described, samples = (
-            sum(map(len, ids)) for ids in ((table.ids for table in tables), id_of_sample)
-        )
+        described = sum(len(table.ids) for table in tables)
+        samples = sum(map(len, id_of_sample))
         if files and described < samples:
             info(f"Samples without metadata: {samples - described} of {samples}.")
         triples = zip(tables, studies, id_of_sample, strict=True)

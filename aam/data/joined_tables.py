@@ -66,7 +66,7 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     """Open the tables of `aam prepare`; join several tables, and cut ASVs to a common length."""
     paths, files = options.table, options.sequences
     studies = study_names(options)
-    table_names = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
+    names = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
     tables = [open_counts(path, block_bytes, budget) for path in paths]
     id_of_sample = _sample_ids(studies, [table.sample_ids for table in tables])
     samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
@@ -84,8 +84,8 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
         needs_file = len(files) == len(tables) or not all(map(is_sequence, ids))
         path = files[number % len(files)] if files and needs_file else None
         dna_KF.append([as_dna(dna) for dna in sequences_of(ids, path, budget)])
-    _compare_regions(table_names, dna_KF, refuse=bool(studies))
-    cut = _length(options, table_names, dna_KF)
+    _compare_regions(names, dna_KF, refuse=bool(studies))
+    cut = _length(options, names, dna_KF)
     kept_KF = [[dna[:cut] for dna in dnas] for dnas in dna_KF]
     id_of: dict[str, str] = {}
     for dnas, table in zip(kept_KF, tables, strict=True):
@@ -198,9 +198,7 @@ def _sample_ids(
     return new_ids_K
 
 
-def _length(
-    options: Prepare, table_names: Sequence[str], dna_KF: Sequence[Sequence[str]]
-) -> int | None:
+def _length(options: Prepare, names: Sequence[str], dna_KF: Sequence[Sequence[str]]) -> int | None:
     """Choose the length to which ASVs are cut, None for no cut; warn of different lengths."""
     lengths_KF = [np.array([len(dna) for dna in dnas], dtype=np.int64) for dnas in dna_KF]
     cut = options.trim_length
@@ -208,7 +206,7 @@ def _length(
         usual = [int(np.median(lengths)) if lengths.size else 0 for lengths in lengths_KF]
         if len(set(usual)) == 1:
             return None
-        by_length = sorted(zip(usual, table_names, strict=True))
+        by_length = sorted(zip(usual, names, strict=True))
         medians = " to ".join(f"{bp} in {name}" for bp, name in (by_length[0], by_length[-1]))
         cut = int(min(np.quantile(ls, SHORTER, method="nearest") for ls in lengths_KF if ls.size))
         if not options.studies:
@@ -233,7 +231,7 @@ def _length(
 
 
 def _compare_regions(
-    table_names: Sequence[str], dna_KF: Sequence[Sequence[str]], *, refuse: bool
+    names: Sequence[str], dna_KF: Sequence[Sequence[str]], *, refuse: bool
 ) -> None:
     """Compare the first nucleotides of the tables' ASVs; refuse or warn of different regions."""
     starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
@@ -250,16 +248,15 @@ def _compare_regions(
                 turned = sum(_reverse_complement(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
                 if turned >= SAME_REGION * len(dnas):
                     warn(
-                        f"{turned} of {len(dnas)} ASVs of {table_names[index]} and the ASVs of "
-                        f"{table_names[reference]} have opposite directions: give the reverse "
-                        "complement."
+                        f"{turned} of {len(dnas)} ASVs of {names[index]} and the ASVs of "
+                        f"{names[reference]} have opposite directions: reverse-complement one."
                     )
             continue
-        pair = f"{table_names[first]} and {table_names[second]}"
+        pair = f"{names[first]} and {names[second]}"
         evidence = (
             f"{share:.0%} share the first {PREFIX_LENGTH} nucleotides with an ASV of the other"
         )
-        remedy = _difference(table_names[first], dna_KF[first], table_names[second], dna_KF[second])
+        remedy = _difference(names[first], dna_KF[first], names[second], dna_KF[second])
         if refuse:
             raise DataError(f"ASVs of {pair} begin differently", evidence, remedy)
         warn(f"ASVs of {pair} begin differently ({evidence}), so none is in both; {remedy}.")
@@ -281,11 +278,8 @@ def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence
         return position if times >= SAME_REGION * len(starts) else None
 
     ours, theirs = dna_F[:_COMPARED], other_F[:_COMPARED]
-    for short, long, starts, within in (
-        (second, first, theirs, ours),
-        (first, second, ours, theirs),
-    ):
-        if (start := offset(starts, within)) is not None:
+    for short, long, pair in ((second, first, (theirs, ours)), (first, second, (ours, theirs))):
+        if (start := offset(*pair)) is not None:
             return (
                 f"ASVs of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
                 f"as a primer, off the start of the ASVs of {long}"
@@ -331,7 +325,7 @@ def _compare_reads(
             f"{named_pairs(alike, ids)}. If they are copies, leave one of each pair out."
         )
     kept_KN = [kept_N[study_N == number] for number in range(len(studies))]
-    if empty := [name for name, is_kept in zip(studies, kept_KN, strict=True) if not is_kept.any()]:
+    if empty := [name for name, keep_N in zip(studies, kept_KN, strict=True) if not keep_N.any()]:
         raise DataError(
             f"Study '{empty[0]}' has no sample of its own",
             "all have the reads of samples of other studies",
@@ -339,8 +333,8 @@ def _compare_reads(
         )
     reads_KF = np.stack(
         [
-            counts.T @ is_kept.astype(np.int64)
-            for counts, is_kept in zip(counts_K, kept_KN, strict=True)
+            counts.T @ keep_N.astype(np.int64)
+            for counts, keep_N in zip(counts_K, kept_KN, strict=True)
         ]
     )
     # Copies that are left out do not count: they share all ASVs by definition.

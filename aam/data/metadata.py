@@ -38,7 +38,7 @@ from aam.contract.files import require
 from aam.data.formats import artifact
 from aam.data.formats.text import decoded, number_remedy
 from aam.data.ids import id_remedy
-from aam.data.store import is_store, stored_metadata
+from aam.data.store import Store, is_store
 from aam.memory import memory_budget
 
 DOUBTFUL = frozenset(
@@ -187,7 +187,7 @@ class Metadata:
 def read_metadata(path: Path) -> Metadata:
     """Read metadata from a TSV (gzipped or not), an artifact or a store."""
     if is_store(path):
-        return Metadata(*stored_metadata(path))
+        return Metadata(*Store(path).metadata())
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
     text = decoded(

@@ -29,7 +29,7 @@ from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import StoredArray, write_header, write_npy
+from aam.data.store import Store, StoredArray, write_npy
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget
@@ -87,9 +87,12 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     arrays.save_strings("samples", samples)
     if metadata is not None:
         arrays.save_metadata(metadata, samples)
-    columns_of_metadata = None if metadata is None else list(metadata.columns)
-    categorical = [] if metadata is None else sorted(metadata.categorical)
-    write_header(folder, _sources(options), arrays.saved, columns_of_metadata, categorical)
+    Store(folder).write_header(
+        metadata=None if metadata is None else list(metadata.columns),
+        made_from=_sources(options),
+        arrays=arrays.saved,
+        categorical=[] if metadata is None else sorted(metadata.categorical),
+    )
     return len(samples), len(columns), entries
 
 

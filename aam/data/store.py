@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,8 @@ class StoreHeader:
         return "ancestors" in self.arrays
 
 
-def write_header(
-    folder: Path,
-    sources: dict[str, dict[str, Any]],
-    arrays: dict[str, StoredArray],
-    columns: list[str] | None,
-    categorical: list[str],
-) -> None:
-    """Write `store.json`, the last file of a store."""
-    header = StoreHeader(FORMAT, __version__, columns, sources, arrays, categorical)
-    write_json(folder / HEADER, asdict(header))
+StoredStudy = tuple[FeatureTable, NDArray[np.uint8], Phylogeny | None]
+"""Table, sequences [F, L] and tree of a store."""
 
 
 def is_store(path: Path) -> bool:
@@ -93,70 +86,101 @@ def is_part(path: Path) -> bool:
     return path.name == HEADER or path.suffix == ".npy"
 
 
-def read_header(path: Path) -> StoreHeader:
-    """Read the header `store.json` of a store."""
-    file = path / HEADER
-    if not os.path.lexists(file):
-        raise DataError("The store is incomplete", f"'{path}' has no {HEADER}", _AGAIN)
-    header = read_json(file, StoreHeader, "store", _AGAIN)
-    if header.format != FORMAT:
-        evidence = f"'{path}' has format {header.format}, made by aam {header.aam}"
-        evidence += f"; this is aam {__version__} and reads format {FORMAT}"
-        raise DataError("The store has another version", evidence, _PREPARE)
-    return header
+@dataclass(frozen=True)
+class Store:
+    """Prepared study in a folder: its table, metadata and taxonomy, memory-mapped."""
 
+    path: Path
 
-def open_store(
-    path: Path, checksums: bool = False
-) -> tuple[FeatureTable, NDArray[np.uint8], Phylogeny | None]:
-    """Memory-map a store: its table (ASVs ordered by id), complete sequences and tree.
+    @cached_property
+    def header(self) -> StoreHeader:
+        """Content of `store.json`."""
+        file = self.path / HEADER
+        if not os.path.lexists(file):
+            raise DataError("The store is incomplete", f"'{self.path}' has no {HEADER}", _AGAIN)
+        header = read_json(file, StoreHeader, "store", _AGAIN)
+        if header.format != FORMAT:
+            evidence = f"'{self.path}' has format {header.format}, made by aam {header.aam}"
+            evidence += f"; this is aam {__version__} and reads format {FORMAT}"
+            raise DataError("The store has another version", evidence, _PREPARE)
+        return header
 
-    `checksums` verifies the arrays: 0.5 CPU-seconds per GiB, as long as reading them takes.
-    """
-    header = read_header(path)
+    def write_header(self, **entries: Any) -> None:
+        """Write `store.json`, the last file of a store, with entries of `StoreHeader`."""
+        write_json(self.path / HEADER, asdict(StoreHeader(FORMAT, __version__, **entries)))
 
-    def arrays(*names: str) -> list[NDArray[Any]]:
-        return [_map(path, header, name, checksums) for name in names]
+    def open(self, checksums: bool = False) -> StoredStudy:
+        """Memory-map the table (ASVs ordered by id), the complete sequences and the tree.
 
-    (tokens_FL,) = arrays("tokens")
-    data, indices, indptr, reads = arrays("counts", "counts_asvs", "counts_ends", "reads")
-    counts = MappedCounts(data, indices, indptr, reads, len(tokens_FL))
-    ids = (
-        PackedStrings(*arrays("samples", "samples_ends")),
-        PackedStrings(*arrays("asvs", "asvs_ends")),
-    )
-    tree = ("lengths", "ancestors_ends", "ancestors")
-    phylogeny = Phylogeny(*arrays(*tree)) if header.has_tree else None
-    return FeatureTable(*ids, counts), tokens_FL, phylogeny
+        `checksums` verifies the arrays: 0.5 CPU-seconds per GiB, as long as reading them takes.
+        """
+        (tokens_FL,) = self._arrays("tokens", checksum=checksums)
+        names = ("counts", "counts_asvs", "counts_ends", "reads")
+        data, indices, indptr, reads = self._arrays(*names, checksum=checksums)
+        counts = MappedCounts(data, indices, indptr, reads, len(tokens_FL))
+        samples, asvs = (
+            PackedStrings(*self._arrays(name, f"{name}_ends", checksum=checksums))
+            for name in ("samples", "asvs")
+        )
+        tree = ("lengths", "ancestors_ends", "ancestors")
+        has_tree = self.header.has_tree
+        phylogeny = Phylogeny(*self._arrays(*tree, checksum=checksums)) if has_tree else None
+        return FeatureTable(samples, asvs, counts), tokens_FL, phylogeny
 
+    def metadata(self) -> tuple[PackedStrings, dict[str, PackedStrings], frozenset[str]]:
+        """Memory-map the metadata: sample ids, cells by column, categorical columns."""
+        if self.header.metadata is None:
+            remedy = "give the TSV itself, or make the store again with --metadata"
+            raise DataError("The store holds no metadata", f"'{self.path}'", remedy)
+        names = ("samples", "samples_ends", "metadata_rows", "metadata_cells", "metadata_ends")
+        ids, ids_ends, rows, cells, ends = self._arrays(*names, checksum=True)
+        columns = {
+            name: PackedStrings(cells, ends[k * len(rows) : (k + 1) * len(rows) + 1])
+            for k, name in enumerate(self.header.metadata)
+        }
+        return PackedStrings(ids, ids_ends, rows), columns, frozenset(self.header.categorical)
 
-def stored_metadata(
-    path: Path,
-) -> tuple[PackedStrings, dict[str, PackedStrings], frozenset[str]]:
-    """Memory-map the metadata of a store: sample ids, cells by column, categorical columns."""
-    header = read_header(path)
-    if header.metadata is None:
-        remedy = "give the TSV itself, or make the store again with --metadata"
-        raise DataError("The store holds no metadata", f"'{path}'", remedy)
-    names = ("samples", "samples_ends", "metadata_rows", "metadata_cells", "metadata_ends")
-    ids, ids_ends, rows, cells, ends = (_map(path, header, name, True) for name in names)
-    columns = {
-        name: PackedStrings(cells, ends[k * len(rows) : (k + 1) * len(rows) + 1])
-        for k, name in enumerate(header.metadata)
-    }
-    return PackedStrings(ids, ids_ends, rows), columns, frozenset(header.categorical)
+    def taxa(self) -> dict[str, str]:
+        """Read the taxonomy: feature id -> taxon."""
+        if "taxa" not in self.header.arrays:
+            remedy = "give the taxonomy itself, or make the store again with --taxonomy"
+            raise DataError("The store holds no taxonomy", f"'{self.path}'", remedy)
+        ids, ids_ends, taxa, ends = self._arrays(
+            "asvs", "asvs_ends", "taxa", "taxa_ends", checksum=True
+        )
+        pairs = zip(PackedStrings(ids, ids_ends), PackedStrings(taxa, ends), strict=True)
+        return {name: taxon for name, taxon in pairs if taxon}
 
+    def verify(self) -> int:
+        """Verify all checksums (`aam prepare --verify`); return the number of files."""
+        arrays = self.header.arrays
+        for name in track(arrays, "Checksums", len(arrays), "files"):
+            self._arrays(name, checksum=True)
+        return len(arrays)
 
-def stored_taxa(path: Path) -> dict[str, str]:
-    """Read the taxonomy of a store: feature id -> taxon."""
-    header = read_header(path)
-    if "taxa" not in header.arrays:
-        remedy = "give the taxonomy itself, or make the store again with --taxonomy"
-        raise DataError("The store holds no taxonomy", f"'{path}'", remedy)
-    names = ("asvs", "asvs_ends", "taxa", "taxa_ends")
-    ids, ids_ends, taxa, taxa_ends = (_map(path, header, name, True) for name in names)
-    pairs = zip(PackedStrings(ids, ids_ends), PackedStrings(taxa, taxa_ends), strict=True)
-    return {name: taxon for name, taxon in pairs if taxon}
+    def _arrays(self, *names: str, checksum: bool) -> list[NDArray[Any]]:
+        """Memory-map arrays read-only: pages are read when touched, and shared by processes."""
+        return [self._array(name, checksum) for name in names]
+
+    def _array(self, name: str, checksum: bool) -> NDArray[Any]:
+        file, expected = self.path / f"{name}.npy", self.header.arrays.get(name)
+        try:
+            # Mapping compares the size of the file with its header, so it detects missing values.
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except Exception as error:  # NumPy raises any error of its parser for a damaged header
+            raise _refused(file, error) from error
+        if expected is None or array.shape != expected.shape:
+            raise _damaged(f"'{file}' has the shape {array.shape}")
+        if name.endswith("_ends"):
+            letters = "metadata_cells" if name == "metadata_ends" else name.removesuffix("_ends")
+            last = self.header.arrays[letters].shape[0]
+            if not array.size or array[0] or array[-1] != last or (array[1:] < array[:-1]).any():
+                raise _damaged(f"'{file}' is not in order from 0 to {last}")
+        if name == "reads" and (array < 1).any():
+            raise _damaged(f"'{file}' has a sample without reads")
+        if checksum and sha256(file) != expected.sha256:
+            raise _damaged(f"'{file}' has another checksum")
+        return np.asarray(array)
 
 
 def write_npy(path: Path, array: NDArray[Any]) -> None:
@@ -168,36 +192,6 @@ def write_npy(path: Path, array: NDArray[Any]) -> None:
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, description)
         stream.write(contiguous.data)
-
-
-def verify(path: Path) -> int:
-    """Verify the checksums of a store (`aam prepare --verify`); return the number of files."""
-    header = read_header(path)
-    for name in track(header.arrays, "Checksums", len(header.arrays), "files"):
-        _map(path, header, name, checksum=True)
-    return len(header.arrays)
-
-
-def _map(path: Path, header: StoreHeader, name: str, checksum: bool = False) -> NDArray[Any]:
-    """Memory-map an array read-only: pages are read when touched, and shared between processes."""
-    file, expected = path / f"{name}.npy", header.arrays.get(name)
-    try:
-        # Mapping compares the size of the file with its header, so it detects missing values.
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # NumPy raises any error of its parser for a damaged header
-        raise _refused(file, error) from error
-    if expected is None or array.shape != expected.shape:
-        raise _damaged(f"'{file}' has the shape {array.shape}")
-    if name.endswith("_ends"):
-        letters = "metadata_cells" if name == "metadata_ends" else name.removesuffix("_ends")
-        last = header.arrays[letters].shape[0]
-        if not array.size or array[0] or array[-1] != last or (array[1:] < array[:-1]).any():
-            raise _damaged(f"'{file}' is not in order from 0 to {last}")
-    if name == "reads" and (array < 1).any():
-        raise _damaged(f"'{file}' has a sample without reads")
-    if checksum and sha256(file) != expected.sha256:
-        raise _damaged(f"'{file}' has another checksum")
-    return np.asarray(array)
 
 
 def _refused(file: Path, error: Exception) -> AamError:

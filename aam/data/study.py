@@ -20,7 +20,7 @@ from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import is_store, open_store, read_header
+from aam.data.store import Store, is_store
 from aam.data.table import FeatureTable, leave_out_samples, read_table
 from aam.memory import memory_budget
 from aam.nucleotide_codes import PAD
@@ -166,7 +166,7 @@ def load_table(input: TableOptions) -> FeatureTable:
     """Read only the feature table into memory."""
     if is_store(input.table):
         check_store_options(input, None)
-        table, _, _ = open_store(input.table, checksums=True)
+        table, _, _ = Store(input.table).open(checksums=True)
         counts = table.counts[np.arange(len(table.sample_ids))]
         return FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
     budget = memory_budget(input.max_memory_gb)
@@ -177,7 +177,7 @@ def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
     """Return whether the options, or the store, name a tree or a distance matrix."""
     if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
         return True
-    return is_store(input.table) and read_header(input.table).has_tree
+    return is_store(input.table) and Store(input.table).header.has_tree
 
 
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
@@ -193,7 +193,7 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
 
 def _map_store(origin: StoreOrigin, checksums: bool = False) -> Study:
     """Memory-map the store and the samples of `origin`."""
-    table, whole_FL, tree = open_store(origin.path, checksums)
+    table, whole_FL, tree = Store(origin.path).open(checksums)
     tokens_FL = whole_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:
         longer = int((whole_FL[:, origin.max_bp] != PAD).sum())
@@ -228,7 +228,7 @@ def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     path = options.input.table
     if is_store(path):
         check_store_options(options.input, options.tree)
-        table, _, phylogeny = open_store(path, checksums=True)
+        table, _, phylogeny = Store(path).open(checksums=True)
         if phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
         return table, phylogeny

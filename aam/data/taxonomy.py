@@ -11,7 +11,7 @@ from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats import artifact
 from aam.data.formats.text import decoded, lines_of
-from aam.data.store import is_store, stored_taxa
+from aam.data.store import Store, is_store
 
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
@@ -31,7 +31,7 @@ def named_ranks(taxon: str) -> list[str]:
 def read_taxonomy(path: Path) -> dict[str, str]:
     """Read the taxon of each ASV, by feature id."""
     if is_store(path):
-        return stored_taxa(path)
+        return Store(path).taxa()
     data = artifact.read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
     lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
