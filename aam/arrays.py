@@ -1,4 +1,4 @@
-"""Types of arrays, by what their numbers are; a suffix of a name gives the shape."""
+"""Array types by the meaning of their numbers; a suffix of a name gives the shape."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Rows = npt.NDArray[np.int64]
 """Positions of samples, ASVs or other rows, from 0."""
 
 Codes = npt.NDArray[np.int64]
-"""Numbers of classes, groups or folds."""
+"""Codes of classes, groups or folds."""
 
 Tokens = npt.NDArray[np.uint8]
-"""Nucleotides, codes of `aam.data.sequences`."""
+"""Nucleotides, encoded by `aam.data.sequences`."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Arrays of the state of a model, by name."""

@@ -35,7 +35,7 @@ from aam.contract.version import __version__
 from aam.memory import require_address_space
 
 OWN = {"completion": completion.Completion}
-"""Commands that `aam-launch` does not pass on, because it has its own."""
+"""Commands that `aam-launch` has too, and does not pass on."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,14 +56,14 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    before = before_program(arguments)
-    if not before or any(argument in HELP for argument in before):
-        print(_help(before))
+    command = before_program(arguments)
+    if not command or any(argument in HELP for argument in command):
+        print(_help(command))
         return 0
-    if before[0] in OWN:
-        options_class = OWN[before[0]]
-        given = parse_options(specs(options_class), before[1:], before[0])
-        print(completion.shell_code(build(options_class, given).shell), end="")
+    if command[0] in OWN:
+        options_class = OWN[command[0]]
+        values = parse_options(specs(options_class), command[1:], command[0])
+        print(completion.shell_code(build(options_class, values).shell), end="")
         return 0
     return _run(parse_command_line(arguments), arguments)
 
@@ -73,12 +73,12 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
     require_address_space()
     require_no_password(parsed)
     require_inputs(parsed)
-    if parsed.command != "inspect":  # which reports all that is wrong
+    if parsed.command != "inspect":  # it reports missing columns itself
         require_columns(parsed)
     options, measured = parsed.build(), parsed.build_wrapped()
-    # Threads of OpenMP, MKL and joblib (which trains the trees of the forest) read their variables
-    # when the libraries are imported. By default they spin between parallel loops, which slows
-    # other programs, and each other where there are more threads than free cores.
+    # OpenMP, MKL and joblib (for the trees of the forest) read their variables when they are
+    # imported. By default their threads spin between parallel loops: this slows other programs,
+    # and the threads themselves if there are fewer free cores than threads.
     chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
     if not any(name in os.environ for name in chosen):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -101,7 +101,7 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     undecided = getattr(options, "undecided", ())
     if ignored := [*without_effect(options, undecided), *given_twice(parsed.options, arguments)]:
-        from aam.console import warn  # rich takes 60 ms, which a command without messages saves
+        from aam.console import warn  # importing rich takes 60 ms
 
         for sentence in ignored:
             warn(sentence)
@@ -112,7 +112,7 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
             if parsed.command in WRAPPERS:
                 command(options, measured)
                 return 0
-            from aam.run_record import Record  # msgspec takes 15 ms, which a refusal saves
+            from aam.run_record import Record  # importing msgspec takes 15 ms
 
             record = Record(parsed.command, options)
             # A command returns an exit status, facts for the run record, or nothing.
@@ -124,8 +124,8 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         missing = (error.name or "").split(".")[0]
         if missing in {"aam", ""} | sys.stdlib_module_names:
             raise
-        what = f"`aam {parsed.command}` needs libraries that are not installed"
-        raise not_installed(what, error) from error
+        cause = f"`aam {parsed.command}` needs libraries that are not installed"
+        raise not_installed(cause, error) from error
 
 
 def _help(arguments: Sequence[str]) -> str:

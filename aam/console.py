@@ -114,10 +114,10 @@ _FIGURES = TextColumn("{task.fields[figures]}")
 
 
 class _Line:
-    """Line of progress of a call from Python, which shows its current step.
+    """Progress line of a call from Python with its current step.
 
-    On a terminal and in a notebook it appears after `SHOWN_AFTER`: on a terminal it vanishes at the
-    end, in a notebook a cell has one, of its last call. Elsewhere lines are printed, after
+    On a terminal and in a notebook the line appears after `SHOWN_AFTER`. On a terminal it vanishes
+    at the end; a notebook cell shows the line of its last call. Elsewhere lines are printed, after
     `FIRST_LINE` and every `LINE_EVERY`.
     """
 
@@ -136,7 +136,7 @@ class _Line:
             self._clock = Clock(self._print, FIRST_LINE, LINE_EVERY)
 
     def show(self, step: str = "", total: int = 0, completed: int = 0, figures: str = "") -> None:
-        """Show a step; without one the bar pulses."""
+        """Show a step; without a step the bar pulses."""
         task, self._task.completed = self._task, completed
         task.description = f"{self.title}: {step}" if total else self.title
         task.total = total or None
@@ -160,15 +160,15 @@ class _Line:
 
     def _display(self, ended: str = "") -> None:
         """Show the line in the notebook cell, or the text of its end."""
-        # Of the kernel alone. The widget of rich needs a package that few notebooks have.
+        # IPython only: the widget of rich needs a package that few notebooks have.
         from IPython.core.getipython import get_ipython
         from IPython.display import display
 
-        task, description, figures = self._task, self._task.description, self._after()
+        task, label, figures = self._task, self._task.description, self._after()
         limits = f' value="{task.completed}" max="{task.total}"' if task.total else ""
-        bar = f"{html.escape(description)} <progress{limits}></progress> {html.escape(figures)}"
+        bar = f"{html.escape(label)} <progress{limits}></progress> {html.escape(figures)}"
         content = {
-            "text/plain": ended or f"{description} {figures}",
+            "text/plain": ended or f"{label} {figures}",
             "text/html": html.escape(ended) or bar,
         }
         global _cell_line
@@ -184,8 +184,8 @@ class _Line:
 def as_library(rendered: Callable[[str], str] = str, title: str = "") -> Iterator[None]:
     """Send messages to the logger `aam` and warnings to `warnings`, as `rendered` for this caller.
 
-    With a `title` the call has a line of progress: not within another call, beside that of another
-    thread, or in a process that another one started, such as those of joblib.
+    With a `title` the call has a progress line, unless it runs within another call, beside a call
+    of another thread, or in a child process (joblib).
     """
     global _callers, _quiet
     with _lock:
@@ -229,7 +229,7 @@ def collected() -> Iterator[list[Message]]:
 
 
 def _lines(message: str) -> str:
-    """Return a message without control characters, which names of an input may have."""
+    """Remove control characters from a message: names in an input may have them."""
     return "\n".join(printable(line, _LONGEST_LINE) for line in message.split("\n"))
 
 
@@ -292,7 +292,7 @@ def working(step: str) -> Iterator[None]:
 
 @contextmanager
 def later_step(result: str) -> Iterator[None]:
-    """Turn a failure of a step after the training into a warning: it costs its own result alone."""
+    """Turn a failure after the training into a warning: only the result of this step is lost."""
     try:
         yield
     except Exception as error:
@@ -301,7 +301,7 @@ def later_step(result: str) -> Iterator[None]:
 
 
 def level_of_caller() -> int:
-    """Return the `stacklevel` of `warn` at which the code that called this package stands."""
+    """Return the `stacklevel` for `warnings.warn` of the code that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_globals.get("__name__", "").startswith("aam.") and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
@@ -309,7 +309,7 @@ def level_of_caller() -> int:
 
 
 def print_result(message: str, is_warning: bool = False) -> None:
-    """Print a result on standard output, and as a message where that leads elsewhere."""
+    """Print a result on standard output; also as a message if standard output is redirected."""
     elsewhere = _library.get() is not None or _collected.get() is not None
     if elsewhere or not _same_stream(sys.stdout, sys.stderr):
         info(message, is_warning)
@@ -318,7 +318,7 @@ def print_result(message: str, is_warning: bool = False) -> None:
 
 
 def _same_stream(first: TextIO, second: TextIO) -> bool:
-    """Return whether two streams lead to one terminal, file or pipe."""
+    """Return whether two streams are the same terminal, file or pipe."""
     try:
         return os.path.sameopenfile(first.fileno(), second.fileno())
     except (OSError, ValueError):  # closed, or in memory
@@ -334,10 +334,10 @@ def duration(seconds: float) -> str:
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    units = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds_left, "s")]
-    largest = next((k for k, (number, _) in enumerate(units) if number), 3)
-    largest_units = units[largest : largest + 2]
-    return " ".join(f"{number} {unit}" for number, unit in largest_units if number) or "0 s"
+    amounts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds_left, "s")]
+    largest = next((k for k, (number, _) in enumerate(amounts) if number), 3)
+    largest_two = amounts[largest : largest + 2]
+    return " ".join(f"{number} {unit}" for number, unit in largest_two if number) or "0 s"
 
 
 class Bar:
@@ -350,7 +350,7 @@ class Bar:
         self._line, self._total = _line.get(), total
         on_terminal = console.is_terminal and not console.quiet
         self.is_visible = self._line is not None or on_terminal
-        # Numbers and times take up to 45 columns; the bar what is left beside a short title.
+        # Numbers and times take up to 45 columns; the bar takes the rest beside a short title.
         bar = BarColumn(bar_width=min(40, max(4, console.width - len(step) - 48)))
         self._bars = Progress(
             *(_DESCRIPTION, bar, MofNCompleteColumn(), _FIGURES, TimeElapsedColumn()),
@@ -361,7 +361,7 @@ class Bar:
         self.update(step, completed)
 
     def update(self, step: str, completed: int, figures: str = "") -> None:
-        """Show how many items are done, and figures on them."""
+        """Update the number of completed items, and the figures beside it."""
         self._bars.update(self._task, description=step, completed=completed, figures=figures)
         if self._line is not None:
             self._line.show(step, self._total, completed, figures)
@@ -376,7 +376,7 @@ class Bar:
 def track(
     items: Iterable[T], step: str, total: int, unit: str, line_every: float = LINE_EVERY
 ) -> Iterator[T]:
-    """Yield `items` and show a progress bar with rate and remaining time.
+    """Iterate over items with a progress bar that shows rate and remaining time.
 
     Without a terminal, print a line with the same figures every `line_every` seconds.
     """

@@ -15,7 +15,7 @@ from aam.contract.errors import UsageError
 from aam.contract.options.groups import RankOptions, ScaleOptions
 
 _PORTS = (15_000, 20_000)
-"""First of the ports for the meeting of Slurm steps, and their number; below the ephemeral ones."""
+"""First port for the rendezvous of Slurm steps, and number of ports; below ephemeral ports."""
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 _SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID",
@@ -30,17 +30,17 @@ class Ranks:
     world_size: int = 1  # number of all processes
     local_rank: int = 0  # number among the processes of this node, from 0
     local_world_size: int = 1  # number of processes on this node
-    main_address: str = "127.0.0.1"  # host and port at which rank 0 keeps the common store
+    main_address: str = "127.0.0.1"  # host of the store on rank 0; its port is `main_port`
     main_port: int = 0
     launcher: str = ""  # program that started the processes, for messages
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which prints and writes files."""
+        """Whether this is rank 0, the rank that prints and writes files."""
         return self.rank == 0
 
     def shard(self, number: int) -> slice:
-        """Return this rank's part of `number` items; the parts of all ranks are disjoint.
+        """Return this rank's shard of `number` items; the shards of all ranks are disjoint.
 
         >>> Ranks(rank=1, world_size=4).shard(10)
         slice(3, 6, None)
@@ -54,15 +54,15 @@ T = TypeVar("T")
 
 
 class RankGroup:
-    """The ranks of a run that decide together; here a single process, without PyTorch."""
+    """Collectives of the ranks of a run; here for a single process, without PyTorch."""
 
     ranks: Ranks = SINGLE_RANK
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait for all ranks."""
 
     def broadcast(self, value: T) -> T:
-        """Return the value of rank 0."""
+        """Broadcast the value of rank 0."""
         return value
 
 
@@ -70,7 +70,7 @@ ONE_PROCESS = RankGroup()
 
 
 def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
-    """Return how many items each rank has (`Ranks.shard`).
+    """Return the shard size of each rank (`Ranks.shard`).
 
     >>> shard_sizes(10, 4)
     (3, 3, 2, 2)
@@ -80,7 +80,7 @@ def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
 
 
 def read_environment(variables: Mapping[str, str]) -> Ranks:
-    """Return the rank of this process from the variables of torchrun or srun, if they started it.
+    """Read rank and world size from the variables of torchrun or srun; else a single rank.
 
     >>> slurm = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}
     >>> slurm |= {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
@@ -90,7 +90,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
     (2, 3, 1, 'gpu1')
     """
     inconsistent = "The environment of this rank is inconsistent"
-    # torchrun comes first: within a Slurm job it starts the ranks, and SLURM_* describe torchrun.
+    # torchrun first: within a Slurm job it starts the ranks, and SLURM_* describe torchrun itself.
     if "RANK" in variables and "WORLD_SIZE" in variables:
         complete = {"LOCAL_WORLD_SIZE": variables["WORLD_SIZE"], **variables}
         remedy = "start it with torchrun, srun or `aam-launch --gpus`"
@@ -98,7 +98,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
         rank, size, local_rank, local_size, port = numbers
         address, launcher = variables["MASTER_ADDR"], variables.get("AAM_STARTED_BY", "torchrun")
     else:
-        # Of the step, and not SLURM_NTASKS: a batch script has that too, but is one process.
+        # Variables of the step: a batch script has SLURM_NTASKS too, but is one process.
         if not is_started_with_ranks(variables):
             return SINGLE_RANK
         complete = {"SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables}
@@ -111,7 +111,7 @@ def read_environment(variables: Mapping[str, str]) -> Ranks:
             raise UsageError(inconsistent, evidence, "start it again")
         nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST")
         address = variables.get("MASTER_ADDR") or first_node(nodes or "localhost")
-        # Of the step too: two steps of one job may run at the same time on the same node.
+        # The port depends on the step: two steps of a job may share a node.
         free = str(_PORTS[0] + (job * 16 + step) % _PORTS[1])
         chosen = {"MASTER_PORT": variables.get("MASTER_PORT") or free}
         (port,) = _numbers(chosen, ("MASTER_PORT",), "")
@@ -129,9 +129,9 @@ def is_started_with_ranks(variables: Mapping[str, str]) -> bool:
 
 
 def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> None:
-    """Refuse options of parallel training that contradict the world size; None: a prediction."""
+    """Refuse options of parallel training that contradict the world size."""
     if not isinstance(scale, ScaleOptions):
-        return  # ranks of a prediction share no batch
+        return  # the ranks of a prediction share no batch
     chosen = scale.distributed or scale.fsdp or scale.data_parallel
     if ranks.world_size > 1 and not chosen:
         raise UsageError(
@@ -149,13 +149,12 @@ def check_options(scale: RankOptions, ranks: Ranks, batch_size: int | None) -> N
         raise UsageError(
             "Fewer samples in a batch than processes",
             f"--batch-size {batch_size}, {ranks.world_size} processes",
-            "choose a larger --batch-size, which counts the samples of all processes, or start "
-            "fewer processes",
+            "choose a larger --batch-size (samples of all processes), or start fewer processes",
         )
 
 
 def first_node(nodes: str) -> str:
-    """Return the first node of Slurm's short form of a list.
+    """Parse the first node of Slurm's short form of a list.
 
     >>> first_node("gpu[003-007,12],login1"), first_node("node-1,node-2")
     ('gpu003', 'node-1')
@@ -164,7 +163,7 @@ def first_node(nodes: str) -> str:
 
 
 def tasks_per_node(tasks: str) -> list[int]:
-    """Return the number of tasks of each node from Slurm's short form.
+    """Parse the number of tasks of each node from Slurm's short form.
 
     >>> tasks_per_node("4(x2),1")
     [4, 4, 1]
@@ -182,7 +181,7 @@ def tasks_per_node(tasks: str) -> list[int]:
 def _numbers(
     variables: Mapping[str, str], names: Sequence[str], remedy: str, texts: Sequence[str] = ()
 ) -> list[int]:
-    """Return variables that are numbers; those in `texts` are required too."""
+    """Parse numeric variables; the variables in `texts` are only required."""
     if missing := [name for name in (*names, *texts) if name not in variables]:
         evidence = f"{', '.join(missing)} is not set"
         raise UsageError("The environment of this rank is incomplete", evidence, remedy)
@@ -194,9 +193,9 @@ def _numbers(
 
 
 def even_slice(samples: int, steps: int, step: int) -> slice:
-    """Return the slice of part `step` of `steps` consecutive parts of nearly equal size.
+    """Return slice number `step` of `steps` consecutive slices of nearly equal size.
 
-    Sizes differ by at most one; larger parts come first.
+    Sizes differ by at most one; larger slices come first.
 
     >>> [even_slice(5, 2, step) for step in range(2)]
     [slice(0, 3, None), slice(3, 5, None)]

@@ -1,9 +1,9 @@
 """Launcher of ranks on this node: starts processes, forwards signals, returns an exit status.
 
-The parent does nothing else and does without PyTorch. Its exit status is that of the first process
-that failed, for example 75 (stopped, can be resumed), or 128 + N for a process killed by signal N.
-The others have time to report which rank has failed (the heartbeat of the process group) before
-they are terminated. torchrun would turn each failure into status 1.
+The parent does nothing else and imports no PyTorch. Its exit status equals the status of the first
+process that failed, for example 75 (stopped, can be resumed), or 128 + N for a process killed by
+signal N. The other ranks have time to report the failed rank (the heartbeat of the process group)
+before they are terminated. torchrun would turn each failure into status 1.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aam.contract.gpus import GPU
 from aam.contract.options.groups import DeviceOptions, RankOptions, ScaleOptions
 from aam.environment import Ranks, check_options, is_started_with_ranks
 
-STARTED_BY = "AAM_STARTED_BY"  # variable with the name of the launcher of a rank
+STARTED_BY = "AAM_STARTED_BY"  # variable with the name of a rank's launcher
 
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent ends
 
 
 def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | None) -> int:
-    """Return the number of processes to start, 0 if this process does the work itself."""
+    """Return the number of ranks to start; 0 if this process does the work itself."""
     if is_started_with_ranks(os.environ):
         return 0
     number = scale.processes
@@ -51,7 +51,7 @@ def ranks_to_start(scale: RankOptions, device: DeviceOptions, batch_size: int | 
 
 
 def launch(number: int, arguments: Sequence[str], grace: float) -> int:
-    """Run `aam` in several processes; others end `grace` seconds after the first that fails."""
+    """Run `aam` in several ranks; terminate all `grace` seconds after the first failure."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,7 +60,7 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
     boot = f"import sys; sys.path[:] = {sys.path!r}; from aam.cli import main; sys.exit(main())"
 
     def end_with_parent() -> None:
-        # A parent that is killed by SIGKILL cannot forward it to its children.
+        # A parent that is killed by SIGKILL cannot forward the signal to its children.
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
 
     children = []
@@ -74,7 +74,7 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
             "MASTER_PORT": str(port),
             STARTED_BY: "--processes",
         }
-        # PyTorch would start as many threads in each rank as there are cores.
+        # By default PyTorch starts a thread for each core in every rank.
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // number)))
         children.append(
             subprocess.Popen(
@@ -89,10 +89,10 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
         for child in children:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    handlers = {number: signal.signal(number, forward) for number in _FORWARDED}
     status, until = 0, float("inf")
     try:
-        # A list: `any` would not poll the children behind the first that runs.
+        # A list: `any` would poll no child after the first running one.
         while None in [child.poll() for child in children]:
             bad = [c.returncode for c in children if c.returncode]
             if bad and not status:
@@ -112,8 +112,8 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
                     child.kill()
             time.sleep(0.1)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     status = status or next((c.returncode for c in children if c.returncode), 0)
-    # The convention of shells, which `subprocess` gives as -N.
+    # `subprocess` returns -N for signal N, shells 128 + N.
     return 128 - status if status < 0 else status

@@ -1,8 +1,8 @@
 """Available memory, and the memory budget for reading input files.
 
-A small file can describe far more than memory holds: a gzip stream of zeros, an HDF5 dataset that
-was never written, a .npy header. Readers compare what a file describes with the budget before they
-allocate it.
+A small file can describe more data than memory holds: a gzip stream of zeros, an HDF5 dataset that
+was never written, a .npy header. Readers compare the described size with the budget before they
+allocate memory.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from aam.contract.errors import DataError
 
 GIB = 2**30
 _LIBRARIES = GIB // 2
-"""Address space of NumPy, SciPy and scikit-learn with few threads; a kernel trains in as much."""
+"""Address space of NumPy, SciPy and scikit-learn with few threads; training a kernel fits too."""
 
 _UNKNOWN = 16 * GIB
-"""Default where the system does not report the free memory."""
+"""Default if the system does not report the free memory."""
 
 
 def memory_available(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still allocate.
+    """Return the bytes that this process can still allocate; `root` has proc and sys.
 
-    It is the least of the free memory of the host, the limit of the control group (Slurm and
-    containers set one) and the limit of the address space (`ulimit -v`).
-
-    Args:
-        root: where proc and sys are mounted.
+    The minimum of the host's free memory, the limit of the control group (set by Slurm and
+    containers) and the limit of the address space (`ulimit -v`).
     """
     free = _field(root / "proc/meminfo", "MemAvailable")
     limits = [free, _limit_of_cgroup(root), _free_address_space(root)]
@@ -35,16 +32,16 @@ def memory_available(root: Path = Path("/")) -> int:
 
 
 def memory_budget(max_memory_gb: float | str = "auto") -> int:
-    """Return the bytes that reading may use: `max_memory_gb` GiB, or half of the available ones."""
+    """Return the memory budget of readers in bytes; "auto" is half of the available memory."""
     if isinstance(max_memory_gb, str):
         return memory_available() // 2
     return int(min(max_memory_gb, 2**30) * GIB)
 
 
 def require_address_space() -> None:
-    """Refuse a limit of the address space in which the libraries cannot be loaded.
+    """Refuse a limit of the address space that is too small for the libraries.
 
-    OpenBLAS neither ends with an error nor heeds signals where its threads get no memory.
+    Without memory for its threads, OpenBLAS hangs and ignores signals.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LIBRARIES:
@@ -55,22 +52,11 @@ def require_address_space() -> None:
         )
 
 
-def check_memory(what: str, part: str, size: float, budget: float, remedy: str) -> None:
-    """Refuse input that does not fit in memory.
-
-    Args:
-        what: name of the input in the message, such as `table`.
-        part: the file, or what of it takes the memory.
-        size: bytes that it takes.
-        budget: bytes that it may take.
-        remedy: what the user can do about it.
-
-    Raises:
-        DataError: `size` is above `budget`.
-    """
+def check_memory(title: str, content: str, size: float, budget: float, remedy: str) -> None:
+    """Raise DataError if `content` of the input `title` takes more bytes than the budget."""
     if size > budget:
-        sizes = f"{part} takes {shown_size(size)}, the limit is {shown_size(budget)}"
-        raise DataError(f"The {what} does not fit in memory", sizes, remedy)
+        sizes = f"{content} takes {shown_size(size)}, the limit is {shown_size(budget)}"
+        raise DataError(f"The {title} does not fit in memory", sizes, remedy)
 
 
 def shown_size(size: float) -> str:
@@ -87,15 +73,15 @@ def shown_size(size: float) -> str:
 
 
 def _limit_of_cgroup(root: Path) -> int | None:
-    """Return the lowest limit of this process's control group and those above it (v2, then v1)."""
+    """Return the lowest limit of this process's control group and its parents (v2, then v1)."""
     limits = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if controllers in ("", "memory"):
             top = root / "sys/fs/cgroup" / controllers
             name = "memory.limit_in_bytes" if controllers else "memory.max"
-            place = top / group.lstrip("/")
-            for folder in (place, *place.parents):
+            lowest = top / group.lstrip("/")
+            for folder in (lowest, *lowest.parents):
                 if folder.is_relative_to(top):
                     limits.append(_text(folder / name).strip())
     return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
@@ -109,7 +95,7 @@ def _free_address_space(root: Path) -> int | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """Return a number of kB of a file of lines `Name:  123 kB`, in bytes."""
+    """Read a size in bytes from a file with lines `Name:  123 kB`."""
     for line in _text(path).splitlines():
         key, _, value = line.partition(":")
         if key == name:

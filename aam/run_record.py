@@ -1,8 +1,8 @@
 """Run records: command, options, host, versions and input checksums, beside the output of a run.
 
-A run folder has `run.json` from the start of its run. The other commands write one at their end:
-`FILE.run.json` beside an output file, or `COMMAND.run.json` in an output folder, since other
-commands may write there too. `--config` of a command reads them all.
+A run folder has `run.json` from the start of its run. Other commands write a record at their end:
+`FILE.run.json` beside an output file, or `COMMAND.run.json` in an output folder, because other
+commands may write there too. --config reads all of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LIBRARIES = ("torch", "safetensors", "numpy", "scipy", "pandas", "scikit-bio", 
 
 
 def describe(command: str, options: Any) -> dict[str, Any]:
-    """Return versions, host, command line, options, inputs' SHA-256 and the launch of a run."""
-    # Takes 14 ms, which `aam --help` does without.
+    """Describe a run: versions, host, command line, options, inputs' SHA-256, launch."""
+    # Importing it takes 14 ms, so not for `aam --help`.
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}
@@ -41,7 +41,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     if "torch" in sys.modules:
-        # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
+        # The package's metadata may lack the build, such as 2.5.1+cu124.
         versions["torch"] = str(sys.modules["torch"].__version__)
     return {
         "aam": __version__,
@@ -62,18 +62,18 @@ def describe(command: str, options: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a run record; its options are of the types of those of its command."""
+    """Read a run record, and check the types of its options."""
     content = read_json_object(path, RecordEntries, "run record")
     command, wrong = find(content["command"]), f"command is '{content['command']}'"
     if command is not None:
-        # None is the value of an option that is not given, or of another version.
+        # None: the option was not given, or belongs to another version.
         values = flat(content["options"])
         fields = (spec.field for spec in specs(command)
                   if values.get(spec.field) is not None
                   and not fits(spec.type, values[spec.field]))  # fmt: skip
         if (field := next(fields, None)) is None:
             return content
-        wrong = f"'{field}' is of another type than the option"
+        wrong = f"'{field}' has another type than the option"
     raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
 
 
@@ -81,7 +81,7 @@ DROP_EMPTY = "--drop-empty-samples"
 
 
 def study_files(options: Any) -> dict[str, str]:
-    """Return the files of the study that options name, by flag, and --drop-empty-samples as ""."""
+    """Return the files of the study in options, by flag; --drop-empty-samples has the value ""."""
     values = values_of(options)
     files = {flag: str(values[flag]) for flag in OF_A_STUDY if values[flag] is not None}
     return files | ({DROP_EMPTY: ""} if values[DROP_EMPTY] else {})
@@ -93,21 +93,21 @@ def recorded_study_files(record: Mapping[str, Any]) -> dict[str, str]:
     return {flag: str(inputs[flag]["path"]) for flag in OF_A_STUDY if flag in inputs}
 
 
-def joinable(model: Path, other: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of the training of a model, if `aam prepare` joins them with another study.
+def joinable(model: Path, study_files: Mapping[str, str]) -> dict[str, str]:
+    """Return the training files of a model, if `aam prepare` can join them with a study.
 
-    It reads no store, and tables of different samples alone.
+    `aam prepare` joins different tables, and no stores.
     """
     files: dict[str, str] = {}
-    with suppress(AamError):  # the folder of a model alone, or a record that was edited
+    with suppress(AamError):  # a model without a run folder, or an edited record
         files = recorded_study_files(read(model / run_files.RECORD))
-    stores = [path for path in (*files.values(), *other.values()) if os.path.isdir(path)]
-    alike = files.get("--table") == os.path.abspath(other.get("--table", ""))
+    stores = [path for path in (*files.values(), *study_files.values()) if os.path.isdir(path)]
+    alike = files.get("--table") == os.path.abspath(study_files.get("--table", ""))
     return {} if stores or alike else files
 
 
 class Record:
-    """Run record of a command without a run folder: created before it runs, written after."""
+    """Run record of a command without a run folder: created before the command, written after."""
 
     def __init__(self, command: str, options: Any) -> None:
         self.command, self.options = command, options
@@ -116,7 +116,7 @@ class Record:
     def leave(self, facts: Mapping[str, Any]) -> None:
         """Write the run record with `facts`, if the command wrote an output."""
         if hasattr(self.options, "run"):
-            return  # a run folder, see aam.pipeline.run_folder
+            return  # aam.pipeline.run_folder writes the record
         values = values_of(self.options)
         flags = [spec.flag for spec in specs(type(self.options)) if spec.role == "output"]
         flag = next((flag for flag in flags if values[flag]), None)
@@ -124,22 +124,22 @@ class Record:
             return
         output = values[flag]
         if flag == "--output" and (output / run_files.RECORD).is_file():
-            return  # a run folder, which `aam evaluate --model` writes
-        place = output.with_name(f"{output.name}.run.json")
+            return  # `aam evaluate --model` has written a run folder
+        path = output.with_name(f"{output.name}.run.json")
         if flag.endswith("dir"):
-            place = output / f"{self.command.replace(' ', '-')}.run.json"
+            path = output / f"{self.command.replace(' ', '-')}.run.json"
         content = describe(self.command, self.options) | {
             "started": self.started,
             "finished": now(),
             "seconds": round(time.monotonic() - self.began, 1),
             **facts,
         }
-        write_json(place, content)
-        run_files.add(place.parent, output.name, place.name)
+        write_json(path, content)
+        run_files.add(path.parent, output.name, path.name)
 
 
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the plan that `aam-launch` passed (image, engine, visible devices), or None."""
+    """Read the plan of `aam-launch` (image, engine, visible devices); None without a launcher."""
     try:
         plan = json.loads(variables.get("AAM_PLAN", "null"))
     except ValueError:
@@ -153,7 +153,7 @@ def now() -> str:
 
 
 def input_files(options: Any) -> dict[str, dict[str, Any]]:
-    """Return path, size and SHA-256 of every input file, by flag."""
+    """Describe every input file by flag: path, size and SHA-256."""
     paths: dict[str, Any] = {}
     values = values_of(options)
     for spec in specs(type(options)):
@@ -166,10 +166,10 @@ def input_files(options: Any) -> dict[str, dict[str, Any]]:
 
 
 def input_file(path: Path) -> dict[str, Any] | None:
-    """Return path, size and SHA-256 of an input; None if it is no regular file.
+    """Describe an input by path, size and SHA-256; None if it is no regular file.
 
-    Of a model it is the SHA-256 of `model.json`, and of a store of `aam prepare` that of its
-    header, which contain those of the other files.
+    For a model the SHA-256 of `model.json`, for a store of `aam prepare` the SHA-256 of its header:
+    both files contain the checksums of the other files.
     """
     size, content = 0, path
     if (path / "store.json").is_file():

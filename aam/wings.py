@@ -1,7 +1,7 @@
-"""Doors to the other wings: the network, which needs PyTorch, and the stack, which measures both.
+"""Doors to the other wings: the network (needs PyTorch) and the stack (measures both).
 
-The study (all other packages of `aam`) imports neither; this module alone names them. Imports run
-from the stack to the network to the study to the contract.
+The study (all other packages of `aam`) imports neither wing; only this module names them. Imports
+run from the stack to the network to the study to the contract.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODULES = {
 
 
 class Network(Protocol):
-    """What the study uses of the network: the module `aam.network.door`."""
+    """Interface of the network for the study: the module `aam.network.door`."""
 
     def member(self) -> Any:
         """Return the reader of the member `transformer`."""
@@ -45,7 +45,7 @@ class Network(Protocol):
         """Start the `Session` of a run with a network: ranks, device, precision, backends."""
 
     def sequence_length(self, options: Train) -> int | None:
-        """Return the nucleotides that a pretrained encoder reads."""
+        """Return the sequence length of a pretrained encoder, in nucleotides."""
 
     def checkpoint_config(self, path: Path) -> Any:
         """Return command and options of a checkpoint."""
@@ -62,7 +62,7 @@ class Network(Protocol):
         """Refuse a device that this host does not have."""
 
     def own_generators(self) -> AbstractContextManager[None]:
-        """Keep the random numbers of the caller as they are."""
+        """Preserve the state of the caller's random number generators."""
 
     def tensorboard_writer(self) -> tuple[Any, Any]:
         """Return PyTorch's writer of TensorBoard files and its summary of hyper-parameters."""
@@ -72,14 +72,14 @@ class Network(Protocol):
 
 
 def network() -> Network:
-    """Return the door of the network, whose functions import PyTorch; refuse to without it."""
+    """Return the door of the network; refuse without PyTorch."""
     if find_spec("torch") is None:
         raise not_installed("The network needs PyTorch", ModuleNotFoundError(name="torch"))
     return cast(Network, import_module("aam.network.door"))
 
 
 def command(name: str) -> Callable[..., Any]:
-    """Return the function of the first word of a command, from its wing."""
+    """Find the function of a command, by its first word."""
     module = f"aam.commands.{MODULES.get(name)}"
     if name in NETWORK_COMMANDS:
         module = f"aam.network.commands.{name}"

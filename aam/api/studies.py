@@ -37,12 +37,12 @@ from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.studies import Inspect, Prepare, Unifrac
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import Device, Metric, TableOptions
-from aam.data.inspection import inspect as inspect_files
 from aam.data.joined_metadata import RELABEL_HEADER
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.prepare import prepare
 from aam.data.sequences import decode
 from aam.data.study import load_study
+from aam.data.study_inspection import inspect as inspect_files
 from aam.pipeline.preview import inspect_target
 from aam.report.inspection import write_inspection
 from aam.report.page import require_page

@@ -14,7 +14,6 @@ from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
 from aam.data.identity import Abundances
-from aam.data.inspection import Inspection, StudyFinding, inspect
 from aam.data.prepare import prepare
 from aam.data.simulation import (
     OF_A_STUDY,
@@ -23,7 +22,8 @@ from aam.data.simulation import (
     study_folders,
     write_study,
 )
-from aam.data.store import is_part, is_store, verify
+from aam.data.store import Store, is_part, is_store
+from aam.data.study_inspection import Inspection, StudyFinding, inspect
 from aam.evaluation.subjects import find_subjects
 from aam.serialization.folders import atomic_folder
 
@@ -63,7 +63,7 @@ def run_prepare(options: Prepare) -> None:
     output = options.output
     if options.verify:
         for folder in options.table:
-            info(f"'{folder}' is intact: the checksums of {verify(folder)} files match.")
+            info(f"'{folder}' is intact: the checksums of {Store(folder).verify()} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")

@@ -1,8 +1,8 @@
 """Covariates: metadata columns that a model reads besides the counts, and their encoder.
 
-The encoder is fitted to training samples. Category 0 is "unknown": a value that is missing, that no
-training sample has, or that a single one has, so that samples of a new site can be predicted. A
-missing number is the mean of the training samples, and marked as missing.
+The encoder is fitted to training samples. Category 0 is "unknown": the value is missing, or fewer
+than two training samples have it, so samples from a new site can be predicted. A missing number is
+replaced by the mean of the training samples and marked as missing.
 Shape suffixes: N samples, K categorical columns, J numeric columns, W features.
 """
 
@@ -24,10 +24,10 @@ from aam.data.formats.text import number_remedy
 from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, warn_of_codes
 
 UNKNOWN = 0  # code of a category that is missing or unknown
-_MIN_SAMPLES = 2  # training samples of a known category, at least
+_MIN_SAMPLES = 2  # smallest number of training samples with a known category
 
 _MAX_NUMBERS = 10
-"""Different numbers that a categorical column may have in more than half of its samples."""
+"""Distinct numbers up to which a column with mostly unique values counts as categorical."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,70 @@ class Covariates:
             {name: values[rows] for name, values in self.numbers.items()},
         )
 
+    def warn_of_constant_target(self, values_N: F64, column: str) -> None:
+        """Warn about categories whose samples all have the same target value."""
+        for name, categories in self.categories.items():
+            names = sorted(set(categories.tolist()) - {""})
+            shared = [category for category in names if (categories == category).sum() > 1]
+            constant = [
+                category for category in shared if np.ptp(values_N[categories == category]) == 0
+            ]
+            if constant:
+                warn(
+                    f"'{column}' is the same in all samples of {len(constant)} of {len(shared)} "
+                    f"categories of '{name}' ({first_few(constant)}): these predict it alone."
+                )
+
+    @classmethod
+    def read(
+        cls,
+        options: CovariateOptions,
+        metadata: Metadata,
+        sample_ids: Sequence[str],
+        column_of_flag: Mapping[str, str | None],
+    ) -> Covariates | None:
+        """Read the covariates of a study; None without any."""
+        categorical = metadata.listed(options.categorical_columns)
+        numeric = metadata.listed(options.numeric_columns)
+        columns = (*categorical, *numeric)
+        if not columns:
+            return None
+        if twice := repeated(columns):
+            raise UsageError(
+                "A metadata column is an input of the model twice",
+                first_few(twice),
+                "name each once",
+            )
+        for flag, column in column_of_flag.items():
+            if column in columns:
+                raise UsageError(
+                    f"The column of {flag} cannot be an input of the model",
+                    f"'{column}'",
+                    "leave it out of --categorical-columns and --numeric-columns",
+                )
+        covariates = _read(categorical, numeric, metadata, sample_ids)
+        for name, values in covariates.categories.items():
+            counts = Counter(values[values != ""].tolist())
+            mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
+            if mostly_different and np.isfinite(as_numbers(list(counts))).all():
+                raise DataError(
+                    f"The column '{name}' of --categorical-columns is numeric",
+                    f"it has {len(counts)} different numbers in {counts.total()} samples",
+                    "name it in --numeric-columns",
+                )
+            if max(counts.values(), default=0) < _MIN_SAMPLES:
+                raise DataError(
+                    f"No two samples have the same category of '{name}'",
+                    f"{len(counts)} categories in {len(values)} samples",
+                    "leave it out of --categorical-columns",
+                )
+            if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
+                warn(
+                    f"Categories of '{name}' with a single sample count as unknown: "
+                    f"{first_few(single)}."
+                )
+        return covariates
+
 
 @dataclass(frozen=True)
 class Standard:
@@ -89,16 +153,16 @@ class CovariateEncoder:
         return sum(map(len, self.categories.values())) + 2 * len(self.numbers)
 
     def codes_NK(self, covariates: Covariates) -> npt.NDArray[np.int64]:
-        """Return the code of each category, int64 [N, K]; `UNKNOWN` for an unknown one."""
+        """Encode categories as integers, int64 [N, K]; `UNKNOWN` for an unknown category."""
         columns = []
-        for name, known in self.categories.items():
-            code_of = {value: code for code, value in enumerate(known, start=UNKNOWN + 1)}
+        for name, categories in self.categories.items():
+            code_of = {value: code for code, value in enumerate(categories, start=UNKNOWN + 1)}
             values = covariates.categories[name].tolist()
             columns.append([code_of.get(value, UNKNOWN) for value in values])
         return np.array(columns, dtype=np.int64).reshape(len(columns), covariates.samples).T
 
     def numbers_NJ(self, covariates: Covariates) -> F64:
-        """Return standardized numbers and, after them, 1 where one is missing, [N, 2 J]."""
+        """Standardize the numbers, and append indicators of missing numbers, [N, 2 J]."""
         columns = [
             (covariates.numbers[name] - standard.mean) / standard.spread
             for name, standard in self.numbers.items()
@@ -108,14 +172,14 @@ class CovariateEncoder:
         return np.hstack([np.where(missing, 0.0, values), missing])
 
     def features_NW(self, covariates: Covariates) -> F64:
-        """Return indicators of the known categories and the numbers, float64 [N, W]."""
-        codes_NK, known = self.codes_NK(covariates), self.categories.values()
-        parts = [
-            # Without the column of `UNKNOWN`, which has the indicators 0 in all others.
+        """One-hot encode the known categories and append the numbers, float64 [N, W]."""
+        codes_NK, categories_K = self.codes_NK(covariates), self.categories.values()
+        indicators = [
+            # An unknown category has 0 in every column, so it needs no column.
             np.eye(len(names) + 1)[codes][:, 1:]
-            for codes, names in zip(codes_NK.T, known, strict=True)
+            for codes, names in zip(codes_NK.T, categories_K, strict=True)
         ]
-        return np.hstack([*parts, *([self.numbers_NJ(covariates)] if self.numbers else [])])
+        return np.hstack([*indicators, *([self.numbers_NJ(covariates)] if self.numbers else [])])
 
     def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
         """Read the columns of new samples, and warn about unknown and missing values."""
@@ -130,76 +194,31 @@ class CovariateEncoder:
                 )
         return columns
 
+    @classmethod
+    def fit(cls, covariates: Covariates | None) -> CovariateEncoder | None:
+        """Fit a covariate encoder to the training samples; None without covariates.
 
-def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
-    """Fit an encoder to the training samples; None without covariates.
+        Held-out samples must not decide which categories are known.
 
-    Those of held-out samples would decide which categories are known.
-
-    >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
-    >>> encoder = fit_encoder(Covariates({"site": sites}, {}))
-    >>> encoder.categories["site"]
-    ('gut', 'oral')
-    """
-    if covariates is None:
-        return None
-    categories = {}
-    for name, values in covariates.categories.items():
-        counts = Counter(values[values != ""].tolist())
-        known = sorted(value for value, number in counts.items() if number >= _MIN_SAMPLES)
-        categories[name] = tuple(known)
-    numbers = {}
-    for name, column_values in covariates.numbers.items():
-        present = column_values[~np.isnan(column_values)]
-        mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
-        # A number that is constant in the training samples would be divided by 0.
-        numbers[name] = Standard(float(mean), float(spread) or 1.0)
-    return CovariateEncoder(categories, numbers)
-
-
-def read_covariates(
-    options: CovariateOptions,
-    metadata: Metadata,
-    sample_ids: Sequence[str],
-    column_of_flag: Mapping[str, str | None],
-) -> Covariates | None:
-    """Read the covariates of a study; None without any."""
-    categorical = metadata.listed(options.categorical_columns)
-    numeric = metadata.listed(options.numeric_columns)
-    columns = (*categorical, *numeric)
-    if not columns:
-        return None
-    if twice := repeated(columns):
-        raise UsageError(
-            "A metadata column twice as input of the model", first_few(twice), "name each once"
-        )
-    for flag, column in column_of_flag.items():
-        if column in columns:
-            raise UsageError(
-                f"The column of {flag} cannot be an input of the model",
-                f"'{column}'",
-                "leave it out of --categorical-columns and --numeric-columns",
-            )
-    covariates = _read(categorical, numeric, metadata, sample_ids)
-    for name, values in covariates.categories.items():
-        counts = Counter(values[values != ""].tolist())
-        mostly_different = len(counts) > _MAX_NUMBERS and 2 * len(counts) > counts.total()
-        if mostly_different and np.isfinite(as_numbers(list(counts))).all():
-            raise DataError(
-                f"The column '{name}' of --categorical-columns is numeric",
-                f"it has {len(counts)} different numbers in {counts.total()} samples",
-                "name it in --numeric-columns",
-            )
-        if max(counts.values(), default=0) < _MIN_SAMPLES:
-            raise DataError(
-                f"No two samples have the same category of '{name}'",
-                f"{len(counts)} categories in {len(values)} samples",
-                "leave it out of --categorical-columns",
-            )
-        if single := sorted(value for value, number in counts.items() if number < _MIN_SAMPLES):
-            shown = first_few(single)
-            warn(f"Categories of '{name}' with a single sample count as unknown: {shown}.")
-    return covariates
+        >>> sites = np.array(["gut", "gut", "skin", "oral", "oral"])
+        >>> encoder = CovariateEncoder.fit(Covariates({"site": sites}, {}))
+        >>> encoder.categories["site"]
+        ('gut', 'oral')
+        """
+        if covariates is None:
+            return None
+        categories = {}
+        for name, values in covariates.categories.items():
+            counts = Counter(values[values != ""].tolist())
+            names = sorted(value for value, number in counts.items() if number >= _MIN_SAMPLES)
+            categories[name] = tuple(names)
+        numbers = {}
+        for name, column_values in covariates.numbers.items():
+            present = column_values[~np.isnan(column_values)]
+            mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+            # A constant column has the standard deviation 0; dividing by 1 avoids a division by 0.
+            numbers[name] = Standard(float(mean), float(spread) or 1.0)
+        return cls(categories, numbers)
 
 
 def _read(
@@ -213,7 +232,7 @@ def _read(
         raise DataError(
             f"The metadata lacks columns that the model reads: {', '.join(absent)}",
             f"it has {first_few(list(metadata.columns))}",
-            "add them, with empty cells where a value is unknown",
+            "add them, with empty cells for unknown values",
         )
     texts = {name: metadata.values(name, sample_ids) for name in columns}
     numbers = {name: as_numbers(texts[name].tolist()) for name in numeric}
@@ -228,24 +247,9 @@ def _read(
             )
         warn_of_codes(name, values)
     missing = {name: int((texts[name] == "").sum()) for name in columns}
-    if shown := [f"{number} without '{name}'" for name, number in missing.items() if number]:
+    if incomplete := [f"{number} without '{name}'" for name, number in missing.items() if number]:
         warn(
-            f"Samples with missing metadata: {', '.join(shown)}; a missing category counts as "
+            f"Samples with missing metadata: {', '.join(incomplete)}; a missing category counts as "
             "unknown, a missing number as the mean of the training samples."
         )
     return Covariates({name: texts[name] for name in categorical}, numbers)
-
-
-def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:
-    """Warn about categories in which the target `column`, numbers or codes [N], is constant."""
-    for name, categories in covariates.categories.items():
-        known = sorted(set(categories.tolist()) - {""})
-        several = [category for category in known if (categories == category).sum() > 1]
-        constant = [
-            category for category in several if np.ptp(values_N[categories == category]) == 0
-        ]
-        if constant:
-            warn(
-                f"'{column}' is the same in all samples of {len(constant)} of {len(several)} "
-                f"categories of '{name}' ({first_few(constant)}): these predict it by themselves."
-            )

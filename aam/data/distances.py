@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, UsageError, first_few, reason_of, repeated
 from aam.contract.files import atomic_write, require, write_text
-from aam.data.formats.artifact import DAMAGE, is_artifact, read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import check_unquoted, decoded, floats, lines_of, read_text
 from aam.data.store import write_npy
 from aam.memory import check_memory, memory_budget
@@ -45,43 +45,52 @@ class DistanceMatrix:
     """Distances between N samples."""
 
     ids: tuple[str, ...]  # N names, unique
-    # [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this program computed
-    # them, float32 where they were read
+    # [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 if this program computed
+    # them, float32 if they were read
     values: NDArray[Any]
 
     def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
         """Return the distances between `sample_ids`, in their order."""
         if tuple(sample_ids) == self.ids:
             return self
-        places = {name: place for place, name in enumerate(self.ids)}
-        if missing := [name for name in sample_ids if name not in places]:
+        row_of = {name: row for row, name in enumerate(self.ids)}
+        if missing := [name for name in sample_ids if name not in row_of]:
             raise DataError(
                 "Samples are not in the distance matrix",
                 f"{first_few(missing)} of {len(sample_ids)}; the matrix has {first_few(self.ids)}",
                 "make the matrix from this table, or leave these samples out of the table",
             )
-        rows = np.array([places[name] for name in sample_ids], dtype=np.int64)
+        rows = np.array([row_of[name] for name in sample_ids], dtype=np.int64)
         return DistanceMatrix(tuple(sample_ids), self.values[np.ix_(rows, rows)])
+
+    def write(self, path: Path) -> None:
+        """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
+        write = WRITERS[checked_suffix(path)]
+        if path.suffix == ".npy":
+            check_unquoted(self.ids, "the list of ids of a .npy")
+            write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in self.ids))
+        with atomic_write(path) as temporary:
+            write(temporary, self.ids, self.values)
 
 
 def read_distances(
     path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
 ) -> DistanceMatrix:
-    """Read and check a distance matrix."""
+    """Read and validate a distance matrix."""
     budget = max_bytes or memory_budget()
     with require(path, "distance matrix").open("rb") as stream:
         magic = stream.read(8)
     readers = [read for start, read in BINARY_READERS.items() if magic.startswith(start)]
     try:
-        if readers and not is_artifact(path):
+        if readers and not artifact.is_artifact(path):
             ids, values = readers[0](path, budget)
         else:
-            data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
+            data = artifact.read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
             ids, values = _read_text(decoded(data, path, "distance matrix"), path)
         if values.dtype.kind not in "biuf":
-            raise ValueError(f"its values are of the type {values.dtype}")
+            raise ValueError(f"its values have the type {values.dtype}")
         values = values.astype(np.float32, copy=False)
-    except (*DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
+    except (*artifact.DAMAGE, csv.Error, SyntaxError, MemoryError) as error:
         evidence = f"'{path}', {reason_of(error)}"
         raise _error("The distance matrix cannot be read", evidence) from error
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
@@ -117,7 +126,7 @@ def read_distances(
         rows = slice(start, start + _ROWS_PER_BLOCK)
         block = values[rows]
         refuse("A distance is not a number", ~np.isfinite(block), start)
-        # Relative to the largest distance of all, so the comparison below needs a second pass.
+        # The tolerance depends on the largest distance, so comparing needs a second pass.
         noise = max(noise, ROUNDING * float(np.abs(block).max()))
         clean[rows] = (block + values[:, rows].T) / 2
     for start in range(0, size, _ROWS_PER_BLOCK):
@@ -143,7 +152,7 @@ def _read_hdf5(path: Path, budget: int) -> MatrixContent:
             # HDF5 unpacks a complete chunk to read any part of it.
             chunk = int(np.prod(dataset.chunks or (0,), dtype=object)) * dataset.dtype.itemsize
             _check_size(max(dataset.nbytes, chunk), path, budget)
-        # Read as the order of the table, the rows of named samples would be those of others.
+        # Without the ids, rows would be taken in the order of the table: for the wrong samples.
         name = next((name for name in ("order", "ids", "sample_ids") if name in file), None)
         ids = tuple(file[name].asstr()[()].tolist()) if name else None
         return ids, file["matrix" if "matrix" in file else "distances"][()]
@@ -162,7 +171,7 @@ def _read_npy(path: Path, budget: int) -> MatrixContent:
 
 
 def _check_size(size: int, path: Path, budget: int) -> None:
-    """Refuse a matrix (DataError) that takes more than half of the budget: it is copied once."""
+    """Refuse a matrix (DataError) larger than half of the budget: it is copied once."""
     check_memory("distance matrix", f"'{path}'", size, budget / 2, "use --tree instead of a matrix")
 
 
@@ -198,8 +207,8 @@ def _read_text(text: str, path: Path) -> MatrixContent:
         try:
             values[row] = floats(cells)
         except ValueError as error:
-            where = f"row '{name}' of '{path}', {error}"
-            raise _error("A distance is not a number", where) from error
+            evidence = f"row '{name}' of '{path}', {error}"
+            raise _error("A distance is not a number", evidence) from error
     if row + 1 < len(ids):
         raise not_square(f" and {row + 1} rows")
     return ids, values
@@ -216,18 +225,8 @@ BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
 """First bytes of a file -> reader of a path within a memory budget in bytes."""
 
 
-def write_distances(path: Path, matrix: DistanceMatrix) -> None:
-    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5."""
-    write = WRITERS[checked_suffix(path)]
-    if path.suffix == ".npy":
-        check_unquoted(matrix.ids, "the list of ids of a .npy")
-        write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in matrix.ids))
-    with atomic_write(path) as temporary:
-        write(temporary, matrix.ids, matrix.values)
-
-
 def checked_suffix(path: Path) -> str:
-    """Return the suffix of an output file; UsageError if no matrix is written in that format."""
+    """Return the suffix of an output file; UsageError for an unknown format."""
     if path.suffix not in WRITERS:
         remedy = f"end its name with one of {', '.join(WRITERS)}"
         raise UsageError("Unknown format of the distance matrix", f"'{path.name}'", remedy)
@@ -236,16 +235,16 @@ def checked_suffix(path: Path) -> str:
 
 @contextmanager
 def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iterator[h5py.Dataset]:
-    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
+    """Create an HDF5 distance matrix in the layout of ssu, and yield the data set [N, N] to fill.
 
-    HDF5 can crash the process when it fails to write, so the space is reserved on the disk, and a
-    full disk is found before it writes (OSError).
+    HDF5 can crash the process when a write fails. The disk space is therefore reserved first, so a
+    full disk raises OSError before HDF5 writes.
     """
     names = sum(len(name) + 32 for name in ids)
     _reserve(path, len(ids) ** 2 * np.dtype(dtype).itemsize + 2 * names + _HDF5_BYTES)
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    # The space is taken with the data set, so that no later write needs any; a fill would write all
-    # of it once more.
+    # The data set takes its space at once, so no later write needs any. Filling it with zeros
+    # would write all of it twice.
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with h5py.File(path, "w") as file:
@@ -258,7 +257,7 @@ def hdf5_matrix(path: Path, ids: Sequence[str], dtype: Any = np.float64) -> Iter
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Allocate the bytes of a file on the disk, where the system can."""
+    """Reserve disk space for a file, if the system can."""
     if hasattr(os, "posix_fallocate"):
         with path.open("ab") as stream:
             os.posix_fallocate(stream.fileno(), 0, size)
@@ -266,7 +265,7 @@ def _reserve(path: Path, size: int) -> None:
 
 def _write_text(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
     check_unquoted(ids, "a matrix of text")
-    digits = 9 if values.dtype == np.float32 else 17  # They distinguish all numbers of the type.
+    digits = 9 if values.dtype == np.float32 else 17  # enough for every number of the type
     line = "\t".join(["%s"] + [f"%.{digits}g"] * len(ids)) + "\n"
     with path.open("w", encoding="utf-8") as stream:
         stream.write("\t" + "\t".join(ids) + "\n")

@@ -1,4 +1,4 @@
-"""Ids of two files that ought to be the same: why they probably differ."""
+"""Mismatched ids of two files: the likely difference, and the remedy in an error message."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _DIFFERENCES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("a suffix", lambda name: re.sub(r"[._-][^._-]*$", "", name)),
     ("a suffix", lambda name: re.sub(r"[._-].*$", "", name)),
 )
-"""Likely reasons for ids that differ, and what makes them equal on one side or on both."""
+"""Likely differences of ids, each with a function that makes the ids equal."""
 
 
-def likely_difference(ids: Iterable[str], known: Iterable[str]) -> str:
-    """Return in what most ids that are not `known` differ from these; "" if no reason is likely.
+def likely_difference(ids: Iterable[str], expected: Iterable[str]) -> str:
+    """Return the likely difference between ids and the expected ids; "" if there is none.
 
     >>> likely_difference(["ASV_1", "ASV_2"], ["asv_1", "asv_2"])
     'upper and lower case'
     """
-    whole, present = set(ids), set(known)
-    absent, free = whole - present, present - whole
+    id_set, expected_set = set(ids), set(expected)
+    absent, free = id_set - expected_set, expected_set - id_set
     for reason, change in _DIFFERENCES:
         changed, changed_free = ({change(name) for name in names} for names in (absent, free))
         alike = (changed & free, absent & changed_free, changed & changed_free)
@@ -36,7 +36,7 @@ def likely_difference(ids: Iterable[str], known: Iterable[str]) -> str:
     return ""
 
 
-def id_remedy(ids: Iterable[str], known: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for ids that are not `known`: what to make alike, or `otherwise`."""
-    reason = likely_difference(ids, known)
+def id_remedy(ids: Iterable[str], expected: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for unexpected ids: the likely difference, or `otherwise`."""
+    reason = likely_difference(ids, expected)
     return f"make the ids alike: they differ in {reason}" if reason else otherwise

@@ -1,8 +1,8 @@
-"""Several feature tables as one: samples one after another, ASVs joined by their sequence.
+"""Joined feature tables: samples of several tables, ASVs matched by their sequence.
 
-An ASV has the id of the first table that holds it; ASVs that are cut have their sequence as id.
-Sample ids that two tables have are refused, or prefixed where the tables are studies with names, as
-in Qiita, where sample 000003639 of study 10317 is 10317.000003639.
+An ASV keeps its id of the first table that holds it; the id of a trimmed ASV is its sequence.
+If two tables share sample ids, studies with names get a prefix, as in Qiita (sample 000003639 of
+study 10317 is 10317.000003639); without names the tables are refused.
 
 Axes: K tables, N samples, F ASVs.
 """
@@ -29,25 +29,25 @@ from aam.data.metadata import is_missing
 from aam.data.phylogeny import TrimmedTips
 from aam.data.sequences import as_dna, is_sequence, sequences_of
 
-PREFIX_LENGTH = 8  # first nucleotides by which ASVs of one region are recognized
+PREFIX_LENGTH = 8  # first nucleotides that identify the region of an ASV
 
 SAME_REGION = 0.1
-"""Smallest share of ASVs that begin like an ASV of the other table, in tables of one region.
+"""Share of ASVs that begin like an ASV of the other table, from which both have one region.
 
-Of three studies of 16S V4, 92 to 99 % begin like an ASV of another study, of V1-V2 none.
+In three studies of 16S V4, 92 to 99 % begin like an ASV of another study; in V1-V2 none does.
 """
 
 SHORTER = 0.01
-"""Share of the ASVs of a study that may be shorter than the length to which ASVs are cut.
+"""Share of a study's ASVs that may be shorter than the common length.
 
-The shortest ASV of a study is often an artefact: of 4,919 ASVs of one study of V4 the shortest has
-198 nucleotides, the hundredth part 230, the median 231.
+The shortest ASV is often an artefact: among 4,919 ASVs of a V4 study the minimum is 198
+nucleotides, the first percentile 230, the median 231.
 """
 
 _COMPLEMENT = str.maketrans("ACGT", "TGCA")
 
 _COMPARED = 200
-"""ASVs of each of two tables that are compared to find by how much their starts differ."""
+"""ASVs per table that are compared to find the offset between two tables."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,22 @@ class JoinedTables:
     """Several tables as one."""
 
     table: TableBlocks  # the joined table
-    sequence_of: Mapping[str, str] | None  # by ASV id; None where one table is taken as it is
-    # of each table, the ids of its samples in the joined table by that of its file
+    sequence_of: Mapping[str, str] | None  # by ASV id; None for a single table that is not cut
+    # for each table: sample id in its file -> sample id in the joined table
     id_of_sample: Sequence[Mapping[str, str]]
-    id_of_asv: Sequence[Mapping[str, str]]  # the same of its ASVs
-    tips: TrimmedTips | None  # how tips of the tree are named, where ASVs are cut
+    id_of_asv: Sequence[Mapping[str, str]]  # the same for its ASVs
+    tips: TrimmedTips | None  # names of the tree's tips if ASVs are cut
 
 
 def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables:
-    """Open the tables of `aam prepare`; join them if there are several or ASVs are cut."""
+    """Open the tables of `aam prepare`; join several tables, and cut ASVs to a common length."""
     paths, files = options.table, options.sequences
     studies = study_names(options)
-    named = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
+    names = [f"study '{name}'" for name in studies] or [f"'{path}'" for path in paths]
     tables = [open_counts(path, block_bytes, budget) for path in paths]
     id_of_sample = _sample_ids(studies, [table.sample_ids for table in tables])
     samples = tuple(name for new_ids in id_of_sample for name in new_ids.values())
-    # A single table that is not cut keeps its ids: its sequences are not compared, nor even read.
+    # A single table that is not cut keeps its ids, and its sequences are not read.
     if len(paths) == 1 and options.trim_length in ("auto", 0):
         table = TableBlocks(samples, tables[0].feature_ids, tables[0].blocks)
         unchanged = {name: name for name in table.feature_ids}
@@ -79,18 +79,18 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
     dna_KF = []
     for number, table in enumerate(tables):
         ids = table.feature_ids
-        # One file of sequences may serve the tables whose ids are hashes, beside those whose ids
-        # are the sequences themselves.
-        known = len(files) == len(tables) or not all(map(is_sequence, ids))
-        path = files[number % len(files)] if files and known else None
+        # One file of sequences may serve all tables whose ids are hashes; the ids of other tables
+        # are the sequences.
+        needs_file = len(files) == len(tables) or not all(map(is_sequence, ids))
+        path = files[number % len(files)] if files and needs_file else None
         dna_KF.append([as_dna(dna) for dna in sequences_of(ids, path, budget)])
-    _compare_regions(named, dna_KF, refuse=bool(studies))
-    cut = _length(options, named, dna_KF)
+    _compare_regions(names, dna_KF, refuse=bool(studies))
+    cut = _length(options, names, dna_KF)
     kept_KF = [[dna[:cut] for dna in dnas] for dnas in dna_KF]
     id_of: dict[str, str] = {}
     for dnas, table in zip(kept_KF, tables, strict=True):
         for dna, name in zip(dnas, table.feature_ids, strict=True):
-            # A cut ASV is no longer what its id names, so its sequence is its id.
+            # The id of a cut ASV is its sequence: its old id names the uncut sequence.
             id_of.setdefault(dna, name if cut is None else dna)
     if twice := repeated(id_of.values()):
         remedy = "name ASVs by their sequence or its MD5, or add --trim-length"
@@ -102,10 +102,10 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
 
     def blocks_of(number: int) -> Iterator[csr_array]:
         for counts in tables[number].blocks():
-            # In int64, since the sum of joined ASVs could exceed int32 and wrap around unseen.
+            # In int64, because the sum of joined ASVs could overflow int32 unnoticed.
             columns = columns_K[number][counts.indices]
-            parts = (counts.data.astype(np.int64), columns, counts.indptr)
-            joined = csr_array(parts, shape=(counts.shape[0], len(column_of)))
+            arrays = (counts.data.astype(np.int64), columns, counts.indptr)
+            joined = csr_array(arrays, shape=(counts.shape[0], len(column_of)))
             joined.sum_duplicates()
             if joined.data.max(initial=0) > MAX_READS:
                 cause = f"Counts beyond {MAX_READS} after trimming"
@@ -142,18 +142,18 @@ def join_tables(options: Prepare, block_bytes: int, budget: int) -> JoinedTables
 
 
 def study_names(options: Prepare) -> tuple[str, ...]:
-    """Return the names of --studies, which must fit the files; empty without the option."""
+    """Check the names of --studies against the files; empty without the option."""
     tables = len(options.table)
-    of_tables = {
+    files_of_flag = {
         "--sequences": options.sequences,
         "--metadata": options.metadata,
         "--taxonomy": options.taxonomy,
     }
-    for flag, given in of_tables.items():
-        if len(given) not in (0, 1, tables):
+    for flag, files in files_of_flag.items():
+        if len(files) not in (0, 1, tables):
             raise UsageError(
                 f"Too many or too few {flag}",
-                f"{len(given)} times {flag} for {tables} tables",
+                f"{len(files)} times {flag} for {tables} tables",
                 "give it once for all tables, or once for each in their order",
             )
     names = listed(options.studies)
@@ -178,7 +178,7 @@ def study_names(options: Prepare) -> tuple[str, ...]:
 def _sample_ids(
     studies: Sequence[str], ids_KN: Sequence[Sequence[str]]
 ) -> tuple[dict[str, str], ...]:
-    """Return the id of each sample in the joined table, by its id in each table."""
+    """Map the sample ids of each table to the sample ids of the joined table."""
     twice = repeated(name for ids in ids_KN for name in ids) if len(ids_KN) > 1 else []
     if twice and not studies:
         remedy = "name the tables with --studies a,b if these are different samples"
@@ -192,32 +192,32 @@ def _sample_ids(
     )
     if still := repeated(name for new_ids in new_ids_K for name in new_ids.values()):
         remedy = "give --studies other names"
-        raise DataError("Sample ids that are those of another study's", first_few(still), remedy)
-    named = f"{twice[0]} is now {new_ids_K[0].get(twice[0]) or f'STUDY.{twice[0]}'}"
-    info(f"Sample ids of two studies get the study's name: {first_few(twice)}; {named}.")
+        raise DataError("Two studies still share sample ids", first_few(still), remedy)
+    example = f"{twice[0]} is now {new_ids_K[0].get(twice[0]) or f'STUDY.{twice[0]}'}"
+    info(f"Sample ids of two studies get the study's name: {first_few(twice)}; {example}.")
     return new_ids_K
 
 
-def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[str]]) -> int | None:
-    """Return the nucleotides to keep, None for all; warn of ASVs that are never joined."""
+def _length(options: Prepare, names: Sequence[str], dna_KF: Sequence[Sequence[str]]) -> int | None:
+    """Choose the length to which ASVs are cut, None for no cut; warn of different lengths."""
     lengths_KF = [np.array([len(dna) for dna in dnas], dtype=np.int64) for dnas in dna_KF]
     cut = options.trim_length
     if cut == "auto":
         usual = [int(np.median(lengths)) if lengths.size else 0 for lengths in lengths_KF]
         if len(set(usual)) == 1:
             return None
-        by_length = sorted(zip(usual, named, strict=True))
-        shown = " to ".join(f"{bp} in {name}" for bp, name in (by_length[0], by_length[-1]))
+        by_length = sorted(zip(usual, names, strict=True))
+        medians = " to ".join(f"{bp} in {name}" for bp, name in (by_length[0], by_length[-1]))
         cut = int(min(np.quantile(ls, SHORTER, method="nearest") for ls in lengths_KF if ls.size))
         if not options.studies:
             warn(
-                f"The tables have ASVs of different lengths (median nucleotides: {shown}), which "
-                f"are never joined. --trim-length {cut} cuts them to one length."
+                f"ASVs of different lengths are never joined (median nucleotides: {medians}). "
+                f"--trim-length {cut} cuts them to one length."
             )
             return None
         info(
-            f"ASVs are cut to {cut} nucleotides, which {1 - SHORTER:.0%} of each study's have "
-            f"(medians: {shown}); --trim-length sets another length."
+            f"ASVs are cut to {cut} nucleotides: {1 - SHORTER:.0%} of each study's are that long "
+            f"(medians: {medians}); --trim-length sets another length."
         )
     if cut == 0:
         return None
@@ -227,13 +227,13 @@ def _length(options: Prepare, named: Sequence[str], dna_KF: Sequence[Sequence[st
     return cut
 
 
-# --- what tables have in common
+# --- comparison of tables
 
 
 def _compare_regions(
-    named: Sequence[str], dna_KF: Sequence[Sequence[str]], *, refuse: bool
+    names: Sequence[str], dna_KF: Sequence[Sequence[str]], *, refuse: bool
 ) -> None:
-    """Refuse tables, or warn of them, whose ASVs begin differently: none of one is in the other."""
+    """Compare the first nucleotides of the tables' ASVs; refuse or warn of different regions."""
     starts_K = [Counter(dna[:PREFIX_LENGTH] for dna in dnas) for dnas in dna_KF]
     for (first, first_starts), (second, second_starts) in combinations(enumerate(starts_K), 2):
         common = first_starts.keys() & second_starts.keys()
@@ -242,24 +242,24 @@ def _compare_regions(
             for counted in (first_starts, second_starts)
         )
         if share >= SAME_REGION:
-            for here, other in ((first, second), (second, first)):
-                starts, dnas = starts_K[other], dna_KF[here]
+            for index, reference in ((first, second), (second, first)):
+                starts, dnas = starts_K[reference], dna_KF[index]
                 unlike = (dna for dna in dnas if dna[:PREFIX_LENGTH] not in starts)
                 turned = sum(_reverse_complement(dna)[:PREFIX_LENGTH] in starts for dna in unlike)
                 if turned >= SAME_REGION * len(dnas):
                     warn(
-                        f"{turned} of {len(dnas)} ASVs of {named[here]} are read in the other "
-                        f"direction than those of {named[other]}: give their reverse complement."
+                        f"{turned} of {len(dnas)} ASVs of {names[index]} and the ASVs of "
+                        f"{names[reference]} have opposite directions: reverse-complement one."
                     )
             continue
-        pair = f"{named[first]} and {named[second]}"
+        pair = f"{names[first]} and {names[second]}"
         evidence = (
             f"{share:.0%} share the first {PREFIX_LENGTH} nucleotides with an ASV of the other"
         )
-        remedy = _difference(named[first], dna_KF[first], named[second], dna_KF[second])
+        remedy = _difference(names[first], dna_KF[first], names[second], dna_KF[second])
         if refuse:
             raise DataError(f"ASVs of {pair} begin differently", evidence, remedy)
-        warn(f"ASVs of {pair} begin differently ({evidence}), so that none is in both; {remedy}.")
+        warn(f"ASVs of {pair} begin differently ({evidence}), so none is in both; {remedy}.")
 
 
 def _reverse_complement(dna: str) -> str:
@@ -267,27 +267,27 @@ def _reverse_complement(dna: str) -> str:
 
 
 def _difference(first: str, dna_F: Sequence[str], second: str, other_F: Sequence[str]) -> str:
-    """Return the likely difference of two tables whose ASVs begin differently, as a remedy."""
+    """Return the remedy for two tables whose ASVs begin differently, by their likely difference."""
 
     def offset(starts: Sequence[str], within: Sequence[str]) -> int | None:
-        """Return the usual place in one table's ASVs where those of another begin."""
-        places: Counter[int] = Counter()
+        """Return the most frequent position at which ASVs of one table begin in the other's."""
+        counts: Counter[int] = Counter()
         for dna in starts:
-            places.update({whole.find(dna[: 2 * PREFIX_LENGTH]) for whole in within} - {-1})
-        place, times = places.most_common(1)[0] if places else (0, 0)
-        return place if times >= SAME_REGION * len(starts) else None
+            counts.update({longer.find(dna[: 2 * PREFIX_LENGTH]) for longer in within} - {-1})
+        position, times = counts.most_common(1)[0] if counts else (0, 0)
+        return position if times >= SAME_REGION * len(starts) else None
 
-    parts = dna_F[:_COMPARED], other_F[:_COMPARED]
-    for short, long, of_short, of_long in ((second, first, *parts[::-1]), (first, second, *parts)):
-        if (start := offset(of_short, of_long)) is not None:
+    ours, theirs = dna_F[:_COMPARED], other_F[:_COMPARED]
+    for short, long, pair in ((second, first, (theirs, ours)), (first, second, (ours, theirs))):
+        if (start := offset(*pair)) is not None:
             return (
-                f"those of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
-                f"as a primer, off the start of those of {long}"
+                f"ASVs of {short} begin {start} nucleotides later: cut {start} nucleotides, such "
+                f"as a primer, off the start of the ASVs of {long}"
             )
-    reversed_F = [_reverse_complement(dna) for dna in parts[1]]
-    if offset(parts[0], reversed_F) is not None or offset(reversed_F, parts[0]) is not None:
-        return f"those of {second} are read in the other direction: give their reverse complement"
-    return "they are of other regions or primers: cut them to a common part, or keep them apart"
+    reversed_F = [_reverse_complement(dna) for dna in theirs]
+    if offset(ours, reversed_F) is not None or offset(reversed_F, ours) is not None:
+        return f"ASVs of {second} have the opposite direction: give their reverse complement"
+    return "regions or primers differ: cut the ASVs to a common region, or keep the tables apart"
 
 
 def _compare_reads(
@@ -296,7 +296,7 @@ def _compare_reads(
     blocks_K: Sequence[Iterator[csr_array]],
     asvs: int,
 ) -> list[NDArray[np.bool_]]:
-    """Print what the studies have in common; return which samples of each to keep, bool [N]."""
+    """Find copied samples and shared ASVs of studies; return the samples to keep, bool [N]."""
     counts_K = [
         sparse.vstack([csr_array((0, asvs), dtype=np.int32), *blocks], format="csr")
         for blocks in blocks_K
@@ -314,7 +314,7 @@ def _compare_reads(
         first = ids[np.flatnonzero(kept_N & (sample_N == sample_N[copies[0]]))[0]]
         warn(
             f"Samples with the reads of a sample of an earlier study are left out: "
-            f"{first_few(ids[row] for row in copies.tolist())}; {ids[copies[0]]} has those of "
+            f"{first_few(ids[row] for row in copies.tolist())}; {ids[copies[0]]} is a copy of "
             f"{first} of '{studies[first_S[sample_N[copies[0]]]]}'."
         )
     alike = abundances.alike_pairs()
@@ -322,19 +322,22 @@ def _compare_reads(
     if len(alike := alike[kept_N[alike].all(axis=1)]):
         warn(
             "Samples of two studies as alike as two draws of reads from one sample: "
-            f"{named_pairs(alike, ids)}. If they are, leave one of each pair out."
+            f"{named_pairs(alike, ids)}. If they are copies, leave one of each pair out."
         )
     kept_KN = [kept_N[study_N == number] for number in range(len(studies))]
-    if empty := [name for name, kept in zip(studies, kept_KN, strict=True) if not kept.any()]:
+    if empty := [name for name, keep_N in zip(studies, kept_KN, strict=True) if not keep_N.any()]:
         raise DataError(
             f"Study '{empty[0]}' has no sample of its own",
             "all have the reads of samples of other studies",
             "leave out its table",
         )
     reads_KF = np.stack(
-        [counts.T @ kept.astype(np.int64) for counts, kept in zip(counts_K, kept_KN, strict=True)]
+        [
+            counts.T @ keep_N.astype(np.int64)
+            for counts, keep_N in zip(counts_K, kept_KN, strict=True)
+        ]
     )
-    # Of the samples that stay alone: those left out would be in common by definition.
+    # Copies that are left out do not count: they share all ASVs by definition.
     has_KF = reads_KF > 0
     studies_F = has_KF.sum(axis=0)
     info(
@@ -344,16 +347,16 @@ def _compare_reads(
     for name, kept_N, has_F, reads_F in zip(studies, kept_KN, has_KF, reads_KF, strict=True):
         shared = has_F & (studies_F > 1)
         info(
-            f"Study '{name}': {int(kept_N.sum())} samples, {int(has_F.sum())} ASVs, of which "
+            f"Study '{name}': {int(kept_N.sum())} samples, {int(has_F.sum())} ASVs; "
             f"{int(shared.sum())} with {reads_F[shared].sum() / max(1, reads_F.sum()):.0%} of the "
             "reads are in another study."
         )
-    # Without a common ASV the cause is mostly another region, or primers that were not removed.
+    # The usual causes are another region, or primers that were not removed.
     pairs = combinations(range(len(studies)), 2)
     if apart := [(i, j) for i, j in pairs if not (has_KF[i] & has_KF[j]).any()]:
-        shown = first_few(f"{studies[i]} and {studies[j]}" for i, j in apart)
+        names = first_few(f"{studies[i]} and {studies[j]}" for i, j in apart)
         warn(
-            f"Studies without an ASV in common: {shown}. A model finds what they share by similar "
+            f"Studies without an ASV in common: {names}. A model finds what they share by similar "
             "sequences alone; check that the ASVs begin and end at the same place."
         )
     return kept_KN

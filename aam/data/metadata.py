@@ -1,8 +1,8 @@
-"""Sample metadata: columns about samples, aligned to a table by sample id, and conditions on them.
+"""Sample metadata: a TSV by QIIME 2's rules, aligned by sample id, and conditions (--where).
 
-Metadata follows QIIME 2's rules. (scikit-bio's reader is the reference in tests; its import takes a
-CPU-second, half of `aam inspect`.) Ids and values stay the strings of the file, so that 2538.10 and
-2538.1 are two samples; `aam.data.targets` converts a column to labels.
+scikit-bio's reader is the reference in tests; importing it takes a CPU-second, half of `aam
+inspect`. Ids and values stay strings, so 2538.10 and 2538.1 are two samples; `aam.data.targets`
+converts a column to labels.
 
 A condition (--where) is one or more comparisons joined by `and`:
 
@@ -10,11 +10,11 @@ A condition (--where) is one or more comparisons joined by `and`:
     COLUMN < NUMBER     also <=, >, >=
     COLUMN in (A, B)    one of several values
 
-Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, ` or `, a
-comma, a bracket or an operator must be: `!= A or B = 1` would else exclude one value that no sample
-has. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value in the column
-meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where. A value that a comparison
-names is a value, also `None` or `NA`.
+Columns may be in [brackets] or quotes, values in quotes. Quotes are required around a value with
+` and `, ` or `, a comma, a bracket or an operator: otherwise `!= A or B = 1` would exclude a
+single value that no sample has. 18.0 equals 18, as in `Metadata.values`. A sample without a value
+meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where. In a comparison, `None`
+and `NA` are values.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from numpy.typing import NDArray
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated
 from aam.contract.files import require
-from aam.data.formats.artifact import read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import decoded, number_remedy
 from aam.data.ids import id_remedy
-from aam.data.store import is_store, stored_metadata
+from aam.data.store import Store, is_store
 from aam.memory import memory_budget
 
 DOUBTFUL = frozenset(
-    # Of Qiita's exports, and of R, pandas, spreadsheets and people.
+    # written by Qiita, R, pandas, spreadsheets and people
     ("missing", "unspecified", "na", "n/a", "#n/a", "nan", "none", "null", "unknown")
     + ("-", "--", "?", ".")
 )
-"""Missing values that may also be the name of a class."""
+"""Missing values that may also be class names."""
 
 MISSING = DOUBTFUL | {
-    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
-    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/.
+    # QIIME 2 by default knows the empty cell alone; the terms come from its INSDC:missing scheme
+    # and https://www.insdc.org/technical-specifications/missing-value-reporting/.
     *("", "not applicable", "not collected", "not provided", "restricted access"),
 }
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
-ID_HEADER = "sample-id"  # first header of every table of samples that aam writes, as in QIIME 2
+ID_HEADER = "sample-id"  # header of the ids in every table of samples that aam writes
 
 _ID_HEADERS = frozenset(
     {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
@@ -63,7 +63,7 @@ _ID_HEADERS = frozenset(
 """First headers that QIIME 2 accepts, in any case."""
 
 _OLD_HEADERS = frozenset({"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name"})
-"""First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
+"""First headers of older programs and Qiita that QIIME 2 accepts in this spelling alone."""
 
 _CODES = (-99999, -9999, -999, -99, -9, 99, 999, 9999, 99999)
 """Numbers that spreadsheets and statistics programs hold for missing values."""
@@ -87,7 +87,7 @@ _COMPARISON = re.compile(
 )
 _ITEM = re.compile(rf"\s*(?:{_QUOTED})\s*(?=,|$)|[^,]+", re.DOTALL)
 _UNCLEAR = re.compile(r"[<>=!&|(),]|(?<=\s)(?:and|or)(?=\s)", re.IGNORECASE)
-"""What a value without quotes may not contain."""
+"""Text that a value without quotes must not contain."""
 
 _FORMS = (
     "write COLUMN=VALUE, COLUMN>=NUMBER or 'COLUMN in (A, B)', several joined by ' and ', and "
@@ -97,7 +97,7 @@ _FORMS = (
 
 _LISTED_COLUMNS = 50
 _OBJECT_BYTES = 40
-"""Bytes of memory per byte of metadata while reading, which holds one string per cell."""
+"""Bytes of memory per byte of metadata while reading: each cell is a string."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ class Metadata:
     """Metadata of samples, by column."""
 
     ids: Sequence[str]  # n sample names, unique
-    columns: Mapping[str, Sequence[str]]  # the n cells of each column; "" for an empty cell
-    categorical: frozenset[str] = frozenset()  # columns that the line #q2:types calls categorical
+    columns: Mapping[str, Sequence[str]]  # column -> n cells; "" for an empty cell
+    categorical: frozenset[str] = frozenset()  # columns with the #q2:types "categorical"
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
-        """Return the value of each sample [N], "" where it is missing or the sample has no row."""
+        """Return the value of each sample [N]; "" for a missing value, and for a missing row."""
         texts = self.texts(column, sample_ids)
-        known = ["" if text is None or is_missing(text) else normalized(text) for text in texts]
-        return np.array(known, dtype=np.str_)
+        values = ["" if text is None or is_missing(text) else normalized(text) for text in texts]
+        return np.array(values, dtype=np.str_)
 
     def texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
-        """Return the cell of each sample as it is in the file, None where the sample has no row."""
+        """Return the unchanged cell of each sample; None if the sample has no row."""
         self.require(column)
         cells = dict(zip(self.ids, self.columns[column], strict=True))
         texts = [cells.get(name) for name in sample_ids]
@@ -124,7 +124,7 @@ class Metadata:
         return texts
 
     def require(self, column: str) -> None:
-        """Refuse metadata without a column."""
+        """Raise DataError if the metadata lack a column."""
         if column not in self.columns:
             columns = list(self.columns)
             more = ["..."] if len(columns) > _LISTED_COLUMNS else []
@@ -135,7 +135,7 @@ class Metadata:
             )
 
     def no_common_sample(self, sample_ids: Sequence[str]) -> DataError:
-        """Return the error of a table without any sample of the metadata."""
+        """Return the error for a table and metadata without a common sample."""
         otherwise = "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)"
         return DataError(
             "The table and the metadata have no sample in common",
@@ -143,10 +143,10 @@ class Metadata:
             id_remedy(sample_ids, self.ids, otherwise),
         )
 
-    def listed(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Split `a,b` into columns, unless a column has that name; they need not exist."""
-        parts = [[text] if text in self.columns else text.split(",") for text in given]
-        return tuple(name.strip() for names in parts for name in names if name.strip())
+    def listed(self, values: Sequence[str]) -> tuple[str, ...]:
+        """Split `a,b` into column names, unless a column has that name; they need not exist."""
+        lists = [[text] if text in self.columns else text.split(",") for text in values]
+        return tuple(name.strip() for names in lists for name in names if name.strip())
 
     def groups(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
         """Return the group of each sample [N]: its value in `column`, such as a subject."""
@@ -169,13 +169,13 @@ class Metadata:
             return np.arange(len(sample_ids))
         met = np.ones(len(sample_ids), dtype=np.bool_)
         for comparison in parse_condition(condition):
-            left, met = met, met & comparison.meets(self, sample_ids)
+            previous, met = met, met & comparison.meets(self, sample_ids)
             if met.any():
                 continue
-            values = set(self.values(comparison.column, sample_ids)[left].tolist()) - {""}
+            values = set(self.values(comparison.column, sample_ids)[previous].tolist()) - {""}
             raise DataError(
                 "No sample meets the condition",
-                f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
+                f"--where '{condition}', in {previous.sum()} samples '{comparison.column}' has "
                 f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
                 "change the condition",
             )
@@ -185,24 +185,26 @@ class Metadata:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a metadata TSV, gzipped or not, or the metadata that a store holds."""
+    """Read metadata from a TSV (gzipped or not), an artifact or a store."""
     if is_store(path):
-        return Metadata(*stored_metadata(path))
+        return Metadata(*Store(path).metadata())
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
-    text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    text = decoded(
+        artifact.read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata"
+    )
     header: list[str] = []
     directives: dict[str, dict[str, str]] = {}
     ids: list[str] = []
     cells_NC: list[list[str]] = []
     for line, cells in _rows(text, path):
         first = cells[0]
-        # `missing` names the words for missing values of a column, which all are.
+        # The line #q2:missing names the terms of a column; aam accepts all of them everywhere.
         kind = first.split(" ")[0].partition(":")[2] if _is_directive(first) else ""
         if not header:
             header = _checked_header(cells, line, path)
         elif is_id_header(first):
-            evidence = f"the sample id '{first}' in line {line} is a name of the first column"
+            evidence = f"the sample id '{first}' in line {line} is a header of the id column"
             raise _refusal(path, evidence, "rename the sample, or remove the line")
         elif len(cells) > len(header):
             raise DataError(
@@ -212,7 +214,7 @@ def read_metadata(path: Path) -> Metadata:
             )
         elif _is_directive(first):
             if ids or kind not in ("types", "missing") or kind in directives:
-                evidence = f"'{first}' in line {line} is no line of types below the header"
+                evidence = f"'{first}' in line {line} is not a line of types below the header"
                 raise _refusal(path, evidence, "move or remove the line")
             directives[kind] = dict(zip(header, cells, strict=False))
         elif not first:
@@ -240,7 +242,7 @@ def _refusal(path: Path, reason: str, remedy: str) -> DataError:
 
 
 def is_id_header(name: str) -> bool:
-    """Return whether a column of this name has the sample ids, by the rules of QIIME 2."""
+    """Return whether QIIME 2 accepts a name as the header of the id column."""
     return name.lower() in _ID_HEADERS or name in _OLD_HEADERS
 
 
@@ -249,7 +251,7 @@ def _is_directive(name: str) -> bool:
 
 
 def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the last line and the cells of each row but blank ones and comments."""
+    """Yield line number and cells of each row, without blank rows and comments."""
     if not text.strip():
         raise DataError("The metadata is empty", f"'{path}'", "give a table with a row per sample")
     start = text.partition("\n")[0]
@@ -261,7 +263,7 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
                 "save it as tab-separated text (.tsv)",
             )
     rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
-    last = 0  # line in which the last row ended
+    last = 0  # last line of the previous row
     try:
         for row in rows:
             last = rows.line_num
@@ -280,12 +282,12 @@ def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
-    # Many tables have `sample_id`, which QIIME 2 does not accept.
+    # QIIME 2 refuses the frequent `sample_id`; aam accepts it.
     if not is_id_header(cells[0]) and cells[0] != "sample_id":
-        shown = "\t".join(cells)[:80]
+        line_start = "\t".join(cells)[:80]
         raise _refusal(
             path,
-            f"its first column is called '{cells[0]}' (line {line} is '{shown}')",
+            f"its first column is called '{cells[0]}' (line {line} is '{line_start}')",
             "give tab-separated text whose first column is called sample-id",
         )
     if unnamed := [k for k, name in enumerate(cells, start=1) if not name]:
@@ -293,7 +295,7 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
     if twice := repeated(cells):
         raise _refusal(path, f"several columns have one name: {first_few(twice)}", "rename them")
     if reserved := [name for name in cells[1:] if is_id_header(name)]:
-        evidence = f"'{reserved[0]}' is a name of the first column alone"
+        evidence = f"'{reserved[0]}' is reserved for the first column"
         raise _refusal(path, evidence, "rename that column")
     return cells
 
@@ -301,7 +303,7 @@ def _checked_header(cells: list[str], line: int, path: Path) -> list[str]:
 def _check_type(name: str, cells: Sequence[str], stated: str, path: Path) -> None:
     kind = stated or "categorical"
     if kind not in ("categorical", "numeric"):
-        evidence = f"the column '{name}' is of the type '{kind}'"
+        evidence = f"the column '{name}' has the type '{kind}'"
         raise _refusal(path, evidence, "write categorical or numeric")
     values = dict.fromkeys(cell for cell in cells if kind == "numeric" and cell)
     wrong = [cell for cell in values if np.isnan(as_numbers([cell])[0])]
@@ -326,7 +328,7 @@ def is_missing(text: str) -> bool:
 
 
 def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Convert texts to numbers [n]; NaN for a text that is none, such as "".
+    """Convert texts to numbers [n]; NaN for other texts, such as "".
 
     >>> as_numbers(["1.5", "high", ""]).tolist()
     [1.5, nan, nan]
@@ -334,7 +336,7 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
 
     def number(text: str) -> float:
         try:
-            return float(text) if "_" not in text else np.nan  # "1_0" is 10 in Python alone
+            return float(text) if "_" not in text else np.nan  # Python reads "1_0" as 10
         except ValueError:
             return np.nan
 
@@ -342,10 +344,10 @@ def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def warn_of_codes(column: str, values: NDArray[np.float64]) -> None:
-    """Warn of numbers far from all others that programs write for missing values, such as -999."""
+    """Warn of outlying numbers that programs write for missing values, such as -999."""
     is_code, finite = np.isin(values, _CODES), np.isfinite(values)
-    others = values[finite & ~is_code]
-    low, high = (others.min(), others.max()) if len(others) else (-np.inf, np.inf)
+    ordinary = values[finite & ~is_code]
+    low, high = (ordinary.min(), ordinary.max()) if len(ordinary) else (-np.inf, np.inf)
     width = high - low
     for code, times in Counter(values[is_code].tolist()).items():
         if (code < 0 <= low) or not low - width <= code <= high + width:
@@ -356,7 +358,7 @@ def warn_of_codes(column: str, values: NDArray[np.float64]) -> None:
 
 
 def normalized(text: str) -> str:
-    """Write a whole number without decimals; other texts stay as they are.
+    """Normalize the spelling of whole numbers ("18.0" to "18"); other texts stay as they are.
 
     >>> normalized("18.0"), normalized("18.5"), normalized("S18.0")
     ('18', '18.5', 'S18.0')
@@ -367,7 +369,7 @@ def normalized(text: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnComparison:
-    """A comparison of a column with values."""
+    """Comparison of a metadata column with values."""
 
     column: str  # name of the metadata column
     operator: str  # "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value
@@ -376,15 +378,15 @@ class ColumnComparison:
     def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> NDArray[np.bool_]:
         """Return which samples meet the comparison, bool [N]."""
         texts = metadata.values(self.column, sample_ids)
-        known = texts != ""
+        has_value = texts != ""
         if self.operator in _ORDER:
             values = as_numbers(texts.tolist())
-            wrong = texts[known & ~np.isfinite(values)].tolist()
+            wrong = texts[has_value & ~np.isfinite(values)].tolist()
             if wrong:
                 raise DataError(
                     f"The column '{self.column}' is not numeric, so '{self.operator}' cannot order "
                     "its values",
-                    f"{len(wrong)} of {int(known.sum())} values, distinct ones: "
+                    f"{len(wrong)} of {int(has_value.sum())} values, distinct ones: "
                     f"{first_few(sorted(set(wrong)))}",
                     f"compare with '{self.column}=VALUE' or '{self.column} in (A, B)'",
                 )
@@ -393,45 +395,43 @@ class ColumnComparison:
             cells = [normalized(text or "") for text in metadata.texts(self.column, sample_ids)]
             equal = np.isin(cells, [normalized(value) for value in self.values])
             if self.operator == "!=" and not equal.any():
-                warn(f"No sample has {self.column}={self.values[0]}, which --where excludes.")
-            met = equal if self.operator == "in" else known & ~equal
+                value = f"{self.column}={self.values[0]}"
+                warn(f"--where excludes {value}, but no sample has this value.")
+            met = equal if self.operator == "in" else has_value & ~equal
         return met
 
 
 def parse_condition(condition: str) -> tuple[ColumnComparison, ...]:
-    """Parse a condition into its comparisons, all of which a sample must meet.
+    """Parse a --where condition into comparisons; a sample must meet all of them.
 
     >>> parse_condition("age >= 2 and site in (gut, skin)")[1]
     ColumnComparison(column='site', operator='in', values=('gut', 'skin'))
     """
-    condition, place = condition.strip(), 0
+    condition, position = condition.strip(), 0
     comparisons: list[ColumnComparison] = []
-    while place < len(condition) or not comparisons:
-        match = _COMPARISON.match(condition, place)
+
+    def invalid(fault: str, remedy: str = _FORMS) -> UsageError:
+        return UsageError("Invalid condition", f"--where '{condition}'{fault}", remedy)
+
+    while position < len(condition) or not comparisons:
+        match = _COMPARISON.match(condition, position)
         column = _unquoted(match["column"]) if match else ""
         if match is None or not column:
-            raise UsageError("Invalid condition", f"--where '{condition}'", _FORMS)
-        place = match.end()
+            raise invalid("")
+        position = match.end()
         name = match["operator"] or "in"
         if match["in"]:
             values = tuple(_unquoted(item) for item in _ITEM.findall(match["values"]))
         else:
             values = (_unquoted(match["value"]),)
         if not values or not all(values):
-            raise UsageError(
-                "Invalid condition", f"--where '{condition}': '{column}' has no value", _FORMS
-            )
+            raise invalid(f": '{column}' has no value")
         if name in _ORDER and not np.isfinite(as_numbers(values)).all():
-            raise UsageError(
-                "Invalid condition",
-                f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
-                _FORMS,
-            )
+            raise invalid(f": '{values[0]}' after '{name}' is not a number")
         unquoted = match["operator"] and not re.fullmatch(_QUOTED, match["value"])
         if unquoted and (unclear := _UNCLEAR.search(match["value"])):
-            raise UsageError(
-                "Invalid condition",
-                f"--where '{condition}': '{unclear[0]}' in the value of '{column}'",
+            raise invalid(
+                f": '{unclear[0]}' in the value of '{column}'",
                 "put the value in quotes, write COLUMN in (A, B) for several values, or join "
                 "comparisons by ' and '; there is no 'or'",
             )

@@ -1,4 +1,4 @@
-"""Embeddings tables, and principal coordinates (PCoA) of embeddings, distances and kernels."""
+"""Ordination: principal coordinates (PCoA) of embeddings, distances, kernels; its text files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from aam.data.metadata import ID_HEADER
 
 
 def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
-    """Read an embeddings.tsv, such as that of `aam embed`: unique sample ids, float64 [N, D]."""
-    what, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
-    header, rows = read_rows(path, what, (ID_HEADER,))
+    """Read the embeddings.tsv of `aam embed`: unique sample ids, float64 [N, D]."""
+    title, remedy = "table of embeddings", "give the embeddings.tsv of `aam embed`"
+    header, rows = read_rows(path, title, (ID_HEADER,))
     expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
     if header != expected or len(header) < 2 or not rows:
         evidence = f"'{path}' has {len(rows)} rows and the columns {first_few(header)}"
@@ -28,57 +28,58 @@ def read_embeddings(path: Path) -> tuple[tuple[str, ...], F64]:
     if twice := repeated(ids):
         evidence = f"{first_few(twice)} in '{path}'"
         raise DataError("Sample ids occur twice", evidence, "give each sample one row")
-    return ids, np.array([numbers(rows, name, path, what) for name in header[1:]]).T
+    return ids, np.array([numbers(rows, name, path, title) for name in header[1:]]).T
 
 
 def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
-    """Compute the PCoA of the Euclidean distances between rows, without the N x N matrix.
+    """Compute the PCoA of Euclidean distances between rows, without the N x N matrix.
 
-    It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
-    is chosen so that its largest coordinate is positive: the same input gives the same result.
+    PCoA is the singular value decomposition of the centred vectors (Gower 1966). The largest
+    coordinate of each axis is positive, so that equal input gives equal signs.
 
-    Coordinates [N, axes] are zero beyond the rank; fractions of the variance are [axes].
+    Returns coordinates [N, axes], zero beyond the rank, and fractions of the variance [axes].
     """
     vectors = np.asarray(vectors_ND, dtype=np.float64)
     centred = vectors - vectors.mean(axis=0)
-    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
-    kept = min(axes, len(singular))
+    left_vectors, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    rank = min(axes, len(singular))
     coordinates = np.zeros((len(vectors), axes))
-    coordinates[:, :kept] = left[:, :kept] * singular[:kept]
+    coordinates[:, :rank] = left_vectors[:, :rank] * singular[:rank]
     explained = np.zeros(axes)
     total = float(np.square(singular).sum())
     if total > 0:
-        explained[:kept] = np.square(singular[:kept]) / total
+        explained[:rank] = np.square(singular[:rank]) / total
     return _oriented(coordinates), explained
 
 
 def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
-    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples."""
+    """Compute the PCoA of a distance matrix from all eigenvalues: for a few thousand samples."""
     squared = -0.5 * np.square(np.asarray(distances_NN, dtype=np.float64))
     means = squared.mean(axis=0)
     values, vectors = np.linalg.eigh(squared - means - means[:, None] + means.mean())
     largest = np.argsort(-values)[:axes]
-    # Distances that are not Euclidean, such as UniFrac, have negative eigenvalues, whose axes are
-    # imaginary.
-    kept = values[largest].clip(min=0)
-    return _oriented(vectors[:, largest] * np.sqrt(kept)), kept / values.clip(min=0).sum()
+    # Distances that are not Euclidean, such as UniFrac, have negative eigenvalues (imaginary axes).
+    eigenvalues = values[largest].clip(min=0)
+    return _oriented(vectors[:, largest] * np.sqrt(eigenvalues)), eigenvalues / values.clip(
+        min=0
+    ).sum()
 
 
 def coordinates_of_kernel(kernel_NN: F64) -> tuple[F64, F64]:
-    """Compute the first two principal coordinates of the distances of a kernel, of N above 2."""
+    """Compute the first two principal coordinates of a kernel [N, N], N above 2."""
     from scipy.sparse.linalg import ArpackError, eigsh
 
     means = kernel_NN.mean(axis=0)
     centred = kernel_NN - means - means[:, None] + means.mean()
-    # A start that is not random makes the same axes for the same kernel.
+    # A fixed start makes the result reproducible.
     try:
         values, vectors = eigsh(centred, k=2, v0=np.arange(1.0, len(centred) + 1))
     except ArpackError:
-        # Where all samples are alike, or differ in one direction, the start has no part in it.
+        # If all samples are alike, or differ in one direction, the start is orthogonal to the axes.
         values, vectors = (array[..., -2:] for array in np.linalg.eigh(centred))
-    kept = values[::-1].clip(min=0)
-    coordinates = _oriented(vectors[:, ::-1] * np.sqrt(kept))
-    return coordinates, kept / max(float(np.trace(centred)), 1e-300)
+    eigenvalues = values[::-1].clip(min=0)
+    coordinates = _oriented(vectors[:, ::-1] * np.sqrt(eigenvalues))
+    return coordinates, eigenvalues / max(float(np.trace(centred)), 1e-300)
 
 
 def _oriented(coordinates: F64) -> F64:
@@ -91,7 +92,7 @@ def _oriented(coordinates: F64) -> F64:
 def write_ordination(
     path: Path, sample_ids: Sequence[str], coordinates_NA: F64, explained_A: F64
 ) -> None:
-    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults."""
+    """Write `ordination.txt` in scikit-bio's text format (PCoAResults in QIIME 2)."""
     check_unquoted(sample_ids, "the text format of an ordination")
     axes = coordinates_NA.shape[1]
     eigenvalues = np.square(coordinates_NA).sum(axis=0)

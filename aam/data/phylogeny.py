@@ -1,11 +1,11 @@
 """Phylogeny of a table's ASVs for UniFrac: branch lengths and the branches above each ASV.
 
-The complete tree is parsed (`aam.data.formats.newick`), sheared to the table's features, and its
-unary chains are collapsed into single branches. The path above the features' common ancestor,
-including a length on the root node, becomes one stem branch above every feature: scikit-bio counts
-it, and so do the denominators of weighted-normalized and generalized UniFrac.
+The complete tree is parsed (`aam.data.formats.newick`) and sheared to the table's features; unary
+chains are collapsed into single branches. The path above the features' common ancestor, including a
+length on the root node, becomes one stem branch above every feature: scikit-bio counts it, and so
+do the denominators of weighted-normalized and generalized UniFrac.
 
-Large sheared trees are stored in the user's cache, so that a tree of millions of tips is parsed
+Sheared trees of many tips are cached in the user's folder, so a tree of millions of tips is parsed
 once.
 """
 
@@ -28,37 +28,36 @@ from scipy.sparse import csr_array
 from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require
-from aam.data.formats import artifact
-from aam.data.formats.newick import NewickTree, parse
+from aam.data.formats import artifact, newick
 from aam.data.formats.text import check_text
 from aam.data.ids import id_remedy
 from aam.data.sequences import as_dna
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
-"""Tips from which on a tree is cached; smaller trees are parsed as fast as the cache is read."""
+"""Tips from which a tree is cached; smaller trees are parsed as fast as the cache is read."""
 
 _NODE_BYTES = 230  # bytes of memory per node while parsing, measured on trees of 400,000 tips
 
 _ANCESTOR_BYTES = 24
 _LARGEST = 1e30
-_LAYOUT = b"aam phylogeny 2"  # Part of the cache key; change it when the arrays change.
+_LAYOUT = b"aam phylogeny 2"  # in the cache key; change it when the arrays change
 
 
 @dataclass(frozen=True)
 class Phylogeny:
-    """G branches above F features.
+    """Sheared tree: G branches above F features.
 
     Branches are numbered in postorder (descendants first), and the features below a branch are
     contiguous when features are sorted by their tip branch, `indices[indptr[:-1]]`.
     """
 
-    # float64 [G], branch lengths in the tree's unit, all >= 0. The stem, if it has a length, is the
-    # last branch and an ancestor of every feature.
+    # float64 [G], branch lengths in the tree's unit, all >= 0. A stem with a length is the last
+    # branch, an ancestor of every feature.
     lengths_G: NDArray[np.float64]
     indptr: NDArray[np.int64]  # [F + 1], see `indices`
-    # int32 [indptr[F]], the branches from feature f up to the root are `indices[indptr[f] :
-    # indptr[f + 1]]`, its own tip branch first
+    # int32 [indptr[F]], branches from feature f to the root: `indices[indptr[f] : indptr[f + 1]]`,
+    # the tip's branch first
     indices: NDArray[np.int32]
 
     def take(self, columns: NDArray[np.int64]) -> Phylogeny:
@@ -70,13 +69,13 @@ class Phylogeny:
 
 @dataclass(frozen=True)
 class TrimmedTips:
-    """Names of tips where the features are trimmed sequences, and the tips are not."""
+    """Names of untrimmed tips for features that are trimmed sequences."""
 
     length: int  # nucleotides of the features
-    feature_of: Mapping[str, str]  # by the id of an untrimmed one that is a hash or a name
+    feature_of: Mapping[str, str]  # hash or name of an untrimmed tip -> feature
 
     def feature(self, tip: str) -> str:
-        """Return the feature of a tip."""
+        """Return the trimmed feature of a tip."""
         return self.feature_of.get(tip) or as_dna(tip)[: self.length]
 
 
@@ -90,12 +89,12 @@ def read_phylogeny(
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
     """Read a tree and shear it to a table's features; also return their columns, ascending.
 
-    Of several tips that are one trimmed feature the first stands for it.
+    If several tips are one trimmed feature, the first tip represents it.
     """
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
-    check_text(text[:4], path, "tree")  # names need not be UTF-8
+    check_text(text[:4], path, "tree")  # names of tips need not be UTF-8
     nodes = text.count(b",") + text.count(b")") + 1
     _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
     read, cache = None, None
@@ -104,7 +103,7 @@ def read_phylogeny(
         cache = _cached(text, feature_ids, drop_missing, root_at_midpoint, trimmed)
         read = _load(cache)
     if read is None:
-        tree = parse(text, f"'{path}'")
+        tree = newick.parse(text, f"'{path}'")
         if root_at_midpoint:
             tree = _rooted_at_midpoint(tree, path)
         elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
@@ -116,14 +115,13 @@ def read_phylogeny(
         columns, tips = _placed(tree, feature_ids, drop_missing, trimmed, path)
         read = _shear(tree, tree.tips[tips], path, budget), columns
         if cache is not None:
-            # A cache that cannot be written, as on many clusters, only costs time.
+            # A cache that cannot be written, as on many clusters, costs time, not the result.
             with suppress(OSError, AamError), atomic_write(cache) as temporary:
                 np.savez(temporary, **vars(read[0]), columns=columns)
     if len(read[1]) < len(feature_ids):
-        kept = set(read[1].tolist())
-        dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
-        named = f"{first_few(dropped)} of {len(feature_ids)}"
-        info(f"Features that are not in the tree are left out: {named}.")
+        in_tree = set(read[1].tolist())
+        dropped = first_few(name for k, name in enumerate(feature_ids) if k not in in_tree)
+        info(f"Features that are not in the tree are left out: {dropped} of {len(feature_ids)}.")
     return read
 
 
@@ -134,11 +132,11 @@ def _cached(
     root_at_midpoint: bool,
     trimmed: TrimmedTips | None,
 ) -> Path:
-    """Return the file in which the sheared tree is kept, named by all that it depends on."""
+    """Return the cache file of a sheared tree; its name is a hash of everything it depends on."""
     digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
     digest.update(b" midpoint" if root_at_midpoint else b"")
     digest.update(hashlib.sha256(text).digest())
-    # With their order: the arrays of the cache are in the order of the table's columns.
+    # The order matters: the cached arrays follow the table's columns.
     digest.update("\0".join(feature_ids).encode())
     if trimmed is not None:
         digest.update(json.dumps([trimmed.length, *trimmed.feature_of.items()]).encode())
@@ -147,13 +145,13 @@ def _cached(
 
 
 def _placed(
-    tree: NewickTree,
+    tree: newick.NewickTree,
     feature_ids: Sequence[str],
     drop_missing: bool,
     trimmed: TrimmedTips | None,
     path: Path,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the columns of the features that are in the tree, ascending, and their tips."""
+    """Match features to tips; return the columns that have a tip, ascending, and the tips."""
     column_of = {name: column for column, name in enumerate(feature_ids)}
     names = tree.names if trimmed is None else map(trimmed.feature, tree.names)
     get = column_of.get
@@ -191,12 +189,12 @@ def _check_size(size: int, budget: int, path: Path) -> None:
     check_memory("tree", f"'{path}'", size, budget, remedy)
 
 
-def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
-    # Here, since scikit-bio takes a CPU-second to import.
+def _rooted_at_midpoint(tree: newick.NewickTree, path: Path) -> newick.NewickTree:
+    # Imported here: scikit-bio takes a CPU-second to import.
     from skbio import TreeNode
     from skbio.tree import TreeError
 
-    # Tips are numbered: the writer of scikit-bio changes blanks and quotes of labels.
+    # Tips get numbers as names: scikit-bio's writer changes blanks and quotes in labels.
     number_of = dict(zip(tree.tips.tolist(), range(tree.tips.size), strict=True))
     lengths = [None if np.isnan(length) else length for length in tree.lengths.tolist()]
     nodes = [
@@ -214,69 +212,72 @@ def _rooted_at_midpoint(tree: NewickTree, path: Path) -> NewickTree:
             f"'{path}', {error}",
             "give a rooted tree with a length on every branch",
         ) from error
-    midpoint = parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
+    midpoint = newick.parse(rooted.getvalue().encode(), f"'{path}', rooted at its midpoint")
     return replace(midpoint, names=[tree.names[int(name[1:])] for name in midpoint.names])
 
 
-def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
+def _shear(tree: newick.NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
     """Keep the branches above `tips` [F], with chains collapsed; feature f is `tips[f]`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1
-    # In postorder the nodes below a node are the run before it, so prefix sums count its kept tips.
+    # In postorder a subtree is a run of nodes, so prefix sums count its kept tips.
     tips_until = np.concatenate(([0], np.cumsum(is_kept_tip)))
     below = tips_until[1:] - tips_until[tree.starts]
-    kept = np.flatnonzero(below)
-    lengths = tree.lengths[kept]
+    nodes = np.flatnonzero(below)
+    lengths = tree.lengths[nodes]
     if np.isnan(lengths[-1]):
-        lengths[-1] = 0.0  # A length on the root is optional.
-    if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
+        lengths[-1] = 0.0  # a length on the root is optional
+    if nodes.size > 1 and np.isnan(tree.lengths[nodes[:-1]]).all():
         raise DataError(
             "The tree has no branch lengths",
             f"none of {tree.parents.size} branches of '{path}'",
             "UniFrac needs a tree with lengths; export it with them",
         )
     export, zero = "export the tree with a length on every branch", "set negative lengths to zero"
-    for what, wrong, remedy in (
+    for fault, wrong, remedy in (
         ("without a length", np.isnan(lengths), export),
         ("with a negative length", lengths < 0, f"{zero}, as from neighbour joining"),
     ):
         if wrong.any():
             # The first node of a subtree, in postorder, is a tip.
-            places = np.searchsorted(tree.tips, tree.starts[kept[wrong]]).tolist()
-            where = f"above the tips {first_few(tree.names[tip] for tip in places)} of '{path}'"
-            raise DataError(f"The tree has branches {what}", where, remedy)
+            tips_below = np.searchsorted(tree.tips, tree.starts[nodes[wrong]]).tolist()
+            names = first_few(tree.names[tip] for tip in tips_below)
+            evidence = f"above the tips {names} of '{path}'"
+            raise DataError(f"The tree has branches {fault}", evidence, remedy)
     with np.errstate(over="ignore"):
         total = float(lengths.sum())
     if total == 0 and tips.size > 1:
         raise DataError(
             "The tree has no branch lengths",
-            f"those above the {tips.size} ASVs are all 0 in '{path}'",
+            f"all lengths above the {tips.size} ASVs are 0 in '{path}'",
             "UniFrac needs a tree with lengths, else all distances are 0; export it with them",
         )
     # Training computes UniFrac in float32, whose largest number is 3e38.
     if total > _LARGEST or 0 < total < 1 / _LARGEST:
         raise DataError(
             f"The branch lengths of the tree are too {'large' if total > 1 else 'small'}",
-            f"those above the ASVs add up to {total:g} in '{path}'",
+            f"the branches above the ASVs add up to {total:g} in '{path}'",
             f"give lengths that add up to {1 / _LARGEST:g} to {_LARGEST:g}, such as substitutions "
             "per site",
         )
 
-    # A node with as many kept tips as its parent is that parent's only kept child, and in the
-    # postorder of the kept nodes its parent is the next node: chains are runs.
-    chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
+    # A node with as many kept tips as its parent is the only kept child. In the postorder of the
+    # kept nodes the parent comes next, so a chain is a run of nodes.
+    chained = (tree.parents[nodes[:-1]] == nodes[1:]) & (below[nodes[:-1]] == below[nodes[1:]])
     bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
-    tops = np.concatenate((bottoms[1:], [kept.size])) - 1
+    tops = np.concatenate((bottoms[1:], [nodes.size])) - 1
     lengths_G = np.add.reduceat(lengths, bottoms)
-    branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)  # The last: the root's parent.
-    branch_of[kept] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
-    parents = branch_of[tree.parents[kept[tops]]]
+    branch_of = np.full(
+        tree.parents.size + 1, -1, dtype=np.int64
+    )  # the last entry: the root's parent
+    branch_of[nodes] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
+    parents = branch_of[tree.parents[nodes[tops]]]
     if lengths_G[-1] == 0.0 and lengths_G.size > 1:
-        # No stem. (A single feature's only branch is its own, and stays.)
+        # No stem. (The only branch of a single feature stays.)
         lengths_G, parents = lengths_G[:-1], parents[:-1]
         parents[parents == lengths_G.size] = -1
-    # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
-    _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
+    # `_ancestors` lists every pair of a feature and a branch above it twice.
+    _check_size(_ANCESTOR_BYTES * int(below[nodes[bottoms]].sum()), budget, path)
     indptr, indices = _ancestors(parents, branch_of[tips])
     return Phylogeny(lengths_G, indptr, indices)
 
@@ -288,8 +289,8 @@ def _ancestors(
     counts = np.zeros(tips.size, dtype=np.int64)
     features: NDArray[np.int64] = np.arange(tips.size, dtype=np.int64)
     branches = tips
-    steps = []  # One step towards the root for all features that are below it.
-    # All features climb together: as many steps as the tree is deep, instead of one loop for each.
+    steps = []  # features and their branches, one step closer to the root each time
+    # All features climb together: the loop runs once per level of the tree, not once per feature.
     while features.size:
         steps.append((features, branches))
         counts[features] += 1

@@ -1,16 +1,16 @@
-"""Writer of stores (`aam prepare`): one table or several joined, block by block.
+"""Writer of stores (`aam prepare`): one table or several joined tables, written block by block.
 
-The table is read twice: once to validate it and to find the ASVs with reads, once to write it, with
-ASVs ordered by id and without those that are not in the tree. Memory holds one block, and the ids,
-sequences and tree. A study loaded from the store equals, bit for bit, the one that `load_study`
-loads from the same files. Several tables are joined first (`aam.data.joined_tables`).
+The table is read twice: first to validate it and to find the ASVs with reads, then to write it,
+with ASVs ordered by id and without ASVs that are missing from the tree. Memory holds one block, the
+ids, the sequences and the tree. A study loaded from the store equals, bit for bit, the study that
+`load_study` loads from the same files. Several tables are joined first (`aam.data.joined_tables`).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.contract.files import sha256, write_json
+from aam.contract.files import sha256
 from aam.contract.options import numbered
 from aam.contract.options.commands.studies import Prepare
-from aam.contract.version import __version__
 from aam.data.formats.tables import BLOCK_BYTES, TableBlocks
 from aam.data.joined_metadata import join_metadata
 from aam.data.joined_tables import join_tables, study_names
 from aam.data.metadata import Metadata
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import FORMAT, HEADER, StoredArray, StoreHeader, write_npy
+from aam.data.store import Store, StoredArray, write_npy
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
 from aam.memory import memory_budget
@@ -40,7 +39,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     """Write the files of a store into an empty folder, `store.json` last."""
     budget = memory_budget(options.max_memory_gb)
     joined = join_tables(options, block_bytes, budget)
-    # Before the counts are written, which takes long.
+    # Metadata and taxonomy are checked first: writing the counts takes long.
     metadata = join_metadata(options, joined.id_of_sample)
     taxonomies = [read_taxonomy(path) for path in options.taxonomy]
     taxa = join_taxonomies(taxonomies, joined.id_of_asv) if taxonomies else None
@@ -48,9 +47,11 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     richness_N, prevalence_F = _occurrences(table)
     source = ", ".join(f"'{path}'" for path in options.table)
     drop_empty = options.drop_empty_samples
-    _, held = check_reads(richness_N, prevalence_F, table.sample_ids, source, drop_empty)
-    # ASVs are ordered by id; those without reads in any sample are left out.
-    columns = np.array(sorted(held.tolist(), key=table.feature_ids.__getitem__), dtype=np.int64)
+    _, with_reads = check_reads(richness_N, prevalence_F, table.sample_ids, source, drop_empty)
+    # ASVs with reads, ordered by id.
+    columns = np.array(
+        sorted(with_reads.tolist(), key=table.feature_ids.__getitem__), dtype=np.int64
+    )
     arrays = _Arrays(folder, {})
     if options.tree is not None:
         ids = [table.feature_ids[column] for column in columns.tolist()]
@@ -86,12 +87,12 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> t
     arrays.save_strings("samples", samples)
     if metadata is not None:
         arrays.save_metadata(metadata, samples)
-    metadata_columns = None if metadata is None else list(metadata.columns)
-    categorical = [] if metadata is None else sorted(metadata.categorical)
-    header = StoreHeader(
-        FORMAT, __version__, metadata_columns, _sources(options), arrays.saved, categorical
+    Store(folder).write_header(
+        metadata=None if metadata is None else list(metadata.columns),
+        made_from=_sources(options),
+        arrays=arrays.saved,
+        categorical=[] if metadata is None else sorted(metadata.categorical),
     )
-    write_json(folder / HEADER, asdict(header))
     return len(samples), len(columns), entries
 
 
@@ -109,7 +110,7 @@ def _occurrences(table: TableBlocks) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays of a store: those in `folder`, with shape and checksum by name in `saved`."""
+    """Arrays written to a store in `folder`; `saved` has shape and checksum by name."""
 
     folder: Path
     saved: dict[str, StoredArray]
@@ -130,8 +131,8 @@ class _Arrays:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Write the counts of the ASVs at `columns`; return ASVs and reads of each sample [N].
 
-        They are written block by block below a header with their number, `entries`, which is known
-        from the first reading. (Through a mapping, a full disk would kill the process.)
+        The first reading has counted the `entries`, so the header is written first and the blocks
+        follow. (Writing through a memory map, a full disk would kill the process.)
         """
         description = {"descr": "<i4", "fortran_order": False, "shape": (entries,)}
         richness, reads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -139,7 +140,7 @@ class _Arrays:
         with paths[0].open("wb") as values, paths[1].open("wb") as asvs:
             for stream in (values, asvs):
                 np.lib.format.write_array_header_1_0(stream, description)
-            # Unlike a loop over the blocks, map drops each block once its columns are selected.
+            # Unlike a loop, map drops each block as soon as its columns are selected.
             for counts in map(itemgetter((slice(None), columns)), table.blocks()):
                 counts.sort_indices()
                 values.write(counts.data.astype("<i4", copy=False).data)
@@ -169,7 +170,7 @@ class _Arrays:
 
 
 def _sources(options: Prepare) -> dict[str, dict[str, Any]]:
-    given = {
+    files_of_flag = {
         "--table": options.table,
         "--sequences": options.sequences,
         "--tree": () if options.tree is None else (options.tree,),
@@ -178,7 +179,7 @@ def _sources(options: Prepare) -> dict[str, dict[str, Any]]:
     }
     return {
         name: {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
-        for flag, paths in given.items()
+        for flag, paths in files_of_flag.items()
         for name, path in numbered(flag, paths).items()
     }
 

@@ -1,15 +1,15 @@
-"""Simulated study with known truth: ASVs with inherited niches along a gradient of pH.
+"""Simulation of studies with known truth (`aam example`): ASVs with niches along a gradient of pH.
 
-Each ASV has a niche on the gradient, whose optimum it inherits along the tree (Brownian motion).
-Its fitness in a sample is lower outside the niche and depends on its clade at the site, on the
-subject, and on chance. The ASVs with the highest fitness are present, with log-normal abundances
-and multinomial reads. One sample is simulated at a time, so memory is that of the reads. The same
-seed gives the same study.
+The optimum of an ASV's niche is inherited along the tree (Brownian motion). The fitness of an ASV
+in a sample decreases with the distance from the optimum, and depends on its clade at the site, on
+the subject, and on chance. The fittest ASVs are present, with log-normal abundances and multinomial
+reads. Samples are simulated one by one, so memory holds little more than the reads. The same seed
+gives the same study.
 
-Several studies share the ASVs, and differ as studies of one disease do: each has its own preference
-for every ASV (batch effect), its depth, its share of cases, and a genus that the disease changes in
-it alone, besides the genera that it changes in all of them. One of them is of another laboratory,
-with shorter reads and other names of the classes.
+Several studies share the ASVs and differ like studies of one disease: in the preference for every
+ASV (batch effect), the depth and the share of cases. The disease changes some genera in all studies
+and one genus in each study alone. One study comes from another laboratory, with shorter reads and
+other class names.
 
 Nodes of a tree are numbered so that a parent comes before its children; node 0 is the root.
 """
@@ -39,7 +39,7 @@ from aam.contract.options.commands.studies import Example
 from aam.contract.version import __version__
 from aam.memory import memory_available, shown_size
 
-KAPPA = 3.0  # rate of transitions over that of transversions
+KAPPA = 3.0  # ratio of the rates of transitions and transversions
 HEIGHT = 0.4  # mean substitutions per site from the root to a tip
 CLOCK_SHAPE = 4.0  # gamma shape of branch rates, mean 1: a relaxed clock
 SITE_SHAPE = 0.6  # gamma shape of site rates, mean 1: most sites are conserved, as in 16S
@@ -49,22 +49,22 @@ _TRANSITION = 2  # A=0, C=1, G=2, T=3: XOR with 2 is a transition, with 1 or 3 a
 
 PH_LOW, PH_SPAN = 4.0, 5.0
 PH_NOISE = 0.25  # standard deviation of the measured pH around the gradient
-SUBJECT_SHARE = 0.5  # part of the gradient's variance that lies between subjects
-NICHE_WIDTH = (0.18, 0.40)  # of the gradient's span, 10 % and 90 % quantiles about
+SUBJECT_SHARE = 0.5  # share of the gradient's variance between subjects
+NICHE_WIDTH = (0.18, 0.40)  # about the 10 % and 90 % quantiles, in units of the gradient's span
 SITE_CLADES = 24  # clades whose fitness differs between sites
-SITE_SHIFT = 0.8  # standard deviations of the parts of an ASV's fitness: of its clade at a site,
-SUBJECT_SHIFT = 0.9  # of a subject,
-PREVALENCE = 0.9  # the same in all samples,
-CHANCE = 1.9  # random in each sample
-STUDY_SHIFT = 1.0  # and, of several studies, the same in all samples of one
+SITE_SHIFT = 0.8  # standard deviations of the terms of an ASV's fitness: its clade at a site,
+SUBJECT_SHIFT = 0.9  # the subject,
+PREVALENCE = 0.9  # equal in all samples,
+CHANCE = 1.9  # random in each sample,
+STUDY_SHIFT = 1.0  # and equal in all samples of a study
 STUDY_ASVS = 0.6  # share of the ASVs that occur in a study
-ABSENT = -20.0  # fitness of the others
+ABSENT = -20.0  # fitness of the ASVs that do not occur
 STUDY_DEPTH = 0.4  # standard deviation of the log depth between studies
 CASES = (0.3, 0.7)  # share of cases in the first and in the last study
-SHARED_GENERA = 3  # that the disease changes in every study
-SHARED_EFFECT, OWN_EFFECT = 1.2, 1.8  # of the disease on the fitness of the ASVs of a genus
+SHARED_GENERA = 3  # genera that the disease changes in every study
+SHARED_EFFECT, OWN_EFFECT = 1.2, 1.8  # effect of the disease on the fitness of a genus' ASVs
 OTHER_LABORATORY = 2  # number of the study, from 0, with shorter reads and other classes
-OTHER_LENGTH = 0.8  # of its sequences
+OTHER_LENGTH = 0.8  # relative length of its sequences
 CLASSES, OTHER_CLASSES = ("control", "case"), ("no", "yes")
 RESPONSE_NOISE = 0.5  # standard deviation of the response around the sum of the planted effects
 ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
@@ -75,8 +75,8 @@ _ASV_BYTES = 500
 _COUNT_BYTES = 40
 
 
-_CREATION_DATE = datetime(2000, 1, 1)  # fixed, so that two tables of one seed are equal
-_FAMILIES, _GENERA = 12, 72  # clades of the tree that the taxonomy names
+_CREATION_DATE = datetime(2000, 1, 1)  # fixed, so that equal seeds give equal files
+_FAMILIES, _GENERA = 12, 72  # numbers of named clades
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
     now = 0.0
     for lineages in range(2, tips):
         now += rng.exponential(1 / lineages)
-        place = int(rng.integers(lineages))
-        node = alive[place]
+        index = int(rng.integers(lineages))
+        node = alive[index]
         ended[node] = now
-        alive[place] = len(parents)
+        alive[index] = len(parents)
         alive.append(len(parents) + 1)
         parents += [node, node]
         born += [now, now]
@@ -111,7 +111,7 @@ def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
 
 
 def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
-    """Return the clade of each tip, int64 [F], where the tree is cut at `count` lineages."""
+    """Cut the tree at `count` lineages; return the clade of each tip, int64 [F]."""
     early = min(2 * count, 2 * len(tree.tips)) - 1
     origin = np.arange(len(tree.parents))
     for node in range(early, len(origin)):
@@ -146,11 +146,11 @@ def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tu
         fast = np.exp(-2 * distance * (KAPPA + 1) / (KAPPA + 2))
         transition = 0.25 + 0.25 * slow - 0.5 * fast
         transversion = 0.5 - 0.5 * slow
-        drawn = rng.random(length)
-        change = np.where(drawn < transition, _TRANSITION, 0)
-        transversions = (drawn >= transition) & (drawn < transition + transversion)
+        uniform = rng.random(length)
+        change = np.where(uniform < transition, _TRANSITION, 0)
+        transversions = (uniform >= transition) & (uniform < transition + transversion)
         change[transversions] = np.where(
-            drawn[transversions] < (transition + transversion / 2)[transversions], 1, 3
+            uniform[transversions] < (transition + transversion / 2)[transversions], 1, 3
         )
         codes[node] = codes[tree.parents[node]] ^ change
     tips = codes[tree.tips]
@@ -163,7 +163,7 @@ def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tu
 
 
 def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
-    """Write the tree with `names` [F] at its tips, in the order of `tree.tips`."""
+    """Format the tree as Newick with `names` [F] in the order of `tree.tips`."""
     labels = dict(zip(tree.tips.tolist(), names, strict=True))
     children: dict[int, list[str]] = {}
     for node in range(len(tree.parents) - 1, 0, -1):
@@ -175,24 +175,24 @@ def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Niches:
-    """What decides the fitness of F ASVs in every study; S sites."""
+    """Niches of F ASVs: terms of their fitness that all studies share; S sites."""
 
     # optimum, width: [F], along the gradient; in units of its span
     optimum: F64
     width: F64
-    prevalence: F64  # [F], the part of the fitness that is the same in all samples
+    prevalence: F64  # [F], term of the fitness that is equal in all samples
     clade: npt.NDArray[np.int64]  # [F], the clade of each ASV, from 0
-    of_site_SC: F64  # the part that depends on the site and the clade
+    site_SC: F64  # term that depends on the site and the clade
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where and of whom N samples were taken."""
+    """Subject, site and position on the gradient of N samples."""
 
     # subject, site: int64 [N], numbers from 0
     subject: npt.NDArray[np.int64]
     site: npt.NDArray[np.int64]
-    gradient: F64  # [N], what acts on the ASVs, in units of its span
+    gradient: F64  # [N], true gradient that acts on the ASVs, in units of its span
     ph: F64  # [N], the pH as measured, 4 to 9
 
     @property
@@ -203,7 +203,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Studies:
-    """What differs between K studies of N samples; K is 1 and all effects 0 without several."""
+    """Differences between K studies of N samples; a single study has no effects (0)."""
 
     number: npt.NDArray[np.int64]  # [N], the study of each sample, from 0
     is_case: npt.NDArray[np.bool_]  # [N], whether the disease acts on the sample
@@ -214,10 +214,10 @@ class Studies:
 
 @dataclass(frozen=True)
 class Response:
-    """A column that P planted ASVs decide."""
+    """Response column: the sum of the effects of P planted ASVs, and noise."""
 
-    planted: npt.NDArray[np.int64]  # [P], numbers of the ASVs; empty without any
-    effects: F64  # [P], 1 or -1, for one standard deviation of their log abundance
+    planted: npt.NDArray[np.int64]  # [P], numbers of the ASVs; may be empty
+    effects: F64  # [P], 1 or -1 per standard deviation of the log abundance
     values: F64  # [N], sum of the effects, and noise
 
 
@@ -247,12 +247,12 @@ class SimulatedStudy:
 
 
 def simulate(options: Example) -> SimulatedStudy:
-    """Simulate the study that `options` describes, or its studies one after another."""
+    """Simulate one or several studies by the options of `aam example`."""
     if not options.subjects:
         subjects = min(options.samples, max(options.sites, options.samples // 3))
         options = replace(options, subjects=options.samples if options.studies else subjects)
     _check_size(options)
-    # One stream each, so that another number of samples leaves the tree as it is.
+    # Separate random streams: another number of samples does not change the tree.
     for_tree, for_dna, for_niches, for_samples, for_response, for_studies = np.random.default_rng(
         options.seed
     ).spawn(6)
@@ -310,7 +310,7 @@ def _niches(tree: SimulatedTree, sites: int, rng: np.random.Generator) -> Niches
 
 
 def _places(options: Example, rng: np.random.Generator) -> Places:
-    """Place samples of subjects, who live at sites, along the gradient."""
+    """Assign samples to subjects, subjects to sites, and both to positions on the gradient."""
     studies = max(1, options.studies)
     samples, subjects = options.samples * studies, options.subjects * studies
     subject = np.arange(samples) * subjects // samples
@@ -329,7 +329,7 @@ def _studies(
     subject: npt.NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Studies:
-    """Draw batch effects, depths, cases and the genera of the disease, of several studies alone."""
+    """Draw batch effects, depths, cases and disease effects if there are several studies."""
     studies = max(1, options.studies)
     number = np.arange(len(subject)) // options.samples
     is_case = np.zeros(len(subject), dtype=np.bool_)
@@ -340,16 +340,16 @@ def _studies(
     batch_KF = STUDY_SHIFT * rng.standard_normal(none_KF.shape)
     batch_KF[rng.random(batch_KF.shape) > STUDY_ASVS] = ABSENT
     depth_K *= np.exp(STUDY_DEPTH * rng.standard_normal(studies))
-    # The cases of a study are the subjects of the first places in a random order.
-    place = rng.random(subject[-1] + 1)[subject]
+    # The cases of a study are the subjects with the lowest random liability.
+    liability = rng.random(subject[-1] + 1)[subject]
     for study, share in enumerate(np.linspace(*CASES, studies)):
         rows = number == study
-        is_case[rows] = place[rows] <= np.quantile(place[rows], share)
+        is_case[rows] = liability[rows] <= np.quantile(liability[rows], share)
     return Studies(number, is_case, batch_KF, _disease(tree, studies, rng), depth_K)
 
 
 def _present(options: Example) -> float:
-    """Return how many ASVs must be present for `richness` of them to have reads, by bisection."""
+    """Find by bisection how many ASVs must be present so that `richness` of them get reads."""
     spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
     share = spread / spread.mean()
     fewest, most = float(options.richness), float(options.asvs)
@@ -363,20 +363,20 @@ def _present(options: Example) -> float:
 def _counts(
     niches: Niches, places: Places, studies: Studies, present: float, rng: np.random.Generator
 ) -> sparse.csr_array:
-    """Draw the reads of one sample after another, int32 [N, F], of about `present` ASVs each."""
+    """Draw the reads of each sample, int32 [N, F], with about `present` ASVs per sample."""
     samples, asvs = len(places.subject), len(niches.optimum)
     columns, reads = [], []
-    common = np.zeros(asvs)  # The part of the fitness that a subject's samples share.
+    common = np.zeros(asvs)  # fitness that the samples of a subject share
     for row in track(range(samples), "Samples", samples, "samples"):
         study = studies.number[row]
         if row == 0 or places.subject[row] != places.subject[row - 1]:
             individual = SUBJECT_SHIFT * rng.standard_normal(asvs)
-            of_site = niches.of_site_SC[places.site[row], niches.clade]
-            common = niches.prevalence + individual + of_site + studies.batch_KF[study]
+            at_site = niches.site_SC[places.site[row], niches.clade]
+            common = niches.prevalence + individual + at_site + studies.batch_KF[study]
         distance = (places.gradient[row] - niches.optimum) / niches.width
         fitness = common - 0.5 * distance**2
         fitness += studies.is_case[row] * studies.disease_KF[study]
-        # The fittest ASVs are present, with an abundance that depends in part on their fitness.
+        # The fittest ASVs are present; their abundance depends partly on their fitness.
         score = fitness + CHANCE * rng.standard_normal(asvs)
         number = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
         number = min(max(number, 1), asvs)
@@ -385,17 +385,17 @@ def _counts(
         rank /= max(float(rank.std()), 1e-12)
         log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(number))
         abundance = np.exp(log - log.max())
-        drawn = studies.depth_K[study] * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
-        counted = rng.multinomial(max(1, round(drawn)), abundance / abundance.sum())
+        depth = studies.depth_K[study] * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)
+        counted = rng.multinomial(max(1, round(depth)), abundance / abundance.sum())
         columns.append(chosen[counted > 0].astype(np.int32))
         reads.append(counted[counted > 0].astype(np.int32))
     ends = np.cumsum([0, *(len(present_asvs) for present_asvs in columns)])
-    parts = (np.concatenate(reads), np.concatenate(columns), ends)
-    return sparse.csr_array(parts, shape=(samples, asvs))
+    arrays = (np.concatenate(reads), np.concatenate(columns), ends)
+    return sparse.csr_array(arrays, shape=(samples, asvs))
 
 
 def _response(counts: sparse.csr_array, planted: int, rng: np.random.Generator) -> Response:
-    """Let `planted` ASVs that are neither rare nor everywhere decide a response."""
+    """Compute a response from `planted` ASVs of medium prevalence (10 to 90 %)."""
     samples, asvs = counts.shape
     prevalence = np.bincount(counts.indices, minlength=asvs) / samples
     candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
@@ -415,23 +415,24 @@ def _response(counts: sparse.csr_array, planted: int, rng: np.random.Generator) 
 
 
 def _disease(tree: SimulatedTree, studies: int, rng: np.random.Generator) -> F64:
-    """Draw the effect of the disease on each ASV, float64 [K, F]: shared genera, and one's own."""
+    """Draw the effect of the disease on each ASV, float64 [K, F]: shared genera, one per study."""
     genus = clades(tree, _GENERA)
     sizes = np.bincount(genus)
     largest = np.argsort(-sizes, kind="stable")[: max(len(sizes) // 2, SHARED_GENERA + studies)]
     if len(largest) < SHARED_GENERA + studies:
         raise UsageError(
             "Too few genera for the disease",
-            f"{len(sizes)} for {SHARED_GENERA} shared ones and one of each of {studies} studies",
+            f"{len(sizes)} for {SHARED_GENERA} shared genera and one genus for each of {studies} "
+            "studies",
             "give more --asvs",
         )
-    drawn = rng.permutation(largest)[: SHARED_GENERA + studies]
-    signs = np.arange(len(drawn)) % 2 * 2.0 - 1
+    genera = rng.permutation(largest)[: SHARED_GENERA + studies]
+    signs = np.arange(len(genera)) % 2 * 2.0 - 1
     disease_KF = np.zeros((studies, len(genus)))
-    for sign, chosen in zip(signs, drawn[:SHARED_GENERA], strict=False):
+    for sign, chosen in zip(signs, genera[:SHARED_GENERA], strict=False):
         disease_KF[:, genus == chosen] = sign * SHARED_EFFECT
     for number, (sign, chosen) in enumerate(
-        zip(signs[SHARED_GENERA:], drawn[SHARED_GENERA:], strict=True)
+        zip(signs[SHARED_GENERA:], genera[SHARED_GENERA:], strict=True)
     ):
         disease_KF[number, genus == chosen] = sign * OWN_EFFECT
     return disease_KF
@@ -447,7 +448,7 @@ OF_ALL = ("tree.nwk", "taxonomy.tsv", "truth.json")
 
 
 def study_folders(options: Example) -> tuple[Path, ...]:
-    """Return the folder of each study: --output-dir, or a, b, ... in it."""
+    """Return the folder of each study: --output-dir, or its subfolders a, b, ..."""
     names = ascii_lowercase[: options.studies] or [""]
     return tuple(options.output_dir / name for name in names)
 
@@ -464,11 +465,11 @@ def require_free(options: Example) -> None:
 
 
 def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
-    """Write all files into --output-dir, all or none, and return their paths.
+    """Write a simulated study into --output-dir, all files or none, and return their paths.
 
-    Table and taxonomy leave out ASVs without reads, the tree does not. `r2_of_the_gradient` in
-    truth.json is the R2 of the unmeasured gradient against the column `ph`, the upper bound for
-    every predictor.
+    Table and taxonomy have ASVs with reads only; the tree has all ASVs. `r2_of_the_gradient` in
+    truth.json is R2 of the column `ph` predicted by the true gradient: an upper bound for every
+    model.
     """
     require_free(options)
     contents: list[bytes] = []
@@ -501,7 +502,7 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
 
 
 def _taxa(study: SimulatedStudy, names_K: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return the taxa of ASVs with reads, clades of the tree, by their names in all studies."""
+    """Name the taxa of ASVs with reads by clades of the tree; the keys are ids of all studies."""
     family, genus = (clades(study.tree, count) + 1 for count in (_FAMILIES, _GENERA))
     taxon_of: dict[str, str] = {}
     for asv in np.unique(study.counts.indices).tolist():
@@ -545,7 +546,7 @@ def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str])
                 response.planted.tolist(), response.effects.tolist(), strict=True
             )
         },
-        # Of each study, the genera that the disease changes.
+        # genera that the disease changes in each study
         "disease": {
             letter: {
                 taxon_of[study.sequences[asv]].rpartition("; ")[2]: effects_F[asv]
@@ -558,18 +559,18 @@ def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str])
 
 
 def _table_bytes(counts: sparse.csr_array, ids: Sequence[str], names: Sequence[str]) -> bytes:
-    """Return BIOM 2.1 of samples x ASVs; reads of ASVs with one name are added up."""
+    """Encode counts as BIOM 2.1; reads of ASVs with equal names are summed."""
     import biom
     import h5py
 
     seen = np.unique(counts.indices)
     column_of = {name: column for column, name in enumerate(dict.fromkeys(names[a] for a in seen))}
     columns = np.array([column_of.get(name, 0) for name in names])
-    parts = (counts.data, columns[counts.indices], counts.indptr)
-    by_sample = sparse.csr_matrix(parts, shape=(len(ids), len(column_of)), dtype=np.float64)
+    arrays = (counts.data, columns[counts.indices], counts.indptr)
+    by_sample = sparse.csr_matrix(arrays, shape=(len(ids), len(column_of)), dtype=np.float64)
     by_sample.sum_duplicates()
     table = biom.Table(by_sample.T.tocsr(), [*column_of], list(ids), type="OTU table")
-    content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
+    content = io.BytesIO()  # HDF5 prints its own tracebacks if a disk is full
     with h5py.File(content, "w") as file:
         table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
     return content.getvalue()

@@ -1,4 +1,4 @@
-"""Study: feature table, sequences and phylogeny or distances, loaded from files or a store."""
+"""Study: feature table, sequences, and phylogeny or distances, loaded from files or a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.phylogeny import Phylogeny, read_phylogeny
 from aam.data.sequences import encode, sequences_of
-from aam.data.store import is_store, open_store, read_header
+from aam.data.store import Store, is_store
 from aam.data.table import FeatureTable, leave_out_samples, read_table
 from aam.memory import memory_budget
 from aam.nucleotide_codes import PAD
@@ -66,23 +66,23 @@ class Study:
         distances = self.distances and self.distances.aligned(table.sample_ids)
         origin = self.origin
         if origin is not None:
-            kept = rows if origin.rows is None else origin.rows[rows]
-            origin = dataclasses.replace(origin, rows=kept)
+            stored_rows = rows if origin.rows is None else origin.rows[rows]
+            origin = dataclasses.replace(origin, rows=stored_rows)
         return Study(table, self.tokens_FL, self.phylogeny, distances, origin)
 
     def sorted_by_id(self) -> Study:
         """Return the study with its samples in the order of their ids.
 
-        What is random by row (folds, bags, halves, batches) then does not depend on the order of
-        the file.
+        Random choices by row (folds, bags, halves, batches) then do not depend on the order of the
+        file.
         """
         ids = self.table.sample_ids
         order = sorted(range(len(ids)), key=ids.__getitem__)
-        # Most tables are sorted, and taking all samples would copy the counts.
+        # Most tables are sorted already; taking all samples would copy the counts.
         return self if order == [*range(len(ids))] else self.take_samples(np.array(order))
 
     def part(self, rows: range) -> Study:
-        """Return the samples at `rows` in memory, with their ASVs, and without distances."""
+        """Copy the samples at `rows` into memory, with their ASVs, without distances."""
         chosen = np.arange(rows.start, rows.stop)
         counts = self.table.counts[chosen]
         asvs = np.unique(counts.indices)
@@ -91,10 +91,32 @@ class Study:
         return Study(table, self.tokens_FL[asvs])
 
     def __reduce__(self) -> Any:
-        # Pickling a memory-mapped study (for a data-loader process) passes its origin, not a copy.
+        # Pickling a memory-mapped study (for a data loader process) passes its path, not a copy.
         if self.origin is not None and self.distances is None:
             return _map_store, (self.origin,)
         return super().__reduce__()
+
+    def sum_equal_sequences(self) -> Study:
+        """Sum the reads of ASVs with equal sequences (after cutting or joining) in the first."""
+        asvs, length = self.tokens_FL.shape
+        if not asvs or not length:  # tokens without sequences have length 0
+            return self
+        # A random linear hash of the tokens: sorting sequences of millions of ASVs takes minutes.
+        factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
+        blocks = np.array_split(self.tokens_FL, 1 + asvs // 2**16)
+        sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
+        _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
+        if len(first) == asvs:
+            return self
+        info(f"Reads of equal sequences are summed: {asvs} ASVs have {len(first)} different ones.")
+        columns = np.sort(first)
+        column_F = np.searchsorted(columns, first[inverse]).astype(np.int32)
+        return dataclasses.replace(
+            self,
+            table=self.table.sum_features(columns, column_F),
+            tokens_FL=self.tokens_FL[columns],
+            phylogeny=self.phylogeny and self.phylogeny.take(columns),
+        )
 
 
 def load_study(
@@ -108,9 +130,9 @@ def load_study(
     check_store_options(input, None if phylogeny is None else phylogeny.tree)
     matrix = None if phylogeny is None else phylogeny.unifrac_matrix
     with_tree = phylogeny is not None and matrix is None
-    # Other ranks read a part.
-    whole = os.environ.get("RANK", "0") == "0"
-    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree), whole)
+    # One rank verifies the checksums for all.
+    checksums = os.environ.get("RANK", "0") == "0"
+    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree), checksums)
     if matrix is None:
         return study
     distances = read_distances(matrix, tuple(study.table.sample_ids), budget)
@@ -124,10 +146,10 @@ def make_study(
     phylogeny: PhylogenyOptions | None = None,
     max_bp: int | None = None,
 ) -> Study:
-    """Add sequences and a phylogeny to a table in memory, whose ASVs may have any order."""
+    """Make a study from a table in memory (ASVs in any order), sequences and phylogeny."""
     budget = memory_budget(input.max_memory_gb)
     ids = table.feature_ids
-    # By id, so that rarefaction does not depend on the order of the file.
+    # Sorted by id, so that rarefaction does not depend on the order of the file.
     table = table.take_features(sorted(range(len(ids)), key=ids.__getitem__))
     tree = distances = None
     if phylogeny is not None and phylogeny.tree is not None:
@@ -136,37 +158,15 @@ def make_study(
         distances = read_distances(phylogeny.unifrac_matrix, tuple(table.sample_ids), budget)
         distances = distances.aligned(table.sample_ids)
     dna = sequences_of(table.feature_ids, sequences, budget)
-    return sum_equal_sequences(Study(table, encode(dna, max_bp, budget), tree, distances))
-
-
-def sum_equal_sequences(study: Study) -> Study:
-    """Sum the reads of ASVs of one sequence (cut, or of a joined table) in the first of them."""
-    asvs, length = study.tokens_FL.shape
-    if not asvs or not length:  # a forest without sequences has tokens of length 0
-        return study
-    # Sums of random multiples: sorting whole sequences of millions of ASVs takes minutes.
-    factors_L = np.random.default_rng(0).integers(2**63, size=length, dtype=np.uint64)
-    blocks = np.array_split(study.tokens_FL, 1 + asvs // 2**16)
-    sums_F = np.concatenate([block_FL @ factors_L for block_FL in blocks])
-    _, first, inverse = np.unique(sums_F, return_index=True, return_inverse=True)
-    if len(first) == asvs:
-        return study
-    info(f"Reads of equal sequences are summed: {asvs} ASVs have {len(first)} different ones.")
-    kept = np.sort(first)
-    column_F = np.searchsorted(kept, first[inverse]).astype(np.int32)
-    return dataclasses.replace(
-        study,
-        table=study.table.sum_features(kept, column_F),
-        tokens_FL=study.tokens_FL[kept],
-        phylogeny=study.phylogeny and study.phylogeny.take(kept),
-    )
+    study = Study(table, encode(dna, max_bp, budget), tree, distances)
+    return study.sum_equal_sequences()
 
 
 def load_table(input: TableOptions) -> FeatureTable:
     """Read only the feature table into memory."""
     if is_store(input.table):
         check_store_options(input, None)
-        table, _, _ = open_store(input.table, whole=True)
+        table, _, _ = Store(input.table).open(checksums=True)
         counts = table.counts[np.arange(len(table.sample_ids))]
         return FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts)
     budget = memory_budget(input.max_memory_gb)
@@ -174,16 +174,16 @@ def load_table(input: TableOptions) -> FeatureTable:
 
 
 def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Return whether `load_study` finds a tree or a distance matrix for these options."""
+    """Return whether the options, or the store, name a tree or a distance matrix."""
     if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
         return True
-    return is_store(input.table) and read_header(input.table).has_tree
+    return is_store(input.table) and Store(input.table).header.has_tree
 
 
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
-    """Refuse --sequences and --tree (UsageError), which the store --table already contains."""
-    given = {"--tree": tree, "--sequences": input.sequences}
-    if conflicting := [f"{flag} {path}" for flag, path in given.items() if path is not None]:
+    """Refuse --sequences and --tree (UsageError): a store already contains both."""
+    files = {"--tree": tree, "--sequences": input.sequences}
+    if conflicting := [f"{flag} {path}" for flag, path in files.items() if path is not None]:
         raise UsageError(
             "A store contains its own tree and sequences",
             f"{', '.join(conflicting)} with '{input.table}'",
@@ -191,23 +191,23 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
         )
 
 
-def _map_store(origin: StoreOrigin, whole: bool = False) -> Study:
+def _map_store(origin: StoreOrigin, checksums: bool = False) -> Study:
     """Memory-map the store and the samples of `origin`."""
-    table, whole_FL, tree = open_store(origin.path, whole)
+    table, whole_FL, tree = Store(origin.path).open(checksums)
     tokens_FL = whole_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < whole_FL.shape[1]:
         longer = int((whole_FL[:, origin.max_bp] != PAD).sum())
         info(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
     tree = tree if origin.with_tree else None
     mapped = Study(table, tokens_FL, tree, origin=dataclasses.replace(origin, rows=None))
-    study = sum_equal_sequences(mapped)
+    study = mapped.sum_equal_sequences()
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 
 def with_phylogeny(
     table: FeatureTable, path: Path, options: PhylogenyOptions | Unifrac, input: TableOptions
 ) -> tuple[FeatureTable, Phylogeny]:
-    """Read the tree at `path`; keep its ASVs of the table, and the samples that have any."""
+    """Read a tree; reduce the table to the ASVs in it, and to samples with such ASVs."""
     phylogeny, columns = read_phylogeny(
         path,
         table.feature_ids,
@@ -217,18 +217,18 @@ def with_phylogeny(
     )
     if len(columns) == len(table.feature_ids):
         return table, phylogeny
-    kept = table.take_features(columns)
-    emptied = [kept.sample_ids[row] for row in np.flatnonzero(kept.richness == 0).tolist()]
+    in_tree = table.take_features(columns)
+    emptied = [in_tree.sample_ids[row] for row in np.flatnonzero(in_tree.richness == 0).tolist()]
     leave_out_samples("Samples without an ASV of the tree", emptied, input.drop_empty_samples)
-    return kept.take_samples(np.flatnonzero(kept.richness)), phylogeny
+    return in_tree.take_samples(np.flatnonzero(in_tree.richness)), phylogeny
 
 
 def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree, and leave out samples whose ASVs are all missing from the tree."""
+    """Read table and tree; leave out samples whose ASVs are all missing from the tree."""
     path = options.input.table
     if is_store(path):
         check_store_options(options.input, options.tree)
-        table, _, phylogeny = open_store(path, whole=True)
+        table, _, phylogeny = Store(path).open(checksums=True)
         if phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
         return table, phylogeny

@@ -1,4 +1,4 @@
-"""Feature tables: counts of reads as a sparse matrix of samples x features, validated.
+"""Feature tables: validated counts of reads as a sparse matrix of samples x features.
 
 `aam.data.formats.tables` reads and validates the files. Nothing is repaired silently, and the
 matrix is never made dense.
@@ -19,24 +19,24 @@ from scipy.sparse import csr_array, vstack
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
-from aam.data.formats.tables import Quantity, as_abundances, check_names, open_blocks, path_named
+from aam.data.formats import tables
 
 AUTO_FRACTION = 0.95
 AUTO_LARGEST = 5000
 
 NUMPY_LIMIT = 10**9
-"""Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
+"""Reads of a sample from which numpy's hypergeometric distribution is not defined."""
 
-_AT_ONCE = 4096  # memory-mapped samples of which all ASVs are in memory together
+_AT_ONCE = 4096  # memory-mapped samples that are gathered into memory together
 
 
-# Arrays have no single truth value, so that a generated comparison would raise.
+# eq=False: a generated comparison of arrays would raise, because arrays have no truth value.
 @dataclass(frozen=True, eq=False)
 class MappedCounts:
-    """Counts of reads [N, F] over the memory-mapped arrays of all samples of a store.
+    """Memory-mapped counts of reads [N, F] of a selection of a store's samples.
 
-    scipy's matrix copies the samples that it selects. Here a selection is a list of rows, at eight
-    bytes a row, over the pages of a file that all processes share.
+    A selection from scipy's matrix copies the samples. Here it is a list of rows, eight bytes each,
+    of a file whose pages all processes share.
     """
 
     data: NDArray[np.int32]  # [entries], all above 0
@@ -45,8 +45,8 @@ class MappedCounts:
     all_reads: NDArray[np.int64]  # int64, reads of each sample of the store
     asvs: int  # F
     rows: NDArray[np.int64] | None = None  # [N], samples of this selection; None: all
-    # int32, column in which the reads of each ASV of the store are summed; None where each has its
-    # own
+    # int32, column to which the reads of each ASV of the store are added; None if every ASV has a
+    # column of its own
     column_F: NDArray[np.int32] | None = None
 
     @property
@@ -63,17 +63,17 @@ class MappedCounts:
     def richness(self) -> NDArray[np.int64]:
         """ASVs of each sample, [N]."""
         if self.column_F is not None:
-            parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
-            return np.concatenate([np.diff(self[part].indptr) for part in parts])
+            chunks = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
+            return np.concatenate([np.diff(self[chunk].indptr) for chunk in chunks])
         richness = np.diff(self.indptr)
         return richness if self.rows is None else richness[self.rows]
 
     def take(self, rows: NDArray[np.int64]) -> MappedCounts:
-        """Return the samples at `rows` of this selection, in that order, without copying them."""
+        """Select the samples at `rows` of this selection, in this order, without copying them."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def __getitem__(self, rows: NDArray[np.int64]) -> csr_array:
-        """Gather the samples at `rows`, [n, F], into memory of their own."""
+        """Copy the counts of the samples at `rows` into memory, [n, F]."""
         chosen = rows if self.rows is None else self.rows[rows]
         starts, ends = self.indptr[chosen], self.indptr[chosen + 1]
         spans = [slice(low, high) for low, high in zip(starts, ends, strict=True)]
@@ -81,7 +81,7 @@ class MappedCounts:
         data = np.concatenate([none, *(self.data[span] for span in spans)])
         indices = np.concatenate([none, *(self.indices[span] for span in spans)])
         indptr = np.concatenate([[0], np.cumsum(ends - starts)])
-        # Both index arrays of one type, or scipy would copy the larger.
+        # Both index arrays have one type; otherwise scipy would copy the larger.
         if len(indices) <= np.iinfo(np.int32).max:
             indptr = indptr.astype(np.int32)
         if self.column_F is not None:
@@ -89,22 +89,22 @@ class MappedCounts:
         return csr_array((data, indices, indptr), shape=(len(chosen), self.asvs))
 
     def take_columns(self, columns: NDArray[np.int64]) -> csr_array:
-        """Gather the ASVs at `columns`, [N, f], into memory of their own."""
-        parts = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
-        return vstack([self[part][:, columns] for part in parts], format="csr")
+        """Copy the counts of the ASVs at `columns` into memory, [N, f]."""
+        chunks = np.array_split(np.arange(self.shape[0]), 1 + self.shape[0] // _AT_ONCE)
+        return vstack([self[chunk][:, columns] for chunk in chunks], format="csr")
 
 
 def _summed(
     data: NDArray[np.int32], columns: NDArray[np.int32], indptr: NDArray[Any], asvs: int
 ) -> csr_array:
-    """Return counts [n, asvs] whose entries of one row and column are summed, in place."""
+    """Sum the entries of equal row and column in place; counts [n, asvs]."""
     counts = csr_array((data, columns, indptr), shape=(len(indptr) - 1, asvs))
     counts.sum_duplicates()
     return counts
 
 
 class PackedStrings(Sequence[str]):
-    """A sequence of strings in one memory-mapped array of bytes in UTF-8.
+    """Sequence of strings in one memory-mapped array of UTF-8 bytes.
 
     A tuple of ten million ids would take a gigabyte in each process.
     """
@@ -118,7 +118,7 @@ class PackedStrings(Sequence[str]):
         self._letters, self._ends, self._rows = letters, ends, rows
 
     def take(self, rows: NDArray[np.int64]) -> PackedStrings:
-        """Return the strings at `rows` of this sequence, in that order, without copying any."""
+        """Select the strings at `rows` of this sequence, in this order, without copying them."""
         chosen = rows if self._rows is None else self._rows[rows]
         return PackedStrings(self._letters, self._ends, chosen)
 
@@ -127,15 +127,15 @@ class PackedStrings(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:  # str of an int, tuple[str, ...] of a slice
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(*index.indices(len(self))))
+            return tuple(self[row] for row in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        place = index % len(self) if self._rows is None else int(self._rows[index])
-        return self._letters[self._ends[place] : self._ends[place + 1]].tobytes().decode()
+        row = index % len(self) if self._rows is None else int(self._rows[index])
+        return self._letters[self._ends[row] : self._ends[row + 1]].tobytes().decode()
 
 
 def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[str]:
-    """Return the strings at `rows`, in that order; packed ones stay packed."""
+    """Select the strings at `rows`, in this order; packed strings stay packed."""
     if isinstance(strings, PackedStrings):
         return strings.take(rows)
     return tuple(strings[row] for row in rows.tolist())
@@ -143,14 +143,14 @@ def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[st
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Counts of reads, or relative abundances as whole numbers, with their ids."""
+    """Feature table: counts of reads, or relative abundances as integers, with ids."""
 
     sample_ids: Sequence[str]  # N names, unique; a tuple, or `PackedStrings` if memory-mapped
     feature_ids: Sequence[str]  # F names, unique; often the sequences themselves
-    # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts`,
-    # whose rows are memory-mapped
+    # int32 [N, F], without explicit zeros, column indices sorted within a row; or `MappedCounts` of
+    # a store
     counts: csr_array
-    quantity: Quantity = "reads"  # of relative abundances `formats.tables.PARTS` a sample
+    quantity: tables.Quantity = "reads"  # relative abundances sum to `tables.PARTS` in a sample
 
     @property
     def reads(self) -> NDArray[np.int64]:
@@ -167,14 +167,14 @@ class FeatureTable:
         return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
     def take_samples(self, rows: ArrayLike) -> FeatureTable:
-        """Return the table of the samples at `rows` (int [n]), in that order."""
+        """Select the samples at `rows` (int [n]), in this order."""
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
         counts = self.counts.take(chosen) if mapped else self.counts[chosen]
         return replace(self, sample_ids=take_strings(self.sample_ids, chosen), counts=counts)
 
     def take_features(self, columns: ArrayLike) -> FeatureTable:
-        """Return the table of the features at `columns` (int [f]), in that order, in memory."""
+        """Copy the features at `columns` (int [f]), in this order, into memory."""
         chosen = np.asarray(columns, dtype=np.int64)
         ids = tuple(self.feature_ids[column] for column in chosen)
         mapped = isinstance(self.counts, MappedCounts)
@@ -182,37 +182,37 @@ class FeatureTable:
         counts.sort_indices()
         return replace(self, feature_ids=ids, counts=counts)
 
-    def sum_features(self, kept: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
-        """Return the table of the features `kept` (int [f]), each with the reads of several."""
+    def sum_features(self, columns: NDArray[np.int64], column_F: NDArray[np.int32]) -> FeatureTable:
+        """Sum features into the features at `columns` (int [f]); `column_F` has each one's sum."""
         counts: Any = self.counts
         if isinstance(counts, MappedCounts):
-            counts = replace(counts, column_F=column_F, asvs=len(kept))
+            counts = replace(counts, column_F=column_F, asvs=len(columns))
         else:
-            columns = column_F[counts.indices]
-            counts = _summed(counts.data.copy(), columns, counts.indptr.copy(), len(kept))
-        return replace(self, feature_ids=take_strings(self.feature_ids, kept), counts=counts)
+            indices = column_F[counts.indices]
+            counts = _summed(counts.data.copy(), indices, counts.indptr.copy(), len(columns))
+        return replace(self, feature_ids=take_strings(self.feature_ids, columns), counts=counts)
 
 
 def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
     """Read a feature table and check that its values are counts of reads or relative abundances."""
-    table = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
-    read = list(table.blocks())  # One block; none for a table without samples.
-    values = read.pop() if read else csr_array((0, len(table.feature_ids)))
-    with path_named(path):
-        counts, quantity = as_abundances(values, table.sample_ids, table.quantity)
-    kept = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
-    return _with_reads(kept, f"'{path}'", drop_empty_samples)
+    table = tables.open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
+    blocks = list(table.blocks())  # one block; none for a table without samples
+    values = blocks.pop() if blocks else csr_array((0, len(table.feature_ids)))
+    with tables.path_named(path):
+        counts, quantity = tables.as_abundances(values, table.sample_ids, table.quantity)
+    read = FeatureTable(tuple(table.sample_ids), tuple(table.feature_ids), counts, quantity)
+    return _with_reads(read, f"'{path}'", drop_empty_samples)
 
 
 def table_of(
     values: csr_array, sample_ids: Sequence[str], feature_ids: Sequence[str]
 ) -> FeatureTable:
-    """Check counts [N, F] in memory as `read_table` does; they are converted in place."""
+    """Make a feature table from counts [N, F] in memory: checked, and converted in place."""
     try:
-        check_names(sample_ids, feature_ids)
-        counts, quantity = as_abundances(values, sample_ids, "reads")
+        tables.check_names(sample_ids, feature_ids)
+        counts, quantity = tables.as_abundances(values, sample_ids, "reads")
     except DataError as error:
         raise DataError(f"{error.cause} in the table", error.evidence, error.remedy) from error
     table = FeatureTable(tuple(sample_ids), tuple(feature_ids), counts, quantity)
@@ -220,24 +220,24 @@ def table_of(
 
 
 def _with_reads(table: FeatureTable, source: str, drop_empty_samples: bool) -> FeatureTable:
-    """Return the samples and features with reads; warn of other quantities."""
+    """Reduce a table to samples and features with reads; warn if its values are not reads."""
     counts = table.counts
     if table.quantity != "reads":
         warn(
             f"The values of {source} are {table.quantity}, not reads: kernel and forest compare "
-            "parts of the sample and need no reads, a transformer does. What depends on the "
-            "sequencing depth cannot be told."
+            "relative abundances and need no reads, a transformer does. Effects of the sequencing "
+            "depth cannot be checked."
         )
-    held = check_reads(
+    with_reads = check_reads(
         np.diff(counts.indptr),
         np.bincount(counts.indices, minlength=counts.shape[1]),
         table.sample_ids,
         source,
         drop_empty_samples,
     )
-    if len(held[0]) < counts.shape[0]:
-        table = table.take_samples(held[0])
-    return table if len(held[1]) == counts.shape[1] else table.take_features(held[1])
+    if len(with_reads[0]) < counts.shape[0]:
+        table = table.take_samples(with_reads[0])
+    return table if len(with_reads[1]) == counts.shape[1] else table.take_features(with_reads[1])
 
 
 def check_reads(
@@ -247,7 +247,7 @@ def check_reads(
     source: str,
     drop_empty_samples: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Refuse samples without reads or print that they are left out; print unused features."""
+    """Find samples and features with reads; refuse the other samples or print their ids."""
     samples, features = np.flatnonzero(richness_N), np.flatnonzero(prevalence_F)
     if not len(samples):
         shape = f"{source} is {len(richness_N)} samples x {len(prevalence_F)} features"
@@ -260,12 +260,12 @@ def check_reads(
     return samples, features
 
 
-def leave_out_samples(what: str, ids: Sequence[str], drop_empty_samples: bool) -> None:
+def leave_out_samples(group: str, ids: Sequence[str], drop_empty_samples: bool) -> None:
     """Print which samples are left out; without `drop_empty_samples`, refuse them (DataError)."""
     if ids and not drop_empty_samples:
-        raise DataError(what, first_few(ids), "add --drop-empty-samples to leave them out")
+        raise DataError(group, first_few(ids), "add --drop-empty-samples to leave them out")
     if ids:
-        info(f"{what} are left out: {first_few(ids)}.")
+        info(f"{group} are left out: {first_few(ids)}.")
 
 
 def auto_depth(reads: NDArray[np.int64]) -> int:
@@ -281,11 +281,10 @@ def auto_depth(reads: NDArray[np.int64]) -> int:
 def rarefy(
     counts: NDArray[np.int32], depth: int, sample_id: str, seed: int, draw: int
 ) -> NDArray[np.int64]:
-    """Draw `depth` reads from the counts of one sample; all reads if it has no more, or for 0.
+    """Rarefy one sample: draw `depth` reads; all reads if it has fewer, or if `depth` is 0.
 
     Each draw is seeded by the run's seed, the number of the draw (an epoch or a prediction pass)
-    and the sample's id, so that it depends neither on the order of the table nor on the other
-    samples of the batch.
+    and the sample's id, so it does not depend on the order of the table or on the batch.
 
     >>> int(rarefy(np.array([5, 0, 15], dtype=np.int32), 10, "sample-1", seed=0, draw=0).sum())
     10
@@ -294,10 +293,10 @@ def rarefy(
     total = int(counts_64.sum())
     if depth == 0 or total <= depth:
         return counts_64
-    # By CRC-32, since Python's `hash` of a string differs between processes.
+    # CRC-32, because Python's `hash` of a string differs between processes.
     rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
     if total < NUMPY_LIMIT:
-        # The other method of NumPy, `count`, makes an array of all reads.
+        # NumPy's other method, `count`, makes an array of all reads.
         return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
     return _draw_by_number(counts_64, depth, rng)
 
@@ -305,13 +304,13 @@ def rarefy(
 def _draw_by_number(
     counts_64: NDArray[np.int64], depth: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw `depth` distinct reads by their number; memory grows with the smaller part."""
+    """Draw `depth` distinct reads by their index; memory grows with the smaller of both halves."""
     total = int(counts_64.sum())
     if 2 * depth > total:
         return counts_64 - _draw_by_number(counts_64, total - depth, rng)
-    drawn = np.empty(0, dtype=np.int64)
-    while len(drawn) < depth:
-        # Numbers that occur twice are drawn again, so every set of numbers is equally likely.
-        drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
-    owners = np.searchsorted(np.cumsum(counts_64), drawn, side="right")
+    reads = np.empty(0, dtype=np.int64)
+    while len(reads) < depth:
+        # Duplicates are drawn again, so every set of reads is equally likely.
+        reads = np.union1d(reads, rng.integers(total, size=depth - len(reads)))
+    owners = np.searchsorted(np.cumsum(counts_64), reads, side="right")
     return np.bincount(owners, minlength=len(counts_64)).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Targets: labels of samples from a metadata column, their splits, and transforms of numbers.
+"""Targets: labels of samples from a metadata column, classes, transforms and ranges of numbers.
 
-`aam train`, `aam inspect` and `aam evaluate` use the same functions, so that the same options
-select the same samples.
+`aam train`, `aam inspect` and `aam evaluate` use the same functions, so equal options select equal
+samples.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ _ORDERS = [
         ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
     )
 ]  # fmt: skip
-"""Orders of classes: rank by name, without blanks and in lower case."""
+"""Known orders of classes: name in lower case without blanks -> rank."""
 _INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|\u2013|to)\d+(?:\.\d+)?|(\+))?")
 _OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
 
 _REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
 _REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
-"""Words in the name of a class with which the other class is compared."""
+"""Words in the name of a reference class (control)."""
 
 _FEW_SAMPLES = 10
-_FEW_NUMBERS = 20  # different numbers above which a column of classes is taken for a number
+_FEW_NUMBERS = 20  # distinct numbers up to which a column may be classes
 
 
 @dataclass(frozen=True)
 class LabelledSamples:
-    """Samples with their labels."""
+    """Samples with a label."""
 
     rows: NDArray[np.int64]  # [n], ascending positions in the sample ids
-    values: F64  # [n], numbers, ranks of ordered categories, or codes of `classes`
+    values: F64  # [n], numbers, ranks of ordered categories, or codes into `classes`
     classes: tuple[str, ...] = ()  # names; empty for numbers and ranks
 
 
 def has_classes(metadata: Metadata, column: str) -> bool:
-    """Return whether the values of a column are names of classes, which samples share.
+    """Return whether a column has classes: words, or any values if #q2:types says categorical.
 
-    They are words, or values of any form in a column that #q2:types calls categorical. Single cells
-    that are no numbers, decimal commas, and a word for values below a detection limit are errors in
-    a column of numbers; dates are numbers; ids differ in nearly all samples.
+    A few cells that are not numbers, decimal commas, and a word for values below a detection limit
+    are errors in a numeric column, not classes. Dates count as numbers. A column whose values
+    differ in nearly all samples has ids.
 
     >>> def of(*cells: str, **types: frozenset[str]) -> bool:
     ...     return has_classes(Metadata(cells, {"x": cells}, **types), "x")
@@ -82,21 +82,21 @@ def has_classes(metadata: Metadata, column: str) -> bool:
     >>> of("1", "2", "1", "2"), of("1", "2", "1", "2", categorical=frozenset({"x"}))
     (False, True)
     """
-    known = [cell for cell in metadata.columns.get(column, ()) if not is_missing(cell)]
-    counts = Counter(known)
+    present = [cell for cell in metadata.columns.get(column, ()) if not is_missing(cell)]
+    counts = Counter(present)
     is_word = {
         cell: bool(np.isnan(number)) and not number_remedy([cell], "")
         for cell, number in zip(counts, as_numbers(list(counts)).tolist(), strict=True)
     }
-    # Most of the samples, and most of the different values.
-    are_words = 2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(known) and 2 * sum(
-        is_word.values()
-    ) > len(counts)
-    return (are_words or column in metadata.categorical) and not _as_ids(len(counts), len(known))
+    # Words must be the majority of the samples and of the distinct values.
+    are_words = 2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(
+        present
+    ) and 2 * sum(is_word.values()) > len(counts)
+    return (are_words or column in metadata.categorical) and not _as_ids(len(counts), len(present))
 
 
 def _as_ids(classes: int, samples: int) -> bool:
-    """Return whether a column has too many classes for a classifier, as ids and numbers have."""
+    """Return whether a column has so many distinct values that it holds ids or numbers."""
     return 2 * classes > samples > _FEW_SAMPLES
 
 
@@ -104,8 +104,8 @@ def read_labels(
     target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
 ) -> LabelledSamples:
     """Read the label of each sample; leave out samples without one or outside --where."""
-    inside = metadata.rows_where(target.where, sample_ids)
-    ids, column = [sample_ids[row] for row in inside], target.metadata_column
+    selected = metadata.rows_where(target.where, sample_ids)
+    ids, column = [sample_ids[row] for row in selected], target.metadata_column
     labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
     _hint_at_order(column, labelled.classes)
     if target.positive_class is not None and target.classifier:
@@ -117,24 +117,24 @@ def read_labels(
             f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
             "predicted as a number: add --classifier if they are classes."
         )
-    return LabelledSamples(inside[labelled.rows], labelled.values, labelled.classes)
+    return LabelledSamples(selected[labelled.rows], labelled.values, labelled.classes)
 
 
 def likely_positive(classes: Sequence[str]) -> str:
-    """Return the class of two that is no control, else the second.
+    """Guess the positive class of two: the class that is no control, else the second.
 
     >>> likely_positive(["Crohn's disease", "healthy"]), likely_positive(["control", "healthy"])
     ("Crohn's disease", 'healthy')
     """
-    words = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
-    first, second = (bool(_REFERENCES & of_class) for of_class in words)
+    words_of_classes = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
+    first, second = (bool(_REFERENCES & of_class) for of_class in words_of_classes)
     return classes[0] if second and not first else classes[1]
 
 
 def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
     if len(labelled.classes) != 2 or positive not in labelled.classes:
         raise UsageError(
-            f"'{positive}' is no class of two in '{column}'",
+            f"'{positive}' is not one of two classes in '{column}'",
             f"--positive-class {positive}, the column has {', '.join(labelled.classes)}",
             "name one of two classes, or leave out --positive-class",
         )
@@ -153,7 +153,7 @@ def label_samples(
     min_classes: int = 2,
     of_model: str = "",
 ) -> LabelledSamples:
-    """Find the samples with a value in `column`; print how many are left out, and why."""
+    """Label the samples with a value in `column`; print how many are left out, and why."""
     names = [normalized(level) for level in levels]
     order = f"{'the model has' if of_model else '--ordinal'} {','.join(levels)}"
     if levels and (len(names) < 2 or len(set(names)) < len(names) or "" in names):
@@ -192,40 +192,40 @@ def _with_value(
     levels: Sequence[str],
     is_category: bool,
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return rows and values of the samples that have one; print how many have none, and why."""
+    """Find the samples with a value; print how many have none, and why."""
     texts = metadata.texts(column, sample_ids)
     present = [(row, text) for row, text in enumerate(texts) if text is not None]
-    # A level that --ordinal names is a value, also `none` or `NA`.
-    known = [(row, text) for row, text in present if text in levels or not is_missing(text)]
+    # `none` and `NA` are values if --ordinal names them.
+    labelled = [(row, text) for row, text in present if text in levels or not is_missing(text)]
     missing = Counter(text for _, text in present if text not in levels and is_missing(text))
     reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
         likely = likely_difference(sample_ids, metadata.ids)
-        of_ids = f", whose ids differ in {likely} from those of the metadata" if likely else ""
+        of_ids = f", whose ids differ from the metadata in {likely}" if likely else ""
         reasons.insert(0, f"{len(texts) - len(present)} without metadata{of_ids}")
-    counted = f"{len(texts) - len(known)} of {len(texts)} ({', '.join(reasons)})"
-    if not known:
+    counted = f"{len(texts) - len(labelled)} of {len(texts)} ({', '.join(reasons)})"
+    if not labelled:
         raise DataError(
             f"No sample has a value in the column '{column}'", counted, "name another column"
         )
     # "none" or "NA" may be the name of a class.
     doubtful = {text: n for text, n in missing.items() if text.strip().lower() in DOUBTFUL}
     if doubtful and is_category:
-        named = " and ".join(f"'{text}'" for text in doubtful)
+        names = " and ".join(f"'{text}'" for text in doubtful)
         remedy = "name it in --ordinal, or write it otherwise in the metadata"
-        warn(f"Samples left out: {counted}. If {named} is a class, {remedy}.")
+        warn(f"Samples left out: {counted}. If {names} is a class, {remedy}.")
     elif reasons:
         info(f"Samples left out: {counted}.")
-    return np.array([row for row, _ in known], dtype=np.int64), [text for _, text in known]
+    return np.array([row for row, _ in labelled], dtype=np.int64), [text for _, text in labelled]
 
 
 def spelling(name: str) -> str:
-    """Return the name of a class without its case and spaces, which may differ by hand."""
+    """Normalize the spelling of a class name: lower case, single spaces."""
     return " ".join(name.casefold().split())
 
 
 def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
-    """Refuse numbers as classes, and warn of classes that may be none; `counts` has the samples."""
+    """Refuse numbers as classes, and warn of doubtful classes; `counts` has samples by class."""
     classes, samples = sorted(counts), counts.total()
     are_numbers = not np.isnan(as_numbers(classes)).any()
     if _as_ids(len(classes), samples):
@@ -239,8 +239,7 @@ def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
             raise DataError(
                 f"The column '{column}' has another value in every sample",
                 f"{first_few(classes)} in {samples} samples",
-                "name a column whose categories have several samples each, which ids and dates "
-                "have not",
+                "name a column with several samples in each class; ids and dates are no classes",
             )
         warn(
             f"'{column}' has {len(classes)} classes in {samples} samples, as a column of ids "
@@ -253,7 +252,7 @@ def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
             "number is predicted."
         )
     _warn_of_single(column, counts)
-    # Different spellings of a class by hand, which would be learnt as two.
+    # Two spellings of one class would be learnt as two classes.
     alike: dict[str, list[str]] = {}
     for name in classes:
         alike.setdefault(spelling(name), []).append(name)
@@ -265,7 +264,7 @@ def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
 
 
 def _start(interval: str) -> float | None:
-    """Return where an interval such as <20, 20-40 or >40 begins; None of other names."""
+    """Parse the lower end of an interval such as <20, 20-40 or >40; None for other names."""
     match = _INTERVAL.fullmatch(interval)
     if match is None:
         return None
@@ -274,13 +273,13 @@ def _start(interval: str) -> float | None:
 
 
 def _hint_at_order(column: str, classes: Sequence[str]) -> None:
-    """Print the --ordinal of classes with names such as low and high, I and II, <20 and 20-40."""
+    """Suggest --ordinal for class names with a known order: low, high; I, II; <20, 20-40."""
     names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
     if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
         return
     rank_of: list[Callable[[str], float | None]] = [*(order.get for order in _ORDERS), _start]
     for rank in rank_of:
-        ranks = [(place, name) for name in classes if (place := rank(names[name])) is not None]
+        ranks = [(value, name) for name in classes if (value := rank(names[name])) is not None]
         if len(ranks) == len(names):
             order = shlex.quote(",".join(name for _, name in sorted(ranks)))
             info(f"If the classes of '{column}' have an order, add --ordinal {order}.")
@@ -297,14 +296,14 @@ def _warn_of_single(column: str, counts: Counter[str]) -> None:
 
 def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_words: str) -> F64:
     values = as_numbers(texts)
-    if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
+    if wrong := [texts[row] for row in np.flatnonzero(np.isnan(values)).tolist()]:
         raise DataError(
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
             number_remedy(wrong, of_words),
         )
-    for what, is_wrong, remedy in (
+    for fault, is_wrong, remedy in (
         ("infinite values", np.isinf(values), "leave these cells empty"),
         (
             f"numbers beyond {LARGEST_NUMBER:g}",
@@ -312,9 +311,9 @@ def _numbers(column: str, texts: Sequence[str], sample_ids: Sequence[str], of_wo
             "give the column in larger units, or leave these cells empty",
         ),
     ):
-        if named := [sample_ids[place] for place in np.flatnonzero(is_wrong).tolist()]:
-            evidence = f"in samples {first_few(named)}"
-            raise DataError(f"The column '{column}' has {what}", evidence, remedy)
+        if samples := [sample_ids[row] for row in np.flatnonzero(is_wrong).tolist()]:
+            evidence = f"in samples {first_few(samples)}"
+            raise DataError(f"The column '{column}' has {fault}", evidence, remedy)
     if np.all(values == values[0]):
         raise _constant(column, texts)
     warn_of_codes(column, values)
@@ -330,7 +329,7 @@ def _constant(column: str, texts: Sequence[str]) -> DataError:
 
 
 def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Encode labels as numbers of their classes.
+    """Encode labels as integer codes into `classes`.
 
     >>> encode_labels(["sick", "well", "sick"], ["well", "sick"]).tolist()
     [1, 0, 1]
@@ -340,18 +339,18 @@ def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.i
 
 
 def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
-    """Return the names of codes or ranks; the numbers themselves if `names` is empty."""
+    """Decode codes or ranks to names; numbers are returned unchanged if `names` is empty."""
     return [names[int(code)] for code in values_N] if names else values_N
 
 
 def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | None:
-    """Return the codes or ranks [N] by which samples are stratified; None for a numeric target."""
+    """Return the strata of the samples [N], codes or ranks; None for a numeric target."""
     return values.astype(np.int64) if target.type != "regression" else None
 
 
 @dataclass(frozen=True)
 class TransformFunctions:
-    """Functions of a transform `(forward(value) - shift) / scale`."""
+    """Functions of a target transform `(forward(value) - shift) / scale`."""
 
     # maps the forward values of the training samples [N] to (shift, scale)
     fit: Callable[[F64], tuple[float, float]]
@@ -377,54 +376,54 @@ TRANSFORMS: dict[TransformName, TransformFunctions] = {
     "log-minmax": TransformFunctions(_minmax, np.log1p, np.expm1, np.exp, above=-1.0),
     "log-zscore": TransformFunctions(_zscore, np.log1p, np.expm1, np.exp, above=-1.0),
 }
-"""Registry of --target-transform; the option lists the same names (`TransformName`)."""
+"""Registry of --target-transform; `TransformName` lists the same names."""
 
 
 @dataclass(frozen=True)
 class TargetTransform:
-    """Fitted transform `(forward(value) - shift) / scale`; `kind` is its name in `TRANSFORMS`."""
+    """Fitted target transform `(forward(value) - shift) / scale`; `kind` as in `TRANSFORMS`."""
 
     kind: TransformName
     shift: float
     scale: AboveZero
 
     def apply(self, values: F64) -> F64:
-        """Transform values from the units of the target."""
+        """Transform values in units of the target."""
         return (TRANSFORMS[self.kind].forward(values) - self.shift) / self.scale
 
     def undo(self, values: F64) -> F64:
         """Transform values back to the units of the target."""
         return TRANSFORMS[self.kind].inverse(values * self.scale + self.shift)
 
+    @classmethod
+    def fit(cls, name: TransformName, values: F64) -> TargetTransform:
+        """Fit a target transform to the labels [N] of the training samples.
 
-def fit_transform(name: TransformName, values: F64) -> TargetTransform:
-    """Fit the transform `name` to the labels [N] of the training samples.
-
-    >>> transform = fit_transform("zscore", np.array([1.0, 3.0]))
-    >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()
-    ([1.0], [3.0])
-    """
-    functions = TRANSFORMS[name]
-    outside = values <= functions.above
-    if outside.any():
-        raise DataError(
-            f"The target has values for which --target-transform {name} is not defined",
-            f"{int(outside.sum())} of {functions.above:g} or less",
-            "choose --target-transform zscore",
-        )
-    forward = functions.forward(values)
-    if np.ptp(forward) == 0:
-        raise DataError(
-            "The target is the same in all training samples",
-            f"{len(values)} samples of the split with {values[0]:g}",
-            "add samples with other values, or choose other --folds, --seed or --splits",
-        )
-    return TargetTransform(name, *functions.fit(forward))
+        >>> transform = TargetTransform.fit("zscore", np.array([1.0, 3.0]))
+        >>> transform.apply(np.array([3.0])).tolist(), transform.undo(np.array([1.0])).tolist()
+        ([1.0], [3.0])
+        """
+        functions = TRANSFORMS[name]
+        outside = values <= functions.above
+        if outside.any():
+            raise DataError(
+                f"The target has values for which --target-transform {name} is not defined",
+                f"{int(outside.sum())} of {functions.above:g} or less",
+                "choose --target-transform zscore",
+            )
+        forward = functions.forward(values)
+        if np.ptp(forward) == 0:
+            raise DataError(
+                "The target is the same in all training samples",
+                f"{len(values)} samples of the split with {values[0]:g}",
+                "add samples with other values, or choose other --folds, --seed or --splits",
+            )
+        return cls(name, *functions.fit(forward))
 
 
 @dataclass(frozen=True)
 class OutputRange:
-    """Range of the predictions of a number, in its units; None for no limit."""
+    """Range of numeric predictions, in units of the target; None for no limit."""
 
     lowest: float | None = None
     highest: float | None = None
@@ -438,11 +437,11 @@ class OutputRange:
         )
 
     def clip(self, values: F64) -> F64:
-        """Replace values outside the range by its nearest limit."""
+        """Clip values to the range."""
         return np.clip(values, *self.limits)
 
     def check(self, values: F64, column: str) -> None:
-        """Refuse an empty range (UsageError), and one that a label contradicts (DataError)."""
+        """Refuse an empty range (UsageError), and labels outside the range (DataError)."""
         low, high = self.limits
         flags = f"--output-min {low:g} --output-max {high:g}"
         if low >= high:
@@ -455,30 +454,30 @@ class OutputRange:
                 "correct the values or the range",
             )
 
+    @classmethod
+    def of(
+        cls, levels: Sequence[str], output_min: float | None, output_max: float | None
+    ) -> OutputRange:
+        """Make the range of predictions: ranks of --ordinal, or --output-min to --output-max."""
+        return cls(0.0, len(levels) - 1.0) if levels else cls(output_min, output_max)
+
 
 UNLIMITED = OutputRange()
 
 
-def output_range(
-    levels: Sequence[str], output_min: float | None, output_max: float | None
-) -> OutputRange:
-    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal."""
-    return OutputRange(0.0, len(levels) - 1.0) if levels else OutputRange(output_min, output_max)
-
-
 @dataclass(frozen=True)
 class TargetScale:
-    """Scale on which estimators predict a target: its transform without fitted parameters."""
+    """Scale of the predictions of estimators: a target transform without fitted parameters."""
 
     transform: TransformName = "none"  # "none" also for class probabilities
     range: OutputRange = UNLIMITED  # range of the predictions of a numeric target, in its units
 
     def forward(self, values: F64) -> F64:
-        """Transform values from the units of the target."""
+        """Transform values in units of the target."""
         return TRANSFORMS[self.transform].forward(values)
 
     def inverse(self, predictions: F64) -> F64:
-        """Transform predictions to the units of the target, and clip them to the range."""
+        """Transform predictions back to units of the target, and clip them to the range."""
         return self.range.clip(TRANSFORMS[self.transform].inverse(predictions))
 
 
@@ -486,10 +485,10 @@ UNSCALED = TargetScale()
 
 
 def contrasts(classes: int) -> F64:
-    """Return the matrix [classes, C] from logits or log probabilities to scores.
+    """Return the contrast matrix [classes, C] from logits or log probabilities to scores.
 
-    Two classes have one score, the log odds of the second; more have one for each, its log
-    probability minus the mean of all.
+    Two classes have one score: the log odds of the second class. More classes have one score each:
+    the log probability minus the mean over classes.
 
     >>> (np.log([0.2, 0.8]) @ contrasts(2)).round(3).tolist()
     [1.386]

@@ -1,4 +1,4 @@
-"""Taxonomy of ASVs: a TSV of QIIME 2, its artifact FeatureData[Taxonomy], or that of a store."""
+"""Taxonomy of ASVs, read from QIIME 2's TSV, its FeatureData[Taxonomy] artifact, or a store."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from aam.console import info, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.data.formats.artifact import read_payload
+from aam.data.formats import artifact
 from aam.data.formats.text import decoded, lines_of
-from aam.data.store import is_store, stored_taxa
+from aam.data.store import Store, is_store
 
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
 
 def named_ranks(taxon: str) -> list[str]:
-    """Return the ranks of a taxon that have a name, the highest first; `g__` alone has none.
+    """Return the named ranks of a taxon, the highest first; `g__` alone has no name.
 
     >>> named_ranks("d__Bacteria; p__Firmicutes; g__"), named_ranks("Bacteria;Firmicutes;")
     (['d__Bacteria', 'p__Firmicutes'], ['Bacteria', 'Firmicutes'])
@@ -31,8 +31,8 @@ def named_ranks(taxon: str) -> list[str]:
 def read_taxonomy(path: Path) -> dict[str, str]:
     """Read the taxon of each ASV, by feature id."""
     if is_store(path):
-        return stored_taxa(path)
-    data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
+        return Store(path).taxa()
+    data = artifact.read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
     lines = lines_of(decoded(data, path, "taxonomy"))
     header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
     if not header or header[0] not in _ID_HEADERS or "taxon" not in header:
@@ -64,14 +64,14 @@ def read_taxonomy(path: Path) -> dict[str, str]:
 def join_taxonomies(
     taxonomies: Sequence[Mapping[str, str]], id_of_asv: Sequence[Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return the taxon of each joined ASV: the ranks that its ASVs of the tables have in common.
+    """Join taxonomies: a joined ASV keeps the ranks that its ASVs have in common.
 
     >>> whole = {"ACGT": "d__B; g__A; s__a", "ACGA": "d__B; g__A; s__c"}
     >>> join_taxonomies([whole], [{"ACGT": "ACG", "ACGA": "ACG"}])
     {'ACG': 'd__B; g__A'}
     """
     ranks_of: dict[str, list[str]] = {}
-    differing: dict[str, tuple[str, ...]] = {}  # of two taxonomies, the first ranks that differ
+    differing: dict[str, tuple[str, ...]] = {}  # ASV -> first ranks that differ
     for number, new_ids in enumerate(id_of_asv):
         taxa, earlier = taxonomies[number % len(taxonomies)], set(ranks_of)
         require_common(taxa, list(new_ids))
@@ -81,20 +81,20 @@ def join_taxonomies(
                 pairs = list(zip(ranks_of.get(joined, ranks), ranks, strict=False))
                 common = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
                 ranks_of[joined] = [rank for rank, _ in common]
-                other = next(iter(pairs[len(common) :]), ())
-                both_named = len(named_ranks(";".join(other))) == 2
+                difference = next(iter(pairs[len(common) :]), ())
+                both_named = len(named_ranks(";".join(difference))) == 2
                 if both_named and joined in earlier and len(taxonomies) > 1:
-                    differing.setdefault(joined, other)
+                    differing.setdefault(joined, difference)
     if differing:
         warn(
-            f"The taxonomies differ for {len(differing)} ASVs, which keep the ranks in common; "
+            f"The taxonomies differ for {len(differing)} ASVs, and these keep their common ranks; "
             f"one is {' and '.join(next(iter(differing.values())))}: name all by one reference."
         )
     return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}
 
 
 def taxon_cells(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> list[str]:
-    """Return the taxon of each ASV, "" without one, and print how many have none."""
+    """Return the taxon of each ASV, "" if it has none; print how many have none."""
     if unmatched := sum(name not in taxa for name in feature_ids):
         info(f"{unmatched} of {len(feature_ids)} ASVs are not in the taxonomy.")
     return [taxa.get(name, "") for name in feature_ids]

@@ -26,7 +26,7 @@ from scipy.cluster.hierarchy import fcluster
 from aam.arrays import F64, Rows, Tokens
 from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch, convert
-from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import REPEATS, SMALL_SAMPLES
 from aam.members.explanations import by_column
@@ -257,7 +257,7 @@ class Forest(Estimator[ForestInputs]):
 
         forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
-        encoder = fit_encoder(inputs.covariates)
+        encoder = CovariateEncoder.fit(inputs.covariates)
         share = self.max_features if encoder is None else max(self.max_features, WITH_COVARIATES)
         # Studies are left out once, where a small study is predicted by the forests of `REPEATS`
         # partitions: the seed alone changes an AUC by 0.03 with 200 trees (benchmarks/members.py).

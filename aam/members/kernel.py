@@ -33,7 +33,7 @@ from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
 from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch, NonNegative, convert
-from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
@@ -561,7 +561,7 @@ class Kernel(Estimator[KernelInputs]):
             info(approximation(samples, self.largest))
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
-        encoder = fit_encoder(inputs.covariates)
+        encoder = CovariateEncoder.fit(inputs.covariates)
         sequences, clades, covariates = _grams(inputs, rows, encoder)
         fits = []
         for clade_scale in sequences.scales(clades, CLADE_SHARES):
@@ -657,7 +657,7 @@ def approximation(samples: int, landmarks: int) -> str:
 def label_free_kernel(inputs: KernelInputs) -> F32:
     """Return the linear kernel of all samples, [N, N], that no label chooses."""
     rows = np.arange(len(inputs.norms_N))
-    gram, *terms = _grams(inputs, rows, fit_encoder(inputs.covariates))
+    gram, *terms = _grams(inputs, rows, CovariateEncoder.fit(inputs.covariates))
     for term in terms:
         gram = gram.plus(term, *gram.scales(term, (0.3,)))
     return gram.kernel_NR.astype(np.float32)

@@ -16,18 +16,17 @@ from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import SampleOptions, SplitOptions
-from aam.data.covariates import Covariates, check_target, read_covariates
+from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
 from aam.data.targets import (
+    OutputRange,
     TargetTransform,
     category_codes,
-    fit_transform,
     has_classes,
-    output_range,
     read_labels,
 )
 from aam.data.taxonomy import read_taxonomy, require_common
@@ -164,7 +163,7 @@ def label_study(
     out for the one and no ASV refused for the other; with it all members use the same samples.
     """
     column = options.target.metadata_column
-    limits = output_range(options.target.levels, options.output_min, options.output_max)
+    limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
     # Before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
@@ -195,10 +194,10 @@ def label_study(
         "--group-column": options.split.group_column,
         "--study-column": options.study_column,
     }
-    covariates = read_covariates(options.covariates, metadata, ids, used)
+    covariates = Covariates.read(options.covariates, metadata, ids, used)
     if covariates is not None:
         check_covariates(covariates, splits_of_samples)
-        check_target(covariates, values, column)
+        covariates.warn_of_constant_target(values, column)
     adjustment = read_adjustment(options.adjust_for, metadata, ids)
     return LabelledStudy(
         study,
@@ -258,7 +257,7 @@ def fit_labels(
     """Fit class weights or the transform of a number to the training samples of a split."""
     values = labelled.values[split.train]
     if not labelled.classes:
-        return (), fit_transform(options.target_transform, values)
+        return (), TargetTransform.fit(options.target_transform, values)
     # Of the training samples alone: weights and transforms that saw held-out labels would leak
     # them.
     number = np.bincount(values.astype(int), minlength=len(labelled.classes))

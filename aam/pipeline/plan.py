@@ -14,7 +14,7 @@ from aam import wings
 from aam.contract.errors import DataError
 from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import TargetOptions, networks
-from aam.data.targets import TargetScale, output_range
+from aam.data.targets import OutputRange, TargetScale
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
@@ -58,7 +58,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
         raise DataError("A threshold needs two classes", evidence, remedy)
     for split in study.splits:
         fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
-    limits = output_range(options.target.levels, options.output_min, options.output_max)
+    limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
     # Named by their ids, samples without groups have the units of `aam compare`.
     names = study.subjects.groups or study.study.table.sample_ids
     folds = Folds(

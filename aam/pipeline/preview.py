@@ -18,10 +18,10 @@ from aam.contract.errors import first_few, shortened
 from aam.contract.options import build, specs
 from aam.contract.options.commands.studies import Inspect
 from aam.contract.options.commands.train import Train
-from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import Metadata
 from aam.data.study import Study
+from aam.data.study_inspection import Inspection, MetadataColumn
 from aam.data.targets import has_classes
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from aam.arrays import F64, Rows
-from aam.data.store import is_store, open_store
+from aam.data.store import Store, is_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.association import (
@@ -136,7 +136,7 @@ def _recorded_table(path: Path) -> FeatureTable | None:
     file = path / "counts.npy" if mapped else path
     if not file.is_file() or file.stat().st_size > LARGEST_TABLE:
         return None
-    return open_store(path)[0] if mapped else read_table(path)
+    return Store(path).open()[0] if mapped else read_table(path)
 
 
 def importance_picture(given: ReportInput) -> Drawing | None:

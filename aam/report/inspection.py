@@ -12,8 +12,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from aam.contract.errors import printable
-from aam.data.inspection import Inspection, MetadataColumn
 from aam.data.metadata import LARGEST_NUMBER, as_numbers
+from aam.data.study_inspection import Inspection, MetadataColumn
 from aam.data.table import FeatureTable, auto_depth
 from aam.evaluation.confounding import Association
 from aam.evaluation.intervals import NO_SKILL

@@ -1,8 +1,8 @@
 """Atomic write of a folder: it is written beside its path, flushed to the disk and renamed.
 
-rename(2) replaces a file in one step, but not a folder with content: while one is replaced there is
-a moment in which neither the old nor the new one has its name. The next writer completes what was
-killed in it.
+rename(2) replaces a file in one step, but not a folder with content: for a moment neither the old
+nor the new folder has the name. If a writer is killed in this moment, the next writer completes the
+replacement.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, report_full_disk, try_lock
 
 _PARTIAL = ".partial"  # ends the name of an incomplete folder
-_REPLACED = f".replaced{_PARTIAL}"  # ends, after that, the name of the folder that it replaces
-_ABANDONED = 24 * 3600.0  # seconds without a change: an unlocked incomplete folder has no writer
+_REPLACED = f".replaced{_PARTIAL}"  # follows, in the name of the old folder that it replaces
+_ABANDONED = 24 * 3600.0  # seconds without a change after which an unlocked folder has no writer
 
 
 @contextmanager
@@ -31,19 +31,18 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     """Write a folder atomically: yield a new one, renamed to `path` when the block succeeds.
 
     Its files are flushed to the disk before it is renamed. The folder is locked while it is
-    written, which distinguishes it from one that a killed process left; the next writer of `path`
-    removes the latter.
+    written; the next writer of `path` removes an unlocked folder, left by a killed process.
     """
     make_parent(path)
     host = f".{path.name}.{os.uname().nodename}-"
-    # A writer that was killed after it had moved the old folder away: both folders are complete,
-    # and neither is at `path`. Removed as leftovers, both would be lost.
+    # If a writer was killed after it had moved the old folder away, both folders are complete and
+    # neither is at `path`. Removing them as leftovers would lose both.
     for replaced in path.parent.glob(f".{glob.escape(path.name)}.*{_REPLACED}"):
         new = replaced.with_name(replaced.name.removesuffix(_REPLACED))
         if not os.path.lexists(path) and new.is_dir() and (lock := _locked(new)) >= 0:
             os.rename(new, path)
             os.close(lock)
-    # Incomplete folders that killed processes of this host left.
+    # Incomplete folders of killed processes on this host.
     for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
         local = leftover.name.startswith(host) and leftover.is_dir()
         if local and (lock := _locked(leftover)) >= 0:
@@ -92,7 +91,7 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Make a locked folder in `parent` for the time of the block, and remove abandoned ones."""
+    """Make a locked temporary folder in `parent`, and remove abandoned folders."""
     remove_abandoned(parent)
     folder = Path(mkdtemp(prefix=f".{name}-", suffix=_PARTIAL, dir=parent))
     lock = _locked(folder)
@@ -104,15 +103,15 @@ def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove incomplete folders in `folder` that killed writers left a day ago or earlier.
+    """Remove incomplete folders in `folder` that killed writers left at least a day ago.
 
-    Writers of different paths work in `folder` at the same time, on several hosts. A lock is not
-    enough to distinguish them: it is taken just after the incomplete folder is made, some file
-    systems have none, and others keep it within a host. So a leftover must also be unchanged for a
-    day. Those that this user may not remove stay.
+    Writers of different paths work in `folder` at the same time, on several hosts. A missing lock
+    does not prove that a writer is gone: the lock is taken after the folder is made, some file
+    systems have no locks, and others keep them within a host. So a leftover must also be unchanged
+    for a day. Folders that this user may not remove stay.
     """
     for leftover in sorted(folder.glob(f".*{_PARTIAL}")):
-        with suppress(OSError):  # Another process removes it.
+        with suppress(OSError):  # another process removes it
             changed = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
             lock = _locked(leftover) if time.time() - changed > _ABANDONED else -1
             if lock >= 0:
@@ -123,11 +122,11 @@ def _remove(leftover: Path, lock: int) -> None:
     shutil.rmtree(leftover, ignore_errors=True)
     os.close(lock)
     if not leftover.exists():
-        print(f"Removed '{leftover}', which a stopped run left incomplete.", file=sys.stderr)
+        print(f"Removed '{leftover}', the incomplete output of a stopped run.", file=sys.stderr)
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor that locks a folder until it is closed; -1 if it is locked already.
+    """Lock a folder until the returned descriptor is closed; -1 if it is locked already.
 
     On a file system without locks a folder counts as not locked.
     """
@@ -139,12 +138,12 @@ def _locked(folder: Path) -> int:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # Some file systems do not flush folders.
+        if error.errno != errno.EINVAL:  # some file systems do not flush folders
             raise
     finally:
         os.close(descriptor)

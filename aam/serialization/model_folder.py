@@ -1,12 +1,12 @@
-"""Model folder: `model.json` and the arrays of each part in safetensors files.
+"""Model folder: `model.json`, and arrays in safetensors files.
 
     FOLDER/model.json          format, version, command, members with their settings, facts of the
                                model, size and SHA-256 of each other file, and its own checksum
-           NAME.safetensors    arrays of a member, or of another part
+           NAME.safetensors    arrays of a member, or other arrays
 
-It is recognized by its content: the folder and the run folder around it may have any name. Reading
-runs no code of a file and imports no PyTorch. A file is read when its arrays are requested, and
-its size and SHA-256 are compared before it is parsed.
+The folder is recognized by its content; it and the run folder around it may have any name. Reading
+runs no code of a file and imports no PyTorch. A file is read when its arrays are requested; its
+size and SHA-256 are compared before it is parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64, Arrays, Rows
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import dump_json, require
 from aam.contract.records import Count, Mismatch, check_format, convert, read_json
@@ -37,17 +37,16 @@ FORMAT = 1
 
 HEADER = "model.json"
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 Command = Literal["pretrain", "train"]
 
 _REMEDY = "copy the model again, or train it again"
-_Part = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
-"""Name of a part, which becomes that of a file: one with a slash would lead out of the folder."""
+_FileName = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
+"""Name of a file without its suffix; a slash would lead out of the folder."""
 
 
 @dataclass(frozen=True)
 class State:
-    """State of a fitted member: plain values, which JSON can hold, and arrays by name."""
+    """State of a fitted member: JSON values, and arrays by name."""
 
     settings: dict[str, Any]
     arrays: Arrays
@@ -90,7 +89,7 @@ class StoredFile:
 
 
 class _ModelVersion(msgspec.Struct):
-    """Entries of `model.json` of any version."""
+    """Entries of `model.json` that all versions have."""
 
     format: int
     version: str
@@ -102,12 +101,12 @@ class _Header(msgspec.Struct):
 
     command: Command
     members: dict[str, dict[str, Any]]
-    files: dict[_Part, StoredFile]
+    files: dict[_FileName, StoredFile]
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Content of `model.json`, whose further entries are `facts`, and the place of the arrays."""
+    """Path and content of `model.json`; `facts` has its other entries."""
 
     path: Path
     command: Command
@@ -116,37 +115,37 @@ class ModelFolder:
     files: dict[str, StoredFile]
 
     def state(self, member: str) -> State:
-        """Read the state of a member; DataError as of `arrays`."""
+        """Read the state of a member."""
         return State(self.members[member], self.arrays(member))
 
-    def arrays(self, part: str) -> dict[str, npt.NDArray[Any]]:
-        """Read the arrays of a part."""
-        file, expected = self.path / f"{part}.safetensors", self.files.get(part)
+    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """Read the arrays of a file of the model; DataError if it is damaged."""
+        file, expected = self.path / f"{name}.safetensors", self.files.get(name)
         if expected is None:
-            raise damaged(f"'{self.path / HEADER}' has no file for '{part}'")
+            raise damaged(f"'{self.path / HEADER}' has no file for '{name}'")
         try:
             size, free = require(file, "file of the model").stat().st_size, memory_available()
-            # The size first, before a file of any size is read into memory.
+            # The size is compared before the file is read into memory.
             if size != expected.bytes:
                 raise damaged(f"'{file}' has {size} bytes, of {expected.bytes} that were written")
             if size > free:
                 evidence = f"'{file}' has {shown_size(size)}, {shown_size(free)} are free"
                 raise DataError("The model does not fit in memory", evidence, "use more memory")
-            # Read once: what is compared with the SHA-256 is what is parsed.
+            # Read once, so that the parsed bytes are the verified bytes.
             content = file.read_bytes()
         except (OSError, MissingInput) as error:
             raise damaged(f"'{file}' is missing or may not be read") from error
         if hashlib.sha256(content).hexdigest() != expected.sha256:
             raise damaged(f"'{file}' was changed: its SHA-256 differs")
         try:
-            # The library returns another order each time; messages name the first wrong one.
+            # Sorted: the library's order varies, and messages name the first wrong array.
             return dict(sorted(load(content).items()))
         except (SafetensorError, ValueError, LookupError, TypeError) as error:
             raise damaged(f"'{file}' is no safetensors file, {error}") from error
 
 
 def damaged(evidence: str) -> DataError:
-    """Return the error of a model folder that is not as it was written."""
+    """Return the error for a damaged model folder."""
     return DataError("The model is damaged", evidence, _REMEDY)
 
 
@@ -157,11 +156,13 @@ def write(
     facts: Mapping[str, Any] | None = None,
     more_arrays: Mapping[str, Arrays] | None = None,
 ) -> None:
-    """Write a model folder atomically: the previous one stays until this one is complete."""
-    parts = {name: state.arrays for name, state in members.items()} | dict(more_arrays or {})
+    """Write a model folder atomically: the previous folder stays until the new one is complete."""
+    arrays_of_file = {name: state.arrays for name, state in members.items()} | dict(
+        more_arrays or {}
+    )
     with atomic_folder(path, overwrite=True) as folder:
         files = {}
-        for name, arrays in parts.items():
+        for name, arrays in arrays_of_file.items():
             data = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
             (folder / f"{name}.safetensors").write_bytes(data)
             files[name] = StoredFile(len(data), hashlib.sha256(data).hexdigest())
@@ -179,7 +180,7 @@ def write(
 
 
 def find(path: Path) -> Path:
-    """Return the model folder at `path`: a run folder, its folder `model`, or a copy of that."""
+    """Find the model folder of a path: a run folder, its folder `model`, or a copy of it."""
     if not path.exists():
         raise MissingInput("No model", f"'{path}' does not exist", "name a run folder")
     for folder in (path, path / MODEL):
@@ -219,13 +220,13 @@ def read(path: Path) -> ModelFolder:
         header = convert(content, _Header, HEADER)
     except Mismatch as error:
         raise damaged(f"'{file}', {error}") from error
-    known = {*_Header.__struct_fields__, "format", "version"}
-    facts = {key: value for key, value in content.items() if key not in known}
+    other_entries = {*_Header.__struct_fields__, "format", "version"}
+    facts = {key: value for key, value in content.items() if key not in other_entries}
     return ModelFolder(folder, header.command, header.members, facts, header.files)
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of the other entries of `model.json`.
+    """Compute the checksum of the other entries of `model.json`.
 
     >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
     True

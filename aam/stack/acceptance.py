@@ -10,10 +10,10 @@ from aam.environment import read_environment
 
 
 def run_acceptance(options: Acceptance) -> int:
-    """Measure the parts that are left; return 1 if one is wrong or failed."""
+    """Run `aam acceptance`: measure the remaining parts; return 1 if one is wrong or failed."""
     if read_environment(os.environ).is_main:
         info(f"Acceptance, at most {options.minutes:g} min; results in {options.output_dir}.")
-    # PyTorch takes 4 CPU-seconds to import, before which the first line is there.
+    # Importing PyTorch takes 4 CPU-seconds; the first line is printed before.
     from aam.stack.acceptance_run import run
 
     return run(options)

@@ -1,9 +1,9 @@
 """Parts of the acceptance: commands of `aam` with a time limit, and verdicts about their results.
 
-Nothing is measured here that a command measures: `aam check`, `golden`, `memory` and `tune` print
-or write JSON, short runs of `aam pretrain` log their steps. To add a part, write a function that
-measures, one that evaluates, and an entry of `PARTS` in `acceptance_run`; its name goes to
-`PartName` of `aam.contract.options.commands.measure`.
+The commands do the measuring: `aam check`, `golden`, `memory` and `tune` print or write JSON, short
+runs of `aam pretrain` log their steps. To add a part, write a function that returns a record of
+measured values, the verdict of the record, and an entry of `PARTS` in `acceptance_run`; add its
+name to `PartName` of `aam.contract.options.commands.measure`.
 """
 
 from __future__ import annotations
@@ -38,46 +38,50 @@ from aam.stack.tune import CONTEXT, Trial
 from aam.stack.workload import NONE, call_in_child, child_process, read_steps
 
 SLOW_LAUNCH = 30.0
-"""Seconds from the launcher to the program: images of 10 GB start within 10 s from a local disk."""
-SLOW_GPU = 0.7  # share of the median speed of all GPUs below which one is slow
-PEAK_TOLERANCE = 0.1  # relative difference of a measured from a predicted peak that counts as wrong
+"""Seconds from the launcher to the program; from a local disk, images of 10 GB start within 10."""
+SLOW_GPU = 0.7  # fraction of the median speed of all GPUs below which a GPU is slow
+PEAK_TOLERANCE = 0.1  # largest relative difference of a measured peak from the prediction
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-"""Variable of the allocator, which PyTorch's builds for ROCm read too, and its value."""
+"""Variable of PyTorch's allocator (CUDA and ROCm), and its value."""
 
-GRACE = 10.0  # seconds from SIGTERM, with which a command ends its own runs, to SIGKILL
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL; a command ends its own runs meanwhile
 
-Outcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
-Verdict = tuple[Outcome, str]  # outcome of a comparison, and one sentence
+PartOutcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
+PartVerdict = tuple[PartOutcome, str]  # outcome of a comparison, and one sentence
 
 
 class NotPossible(Exception):
-    """A part that this host or image cannot measure, with the reason."""
+    """This host or image cannot measure a part, for the reason in the message."""
 
 
 class PartFailure(Exception):
-    """A command of a part that failed or hangs, with the last line of its output."""
+    """A command of a part failed or hangs; the message has the last line of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Values that a part measured; `rates` are speeds by name, compared with a reference."""
+    """Measured values of a part; `rates` are speeds by name, compared with a reference."""
 
     rates: dict[str, float] = field(default_factory=dict)
+
+    def verdict(self) -> PartVerdict:
+        """Compare the values with what is expected."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Context:
-    """Place of a measurement."""
+    """Context of a measurement: folders, device, limits; runs commands of `aam`."""
 
-    folder: Path  # of this image's run: what commands print, reports, trained networks
-    shared: Path  # of all runs: the simulated study, golden folders
+    folder: Path  # files of this image's run: output of commands, reports, trained networks
+    shared: Path  # files of all runs: the simulated study, golden folders
     device: str  # "cpu" or "cuda"
-    gpus: int  # that this process sees
-    small: bool  # a study and settings that a CPU of two cores computes in a minute
+    gpus: int  # number of GPUs that this process sees
+    small: bool  # whether study and settings suit a minute on two CPU cores
     started: float  # unix time at which `aam acceptance` started
     until: float  # time of the monotonic clock at which a command is ended
-    overwrite: bool = False  # whether results of commands from before that are computed again
-    rank: int = 0  # of this process among those that measure together
+    overwrite: bool = False  # whether results from before `started` are computed again
+    rank: int = 0  # rank of this process among the processes that measure together
 
     @property
     def gpu(self) -> bool:
@@ -92,36 +96,37 @@ class Context:
     def aam(
         self,
         *arguments: object,
-        accept: Collection[int] = (0,),  # exit statuses that are no failure; all if it is empty
+        accept: Collection[int] = (0,),  # exit statuses that are no failure; all if empty
         variables: Mapping[str, str] = NONE,
         without: Collection[str] = (),
         steps: Path | None = None,
-        after: int = 0,
+        act_after: int = 0,
         act: Callable[[subprocess.Popen[bytes]], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of `aam`; return its exit status and output.
 
-        `act` is called with the process `after` so many steps, which it logs in the file `steps`.
+        The command logs its training steps in the file `steps`; after `act_after` steps, `act` is
+        called with the process.
         """
         command = arguments[0]
         log = self.folder / f"{command}{f'-{self.rank}' if self.rank else ''}.txt"
-        # The stop request of a job is for this process; its commands would end with it.
+        # The stop file of a job addresses this process, not its commands.
         removed = {STOP_FILE, *without}
-        kept = {name: value for name, value in os.environ.items() if name not in removed}
+        environment = {name: v for name, v in os.environ.items() if name not in removed}
         if steps is not None:
             steps.unlink(missing_ok=True)
-            kept["AAM_STEP_LOG"] = str(steps)
+            environment["AAM_STEP_LOG"] = str(steps)
         argv = [sys.executable, "-m", "aam", *map(str, arguments)]
-        place = {"cwd": self.folder, "env": {**kept, **variables}}
+        settings = {"cwd": self.folder, "env": {**environment, **variables}}
         with (
             tempfile.TemporaryFile() as output,
             log.open("a+b") as errors,
-            child_process(argv, GRACE, stdout=output, stderr=errors, **place) as child,
+            child_process(argv, GRACE, stdout=output, stderr=errors, **settings) as child,
         ):
             begin = errors.tell()
-            while act and steps and len(read_steps(steps)[0]) < after:
+            while act and steps and len(read_steps(steps)[0]) < act_after:
                 if child.poll() is not None or not self.left:
-                    raise PartFailure(f"`aam {command}` made less than {after} steps")
+                    raise PartFailure(f"`aam {command}` made less than {act_after} steps")
                 time.sleep(0.02)
             if act:
                 act(child)
@@ -138,12 +143,12 @@ class Context:
             raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
         return subprocess.CompletedProcess(argv, status, printed, message)
 
-    def known(self, file: Path) -> bool:
-        """Whether a file has the result of a command, which several parts share."""
+    def has_result(self, file: Path) -> bool:
+        """Whether a file has the result of a command that several parts share."""
         return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
 
     def pretraining(self) -> list[object]:
-        """Return `pretrain` and its options on the simulated study, which is made once."""
+        """Return the words of `pretrain` on the simulated study; simulate it if it is missing."""
         study = self.shared / ("study-small" if self.small else "study")
         while self.rank and self.left and not (study / "tree.nwk").is_file():
             time.sleep(0.2)  # the first rank makes it
@@ -151,9 +156,9 @@ class Context:
             size = "--samples 1100 --asvs 2000 --richness 185 --depth 10000 --subjects 40"
             if self.small:
                 size = "--samples 64 --asvs 300 --length 100 --richness 40 --depth 2000"
-            made = study.with_name(f"{study.name}-new")
-            self.aam("example", "--output-dir", made, *size.split(), "--overwrite")
-            made.rename(study)
+            unfinished = study.with_name(f"{study.name}-new")
+            self.aam("example", "--output-dir", unfinished, *size.split(), "--overwrite")
+            unfinished.rename(study)
         files = ("--table", study / "table.biom", "--tree", study / "tree.nwk")
         batch = 8 if self.small else 64
         return ["pretrain", *files, "--device", self.device, "--batch-size", batch]
@@ -166,7 +171,7 @@ class HostFacts(Measured):
     gpus: list[str]  # names
     arch: str
     torch: str
-    used: list[int]  # bytes of each GPU that others use
+    used: list[int]  # bytes of each GPU used by other processes
     cpu: str = ""
     cores: int = 0
     memory: int = 0
@@ -174,7 +179,18 @@ class HostFacts(Measured):
     driver: str | None = None
     runtime: str | None = None
     kernel: str = ""
-    settings: dict[str, list[str]] = field(default_factory=dict)  # of each GPU, by name
+    settings: dict[str, list[str]] = field(default_factory=dict)  # name -> value of each GPU
+
+    def verdict(self) -> PartVerdict:
+        """Name the GPUs, and GPUs in use by other processes; no host is wrong."""
+        name = f"{len(self.gpus)} x {self.gpus[0]} ({self.arch})" if self.gpus else self.cpu
+        used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(self.used) if size]
+        sentence = f"{name}, torch {self.torch}."
+        if len(set(self.gpus)) > 1:
+            sentence += f" The GPUs differ: {', '.join(sorted(set(self.gpus)))}."
+        if used:
+            sentence += f" Others use {', '.join(used)}: a GPU of your own may be faster."
+        return "as predicted", sentence
 
 
 def measure_host(context: Context) -> HostFacts:
@@ -184,7 +200,7 @@ def measure_host(context: Context) -> HostFacts:
 
 
 def _host(device: str) -> dict[str, Any]:
-    # In the child process, since a process that holds a GPU takes memory of it.
+    # In a child process: a process that holds a GPU takes memory of the GPU.
     import torch
 
     from aam.network.numerics.device import arch_of, gpu_names, identify, processor, select_gpu
@@ -204,7 +220,7 @@ def _host(device: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu_memory": [total for _, total in memory],
-        # Without the context of this process, which is no use by others.
+        # The context of this process is not counted.
         "used": [max(0, total - free - CONTEXT) for free, total in memory],
     }
 
@@ -216,7 +232,7 @@ _SYSFS = {
     "power limit, µW": "hwmon/hwmon*/power1_cap",
     "performance level": "power_dpm_force_performance_level",
     "firmware of SMC": "fw_version/smc_fw_version",
-    # With a line for each clock, the highest last.
+    # files with a line for each clock, the highest last
     "shader clock": "pp_dpm_sclk",
     "memory clock": "pp_dpm_mclk",
 }
@@ -224,12 +240,12 @@ _NVIDIA = "power.limit,clocks.max.sm,clocks.max.memory,vbios_version,mig.mode.cu
 
 
 def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
-    """Return modes, limits and clocks of each GPU by name, from sysfs or the vendor's tool."""
+    """Read modes, limits and clocks of each GPU from sysfs or the vendor's tool."""
     settings: dict[str, list[str]] = {}
     for device in sorted(glob.glob(str(root / "sys/class/drm/card[0-9]*/device"))):
         for name, pattern in _SYSFS.items():
             for file in map(Path, glob.glob(f"{device}/{pattern}")):
-                with suppress(OSError):  # a file that this user may not read
+                with suppress(OSError):  # no permission
                     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
                     settings.setdefault(name, []).extend(line.strip(" *") for line in lines[-1:])
     tool = shutil.which("nvidia-smi")
@@ -243,41 +259,44 @@ def gpu_settings(root: Path = Path("/")) -> dict[str, list[str]]:
     return {name: values[:64] for name, values in settings.items() if values}
 
 
-def evaluate_host(host: HostFacts) -> Verdict:
-    """Name the GPUs, and those that others use; a host is as it is."""
-    name = f"{len(host.gpus)} x {host.gpus[0]} ({host.arch})" if host.gpus else host.cpu
-    used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(host.used) if size]
-    sentence = f"{name}, torch {host.torch}."
-    if len(set(host.gpus)) > 1:
-        sentence += f" The GPUs differ: {', '.join(sorted(set(host.gpus)))}."
-    if used:
-        sentence += f" Others use {', '.join(used)}: figures are not those of GPUs of your own."
-    return "as predicted", sentence
-
-
 @dataclass(frozen=True)
 class LaunchFacts(Measured):
-    """What the launcher planned, and what this process sees of it."""
+    """Plan of the launcher, and what this process sees of it."""
 
     launcher: bool
-    visible: int = 0  # GPUs
+    visible: int = 0  # number of GPUs
     planned: int | None = None
     overhead: float | None = None  # seconds from the launcher to the program
-    mounts: dict[str, int] | None = None  # number of each kind
+    mounts: dict[str, int] | None = None  # number of mounts by kind
     memory: int = 0
+
+    def verdict(self) -> PartVerdict:
+        """Compare the visible with the planned GPUs, and the overhead with its limit."""
+        if not self.launcher:
+            return "not possible here", "The program was not started by aam-self."
+        if self.planned is not None and self.visible != self.planned:
+            return "wrong", f"{self.visible} GPUs are visible, {self.planned} were planned."
+        sentence = f"{self.visible} GPUs visible"
+        if mounts := self.mounts:
+            sentence += f", {mounts['read-only']} mounts read-only"
+            sentence += f", {mounts['read-write']} read-write"
+        if self.overhead is None:
+            return "as predicted", f"{sentence}."
+        outcome: PartOutcome = "slower" if self.overhead > SLOW_LAUNCH else "as predicted"
+        return outcome, f"{sentence}; {self.overhead:.1f} s from the launcher to the program."
 
 
 def measure_launch(context: Context) -> LaunchFacts:
-    """Return what the launcher planned, and what this process sees of it."""
+    """Compare the plan of the launcher with what this process sees."""
     plan = launched_by(os.environ)
-    listed, gpus, started = ((plan or {}).get(name) for name in ("mounts", "gpus", "started"))
+    planned, gpus, started = ((plan or {}).get(name) for name in ("mounts", "gpus", "started"))
     mounts = None
-    if isinstance(listed, list):
-        writable = sum(isinstance(mount, list) and mount[-1:] == ["rw"] for mount in listed)
-        mounts = {"read-only": len(listed) - writable, "read-write": writable}
+    if isinstance(planned, list):
+        writable = sum(isinstance(mount, list) and mount[-1:] == ["rw"] for mount in planned)
+        mounts = {"read-only": len(planned) - writable, "read-write": writable}
     overhead = None
     if isinstance(started, int | float):
-        # The clocks of two nodes may differ by more than a start takes.
+        # The clocks of two nodes may differ by more than the start takes.
         overhead = max(0.0, context.started - started)
     return LaunchFacts(
         plan is not None,
@@ -289,44 +308,61 @@ def measure_launch(context: Context) -> LaunchFacts:
     )
 
 
-def evaluate_launch(launch: LaunchFacts) -> Verdict:
-    """Compare the GPUs that are visible with those planned, and the overhead with its limit."""
-    if not launch.launcher:
-        return "not possible here", "The program was not started by aam-launch."
-    if launch.planned is not None and launch.visible != launch.planned:
-        return "wrong", f"{launch.visible} GPUs are visible, {launch.planned} were planned."
-    sentence = f"{launch.visible} GPUs visible"
-    if mounts := launch.mounts:
-        sentence += f", {mounts['read-only']} mounts read-only, {mounts['read-write']} read-write"
-    if launch.overhead is None:
-        return "as predicted", f"{sentence}."
-    outcome: Outcome = "slower" if launch.overhead > SLOW_LAUNCH else "as predicted"
-    return outcome, f"{sentence}; {launch.overhead:.1f} s from the launcher to the program."
-
-
 @dataclass(frozen=True)
 class CheckedDevice:
     """Result of `aam check` on a device."""
 
     name: str
     verdict: str = ""
-    backends: dict[str, str] = field(default_factory=dict)  # outcome of each
-    faults: dict[str, list[str]] = field(default_factory=dict)  # of the backends that have any
-    overhead: int | None = None  # bytes of a GPU that are no tensors
+    backends: dict[str, str] = field(default_factory=dict)  # backend -> outcome
+    faults: dict[str, list[str]] = field(default_factory=dict)  # backend -> its faults, if any
+    overhead: int | None = None  # GPU memory that holds no tensors, in bytes
     speed: float | None = None  # median passes per second of the sample encoder in fp32
     failed: str = ""  # why there is no result
 
 
 @dataclass(frozen=True)
 class CheckedDevices(Measured):
-    """Results of `aam check` on each device, and the costs of the backends on the first."""
+    """Results of `aam check` on all devices, and costs of the backends on the first device."""
 
     devices: list[CheckedDevice]
     costs: list[Cost] = field(default_factory=list)
 
+    def verdict(self) -> PartVerdict:
+        """Name devices without a result, wrong backends, and a GPU slower than the others."""
+        if silent := [device for device in self.devices if device.failed]:
+            names = first_few(f"{device.name}: {device.failed}" for device in silent)
+            return "wrong", f"{names} gave no result."
+        wrong_devices = []
+        for device in self.devices:
+            wrong = []
+            for backend, outcome in device.backends.items():
+                if outcome in ("wrong", "crashed"):
+                    faults = ", ".join(device.faults.get(backend, []))
+                    wrong.append(f"{backend} ({faults})" if faults else backend)
+            if wrong:
+                wrong_devices.append(f"{device.name}: {', '.join(wrong)}")
+        if wrong_devices:
+            is_local = len(wrong_devices) < len(self.devices)
+            elsewhere = ", and not on the other devices" if is_local else ""
+            return "wrong", f"{'; '.join(wrong_devices)} wrong{elsewhere}."
+        # A device without a timed backend has no speed and cannot be slow.
+        speeds = {device.name: device.speed for device in self.devices if device.speed is not None}
+        middle = statistics.median(speeds.values()) if speeds else 0.0
+        for name, speed in speeds.items():
+            if speed < SLOW_GPU * middle:
+                return "slower", f"{name} computes at {speed / middle:.2f} of the median of all."
+        fastest = []
+        for mask, title in (("none", "without masks"), ("each", "with masks")):
+            if costs := [cost for cost in self.costs if cost.mask == mask and _is_usual(cost)]:
+                best = min(costs, key=lambda cost: cost.milliseconds)
+                fastest.append(f"{best.backend} {title} ({best.milliseconds:.1f} ms)")
+        in_fp32 = f" Fastest in fp32: {', '.join(fastest)}." if fastest else ""
+        return "as predicted", f"{self.devices[0].verdict}.{in_fp32}"
+
 
 def measure_check(context: Context) -> CheckedDevices:
-    """Run `aam check` on each GPU by itself."""
+    """Run `aam check` on one GPU after another."""
     devices: list[CheckedDevice] = []
     costs: tuple[Cost, ...] = ()
     for number in range(max(context.gpus, 1)):
@@ -335,7 +371,7 @@ def measure_check(context: Context) -> CheckedDevices:
         command = ("check", "--device", context.device, "--json")
         try:
             done = context.aam(*command, accept=(0, 1), variables=variables)
-        except PartFailure as failure:  # one GPU that hangs leaves the others
+        except PartFailure as failure:  # the other GPUs are still checked
             devices.append(CheckedDevice(name, failed=str(failure)))
             continue
         report = from_json(done.stdout)
@@ -363,41 +399,9 @@ def _is_usual(cost: Cost) -> bool:
     return (cost.dtype, cost.shape) == ("fp32", "sample encoder") and cost.milliseconds > 0
 
 
-def evaluate_check(check: CheckedDevices) -> Verdict:
-    """Name devices that give no result, a wrong backend, and a GPU slower than the others."""
-    if silent := [f"{device.name}: {device.failed}" for device in check.devices if device.failed]:
-        return "wrong", f"{first_few(silent)} gave no result."
-    wrong_devices = []
-    for device in check.devices:
-        wrong = []
-        for backend, outcome in device.backends.items():
-            if outcome in ("wrong", "crashed"):
-                faults = ", ".join(device.faults.get(backend, []))
-                wrong.append(f"{backend} ({faults})" if faults else backend)
-        if wrong:
-            wrong_devices.append(f"{device.name}: {', '.join(wrong)}")
-    if wrong_devices:
-        several = len(wrong_devices) < len(check.devices)
-        elsewhere = ", and not on the other devices" if several else ""
-        return "wrong", f"{'; '.join(wrong_devices)} wrong{elsewhere}."
-    # A device without a timed backend has no speed, and is no slow one.
-    speeds = {device.name: device.speed for device in check.devices if device.speed is not None}
-    middle = statistics.median(speeds.values()) if speeds else 0.0
-    for name, speed in speeds.items():
-        if speed < SLOW_GPU * middle:
-            return "slower", f"{name} computes at {speed / middle:.2f} of the median of all."
-    fastest = []
-    for mask, title in (("none", "without masks"), ("each", "with masks")):
-        if costs := [cost for cost in check.costs if cost.mask == mask and _is_usual(cost)]:
-            best = min(costs, key=lambda cost: cost.milliseconds)
-            fastest.append(f"{best.backend} {title} ({best.milliseconds:.1f} ms)")
-    in_fp32 = f" Fastest in fp32: {', '.join(fastest)}." if fastest else ""
-    return "as predicted", f"{check.devices[0].verdict}.{in_fp32}"
-
-
 @dataclass(frozen=True)
 class GoldenComparison:
-    """Comparison of golden cases."""
+    """Comparison of the golden case with a reference."""
 
     reference: str  # the CPU, or an image
     precision: str
@@ -408,19 +412,30 @@ class GoldenComparison:
 
 @dataclass(frozen=True)
 class GoldenComparisons(Measured):
-    """Comparisons of the golden case with those of the CPU and of other images."""
+    """Comparisons of the golden case with the CPU and other images."""
 
     comparisons: list[GoldenComparison]
 
+    def verdict(self) -> PartVerdict:
+        """Name the comparisons that differ by more than rounding."""
+        if bad := [
+            f"{comparison.reference} ({comparison.precision}): {comparison.verdict}"
+            for comparison in self.comparisons if not comparison.agree
+        ]:  # fmt: skip
+            return "wrong", f"Differs from {'; '.join(bad)}"
+        names = ", ".join(dict.fromkeys(comparison.reference for comparison in self.comparisons))
+        largest = max(comparison.largest for comparison in self.comparisons)
+        return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
+
 
 def measure_golden(context: Context) -> GoldenComparisons:
-    """Compare the golden case with that of the CPU and with those of the other images."""
-    place = context.shared / "golden"
-    here, cpu = (place / f"{context.folder.name}-{device}" for device in (context.device, "cpu"))
-    for folder, device in ((cpu, "cpu"), (here, context.device)):
+    """Compare the golden case with the CPU and with other images (`aam golden`)."""
+    shared, name = context.shared / "golden", context.folder.name
+    cpu, this = shared / f"{name}-cpu", shared / f"{name}-{context.device}"
+    for folder, device in ((cpu, "cpu"), (this, context.device)):
         if not (folder / "golden.safetensors").is_file():
             context.aam("golden", "generate", folder, "--device", device)
-    images = {file.parent for file in place.glob("*/golden.safetensors")} - {here, cpu}
+    images = {file.parent for file in shared.glob("*/golden.safetensors")} - {this, cpu}
     comparisons = []
     for folder in (cpu, *sorted(images)):
         for precision in ("none", "auto") if context.gpu and folder == cpu else ("none",):
@@ -444,19 +459,6 @@ def measure_golden(context: Context) -> GoldenComparisons:
     return GoldenComparisons(comparisons)
 
 
-def evaluate_golden(golden: GoldenComparisons) -> Verdict:
-    """Name the comparisons that differ by more than rounding."""
-    if bad := [comparison for comparison in golden.comparisons if not comparison.agree]:
-        listed = [
-            f"{comparison.reference} ({comparison.precision}): {comparison.verdict}"
-            for comparison in bad
-        ]
-        return "wrong", f"Differs from {'; '.join(listed)}"
-    names = ", ".join(dict.fromkeys(comparison.reference for comparison in golden.comparisons))
-    largest = max(comparison.largest for comparison in golden.comparisons)
-    return "as predicted", f"Equal to {names}; {largest:.0%} of the allowed rounding."
-
-
 @dataclass(frozen=True)
 class TuneResult:
     """Content of tune.json."""
@@ -467,12 +469,12 @@ class TuneResult:
 
 
 def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
-    """Return the result of `aam tune`, which the parts `memory` and `speed` share."""
+    """Run `aam tune` once for the parts `memory` and `speed`, and return its result."""
     folder = context.folder / ("tuned-env" if variables else "tuned")
-    if not context.known(folder / "tune.json"):
+    if not context.has_result(folder / "tune.json"):
         size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
         if variables:
-            size += " --subjects threads"  # which has no settings on a GPU
+            size += " --subjects threads"  # no settings on a GPU
         elif context.small:
             size += " --subjects workers batch-size"
         measured = ("--output-dir", folder, "--overwrite", *size.split(), *context.pretraining())
@@ -482,7 +484,7 @@ def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
 
 @dataclass(frozen=True)
 class Peak:
-    """Peaks of memory of a setting, in bytes; None without a run that ended."""
+    """Peaks of memory of a setting, in bytes; None if its run did not end."""
 
     setting: str
     predicted: int
@@ -499,9 +501,28 @@ class Peaks(Measured):
     runs: list[Peak]
     expandable: int | None = None
 
+    def verdict(self) -> PartVerdict:
+        """Name failed settings, or the setting whose peak differs most from the prediction."""
+        if failed := _failed_runs(self.runs, "settings"):
+            return "wrong", failed
+        shares = {
+            run.setting: run.allocated / run.predicted - 1
+            for run in self.runs if run.allocated is not None
+        }  # fmt: skip
+        name = max(shares, key=lambda setting: abs(shares[setting]))
+        bad = sum(abs(share) > PEAK_TOLERANCE for share in shares.values())
+        if not bad:
+            within = f"{abs(shares[name]):.1%} of the prediction"
+            return "as predicted", f"{len(shares)} peaks are within {within}."
+        more = "more" if shares[name] > 0 else "less"
+        return "wrong", (
+            f"{name} takes {abs(shares[name]):.0%} {more} than predicted; {bad} of {len(shares)} "
+            f"peaks differ by more than {PEAK_TOLERANCE:.0%}."
+        )
+
 
 def measure_memory(context: Context) -> Peaks:
-    """Compare peaks that `aam memory` predicts with those of the runs of `aam tune`."""
+    """Compare the peaks predicted by `aam memory` with the peaks measured by `aam tune`."""
     if not context.gpu:
         raise NotPossible("A CPU does not count allocations.")
     result = tuned(context)
@@ -511,62 +532,53 @@ def measure_memory(context: Context) -> Peaks:
         if trial.subject in ("batch-size", "recompute", "chunks") and trial.decision
     ]  # fmt: skip
     for trial in (replace(result.default, setting="as given", options={}), *trials):
-        words = [
+        options = [
             word for flag, value in trial.options.items()
             for word in ([flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool)
                          else [flag, str(value)])
         ]  # fmt: skip
-        done = context.aam("memory", "--json", *context.pretraining(), *words)
+        done = context.aam("memory", "--json", *context.pretraining(), *options)
         peak = Peak(trial.setting, json.loads(done.stdout)["peak"], failure=trial.failure)
         if rates := trial.rates:
             peak = replace(peak, allocated=rates.allocated, reserved=rates.reserved, rss=rates.rss)
         runs.append(peak)
-    # The variable of the allocator is recommended where it saves memory.
+    # The allocator's variable is recommended if it saves memory.
     segments = tuned(context, dict([EXPANDABLE])).default.rates
     return Peaks(runs, segments.reserved if segments else None)
 
 
-def evaluate_memory(peaks: Peaks) -> Verdict:
-    """Name the setting whose peak differs most from the prediction, and those that failed."""
-    if failed := _failed_runs(peaks.runs, "settings"):
-        return "wrong", failed
-    shares = {
-        run.setting: run.allocated / run.predicted - 1
-        for run in peaks.runs if run.allocated is not None
-    }  # fmt: skip
-    name = max(shares, key=lambda setting: abs(shares[setting]))
-    bad = sum(abs(share) > PEAK_TOLERANCE for share in shares.values())
-    if not bad:
-        within = f"{abs(shares[name]):.1%} of the prediction"
-        return "as predicted", f"{len(shares)} peaks are within {within}."
-    more = "more" if shares[name] > 0 else "less"
-    return "wrong", (
-        f"{name} takes {abs(shares[name]):.0%} {more} than predicted; {bad} of {len(shares)} peaks "
-        f"differ by more than {PEAK_TOLERANCE:.0%}."
-    )
-
-
 @dataclass(frozen=True)
 class SettingSpeed:
-    """Speed of a setting; None without a run that ended."""
+    """Speed of a setting; None if its run did not end."""
 
     setting: str
     samples: float | None = None  # per second
     spread: float | None = None
     wait: float | None = None
     decision: str | None = None
-    gain: float = 1.0  # times as fast as the setting that it is compared with
+    gain: float = 1.0  # speed relative to the reference setting
     failure: str = ""
 
 
 @dataclass(frozen=True)
 class SettingSpeeds(Measured):
-    """Speeds of the settings that `aam tune` measured, and what it chose."""
+    """Speeds of the settings measured by `aam tune`, and the chosen settings."""
 
     runs: list[SettingSpeed] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)  # of the options that it chose
-    gain: float = 1.0  # of them together
-    samples: float | None = None  # per second, with them
+    values: dict[str, Any] = field(default_factory=dict)  # chosen option -> value
+    gain: float = 1.0  # gain of the chosen settings together
+    samples: float | None = None  # samples per second with the chosen settings
+
+    def verdict(self) -> PartVerdict:
+        """Name failed runs, or the fastest and the chosen settings; a rejection is no fault."""
+        if failed := _failed_runs(self.runs, "runs"):
+            return "wrong", failed
+        best = max(self.runs, key=lambda run: run.samples or 0.0)
+        fastest = f"{significant(best.samples or 0.0)} samples/s with {best.setting}"
+        if not self.values or self.gain <= 1:
+            return "as predicted", f"{fastest}; the defaults are kept, {len(self.runs)} runs."
+        chosen = ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return "as predicted", f"{fastest}; chosen: {chosen}, {self.gain:.2f} times as fast."
 
 
 def _failed_runs(runs: Sequence[Peak | SettingSpeed], noun: str) -> str:
@@ -575,7 +587,7 @@ def _failed_runs(runs: Sequence[Peak | SettingSpeed], noun: str) -> str:
 
 
 def measure_speed(context: Context) -> SettingSpeeds:
-    """Return the speed of each setting that `aam tune` measures, and its choice."""
+    """Measure the speed of settings by `aam tune`."""
     result = tuned(context)
     runs, chosen = [], result.chosen
     for trial in (result.default, *(trial for trial in result.trials if trial.decision)):
@@ -586,32 +598,25 @@ def measure_speed(context: Context) -> SettingSpeeds:
             speed = replace(speed, samples=rates.samples, spread=rates.spread, wait=rates.wait)
         runs.append(speed)
     samples = chosen.rates.samples if chosen.rates else None
-    named = {run.setting: run.samples for run in runs if run.samples}
-    named |= {"chosen settings": samples} if samples else {}
-    return SettingSpeeds(runs, dict(chosen.values), chosen.gain, samples, rates=named)
-
-
-def evaluate_speed(speeds: SettingSpeeds) -> Verdict:
-    """Name the chosen settings, the fastest setting, or a failure; a rejected setting is right."""
-    if failed := _failed_runs(speeds.runs, "runs"):
-        return "wrong", failed
-    best = max(speeds.runs, key=lambda run: run.samples or 0.0)
-    fastest = f"{significant(best.samples or 0.0)} samples/s with {best.setting}"
-    if not speeds.values or speeds.gain <= 1:
-        return "as predicted", f"{fastest}; the defaults are kept, {len(speeds.runs)} runs."
-    listed = ", ".join(f"{name} {value}" for name, value in speeds.values.items())
-    return "as predicted", f"{fastest}; chosen: {listed}, {speeds.gain:.2f} times as fast."
+    speeds = {run.setting: run.samples for run in runs if run.samples}
+    speeds |= {"chosen settings": samples} if samples else {}
+    return SettingSpeeds(runs, dict(chosen.values), chosen.gain, samples, rates=speeds)
 
 
 @dataclass(frozen=True)
 class Copies(Measured):
-    """Copies between the memories of an APU, in GB/s."""
+    """Speeds of copies between the memories of an APU, in GB/s."""
 
     name: str
 
+    def verdict(self) -> PartVerdict:
+        """State the cost of the copies that unified memory would avoid."""
+        speeds = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in self.rates.items())
+        return "as predicted", f"Copies: {speeds}."
+
 
 def measure_unified(context: Context) -> Copies:
-    """Measure copies between the memories of an APU, beside those within the GPU's."""
+    """Measure copies between the memories of an APU, and within the GPU's memory."""
     if not context.gpu:
         raise NotPossible("There is no GPU.")
     copies = Copies(**call_in_child(_copies, timeout=context.left))
@@ -644,9 +649,3 @@ def _copies() -> dict[str, Any]:
             best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
         speeds[name] = best
     return {"name": properties.name, "rates": speeds}
-
-
-def evaluate_unified(copies: Copies) -> Verdict:
-    """State the cost of a copy that unified memory would avoid."""
-    listed = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in copies.rates.items())
-    return "as predicted", f"Copies: {listed}."

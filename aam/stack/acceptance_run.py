@@ -1,8 +1,8 @@
-"""Run of the parts within a time budget, and its results: acceptance.json, a page, settings.
+"""Run of the acceptance within a time budget, and its results: acceptance.json, page, settings.
 
-Every finished part is written at once. acceptance.json is read by others than the person who made
-it, so it holds no names of hosts, users or folders, and it is read as untrusted input: within
-bounds, by type, with a checksum.
+Every finished part is written at once. acceptance.json is shared with others, so it holds no names
+of hosts, users or folders, and it is read as untrusted input: within bounds, by type, with a
+checksum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from aam.console import console, duration, info, warn
 from aam.contract import stop_file
@@ -36,18 +36,17 @@ from aam.pipeline import run_folder
 from aam.report.page import render
 from aam.report.terminal import Table
 from aam.run_record import launched_by, now
-from aam.stack import acceptance_parts
+from aam.stack import acceptance_parts as parts
 from aam.stack import acceptance_training as training
 from aam.stack.acceptance_parts import (
     EXPANDABLE,
     Context,
     Measured,
     NotPossible,
-    Outcome,
     PartFailure,
+    PartOutcome,
     Peaks,
     SettingSpeeds,
-    Verdict,
 )
 from aam.stack.tune import device_facts
 
@@ -56,77 +55,67 @@ FILE = "acceptance.json"
 PAGE = "report.html"
 SETTINGS = "settings.yaml"
 MAX_TEXT = 2000  # characters of a text in a file
-MIN_BUDGET = 20.0  # seconds of the budget that a part needs to be started at all
+MIN_BUDGET = 20.0  # seconds left in the budget from which a part is started
 TOLERANCE = 0.15
-"""Relative difference of a speed from the reference that counts: clocks and neighbours vary."""
-SAVES = 0.95  # share of the reserved memory below which expandable segments are recommended
-
-
-M = TypeVar("M", bound=Measured)
+"""Relative difference from the reference speed that counts: clocks and other users vary."""
+SAVES = 0.95  # share of the reserved memory from which expandable segments are recommended
 
 
 @dataclass(frozen=True)
-class AcceptancePart(Generic[M]):
+class AcceptancePart:
     """A part of the acceptance."""
 
-    title: str  # what it measures, on the terminal and the page
+    title: str  # shown on the terminal and the page
     limit: float  # seconds after which it is ended
-    measure: Callable[[Context], M]  # runs commands
-    evaluate: Callable[[M], Verdict]  # compares them with what is expected
+    measure: Callable[[Context], Measured]  # runs commands; the result has a verdict
 
 
 # fmt: off
-PARTS: dict[str, AcceptancePart[Any]] = {
-    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120,
-                           acceptance_parts.measure_host, acceptance_parts.evaluate_host),
-    "launch": AcceptancePart("overhead, mounts and visible devices", 60,
-                             acceptance_parts.measure_launch, acceptance_parts.evaluate_launch),
+PARTS: dict[str, AcceptancePart] = {
+    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120, parts.measure_host),
+    "launch": AcceptancePart("overhead, mounts and visible devices", 60, parts.measure_launch),
     "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
-                            acceptance_parts.measure_check, acceptance_parts.evaluate_check),
+                            parts.measure_check),
     "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
-                             acceptance_parts.measure_golden, acceptance_parts.evaluate_golden),
+                             parts.measure_golden),
     "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
-                            acceptance_parts.measure_speed, acceptance_parts.evaluate_speed),
-    "memory": AcceptancePart("predicted and measured peaks", 2400,
-                             acceptance_parts.measure_memory, acceptance_parts.evaluate_memory),
+                            parts.measure_speed),
+    "memory": AcceptancePart("predicted and measured peaks", 2400, parts.measure_memory),
     "unified": AcceptancePart("copies between the memories of host and APU", 120,
-                              acceptance_parts.measure_unified, acceptance_parts.evaluate_unified),
-    "ranks": AcceptancePart("several processes on this node", 1200,
-                            training.measure_ranks, training.evaluate_ranks),
+                              parts.measure_unified),
+    "ranks": AcceptancePart("several processes on this node", 1200, training.measure_ranks),
     "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
-                                   training.measure_interruption, training.evaluate_interruption),
-    "nodes": AcceptancePart("several processes on several nodes", 1200,
-                            training.measure_ranks, training.evaluate_ranks),
+                                   training.measure_interruption),
+    "nodes": AcceptancePart("several processes on several nodes", 1200, training.measure_ranks),
 }
 # fmt: on
-"""Name of a part -> what it measures; `PartName` of the options has the same names."""
+"""Registry of the parts by name; `PartName` of the options has the same names."""
 
-SEVERAL_RANKS = ("nodes",)  # parts that several ranks measure together
+SEVERAL_RANKS = ("nodes",)  # parts measured by several ranks together
 
 
 @dataclass(frozen=True)
 class PartResult:
     """Result of a part."""
 
-    verdict: Outcome
+    verdict: PartOutcome
     summary: str  # one sentence
     seconds: float
-    # Figures of the part; `rates`, name -> speed (higher is faster), are compared with those of
-    # another file.
+    # measured values; `rates`, name -> speed (higher is faster), are compared with a reference
     measured: dict[str, Any] = field(default_factory=dict)
-    busy: str = ""  # how others used the device when the command began
+    busy: str = ""  # use of the device by others when the command began
 
 
 @dataclass(frozen=True)
 class ImageRun:
-    """Parts that were measured with an image on a number of nodes."""
+    """Results with one image on a number of nodes."""
 
-    image: str  # name; "" without one
+    image: str  # name; "" without an image
     digest: str
     torch: str
-    engine: str  # of the container; "native" without one
+    engine: str  # container engine; "native" without a container
     nodes: int
-    date: str  # of the last part, in UTC
+    date: str  # date of the last part, in UTC
     parts: dict[str, PartResult] = field(default_factory=dict)
 
     @property
@@ -136,40 +125,40 @@ class ImageRun:
 
     @property
     def title(self) -> str:
-        """Image, or PyTorch without one, and nodes."""
+        """Title: image (without one, the version of PyTorch) and nodes."""
         name = self.image or f"native, torch {self.torch}"
         return name if self.nodes == 1 else f"{name}, {self.nodes} nodes"
 
 
 @dataclass(frozen=True)
 class AcceptanceFile:
-    """Content of the file; `host` has the measured values of the part `host`."""
+    """Content of acceptance.json; `host` has the measured values of the part `host`."""
 
     aam: str
     host: dict[str, Any]
     runs: tuple[ImageRun, ...]
 
     def with_run(self, run: ImageRun) -> AcceptanceFile:
-        """Return the content with a run added, or in the place of that with the same key."""
-        runs = {known.key: known for known in self.runs} | {run.key: run}
+        """Add a run; it replaces a run with the same key."""
+        runs = {earlier.key: earlier for earlier in self.runs} | {run.key: run}
         return replace(self, aam=__version__, runs=tuple(runs.values()))
 
 
 def write(path: Path, content: AcceptanceFile) -> None:
-    """Write the file atomically, without names of this host, its users and folders."""
+    """Write acceptance.json atomically, without names of this host, its users and folders."""
     node = platform.node()
     names = {node, node.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     with contextlib.suppress(OSError, KeyError, RuntimeError):  # no entry in /etc/passwd
         names |= {getpass.getuser(), Path.home().name}
-    # General names of users and hosts, and those of two letters, would replace words of a sentence.
+    # Common words and names of two letters would replace words of a sentence.
     names -= {"root", "cpu", "cuda", "gpu", "host", "none"}
-    # The longest first, so that a name is replaced before a part of it.
-    listed = sorted((name for name in names if len(name) > 2), key=len)[::-1]
+    # The longest name first: it may contain a shorter one.
+    by_length = sorted((name for name in names if len(name) > 2), key=len)[::-1]
 
     def anonymous(text: str) -> str:
-        # The last part of a path stays.
+        # Only the file name of a path stays.
         text = re.sub(r"(?<![\w.])~?/(?:[^\s/'\",:;()]+/)+", "", text)
-        for name in listed:
+        for name in by_length:
             text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
         return printable(text, MAX_TEXT)
 
@@ -183,7 +172,7 @@ def write(path: Path, content: AcceptanceFile) -> None:
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON with all texts changed, those of keys too."""
+    """Apply a function to all texts of JSON values, also to keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -194,21 +183,21 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def checksum(plain: Mapping[str, Any]) -> str:
-    """Return the checksum of a file's content, whatever the order of its keys."""
+    """Compute the checksum of acceptance.json, independent of the order of keys."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read(path: Path) -> AcceptanceFile:
-    """Read the acceptance.json of this or another host, which is untrusted input."""
-    what, remedy = "acceptance file", "take the file as `aam acceptance` wrote it"
-    plain = read_json(path, dict[str, Any], what, remedy)
+    """Read an acceptance.json of this or another host as untrusted input."""
+    title, remedy = "acceptance file", "take the file as `aam acceptance` wrote it"
+    plain = read_json(path, dict[str, Any], title, remedy)
     if (schema := plain.pop("schema", None)) != SCHEMA:
         reason = f"'{path}' has schema {schema}, aam {__version__} reads {SCHEMA}"
-        raise DataError("The acceptance file is of another schema", reason, "measure again")
-    # The checksum shows an accidental edit. It is no signature: anybody can compute it again.
+        raise DataError("The acceptance file has another schema", reason, "measure again")
+    # The checksum detects an accidental edit. It is no signature: anybody can compute it.
     if plain.pop("sha256", None) != checksum({"schema": SCHEMA, **plain}):
-        reason = f"'{path}', its checksum is not that of its content"
+        reason = f"'{path}', its checksum does not match its content"
         raise DataError("The acceptance file was edited", reason, remedy)
     try:
         if _with_texts(plain, lambda text: printable(text, MAX_TEXT)) != plain:
@@ -217,50 +206,50 @@ def read(path: Path) -> AcceptanceFile:
         if len({run.key for run in content.runs}) < len(content.runs):
             raise Mismatch("it has one of its runs twice")
     except Mismatch as error:
-        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
+        raise DataError(f"The {title} is damaged", f"'{path}', {error}", remedy) from error
     return content
 
 
-def run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]] = PARTS) -> int:
-    """Measure the parts that are left; return 1 if one of the chosen parts is wrong or failed."""
+def run(options: Acceptance, registry: Mapping[str, AcceptancePart] = PARTS) -> int:
+    """Measure the remaining parts; return 1 if one of the chosen parts is wrong or failed."""
     ranks = read_environment(os.environ)
     # One rank prints and writes for all.
     console.quiet = not ranks.is_main
     main = ranks.is_main
     with run_folder.locked(options.output_dir) if main else contextlib.nullcontext():
-        return _run(options, parts, ranks)
+        return _run(options, registry, ranks)
 
 
-def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: Ranks) -> int:
+def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ranks) -> int:
     began, started = time.monotonic(), time.time()
     file = options.output_dir / FILE
     reference = None if options.reference is None else read(options.reference)
     content = read(file) if file.exists() else AcceptanceFile(__version__, {}, ())
     device = device_facts(options.device)
     gpus = content.host.get("gpus", [])
-    # A process may see some of the GPUs alone, so their number is left to the part `host`.
-    here = {"arch": device.arch, "gpus": gpus, "cpu": processor()}
+    # This process may not see all GPUs, so the part `host` counts them.
+    facts = {"arch": device.arch, "gpus": gpus, "cpu": processor()}
     if device.gpu and device.name not in gpus:
-        here["gpus"] = [device.name]
-    _require_same_host(content.host, here, options.output_dir)
+        facts["gpus"] = [device.name]
+    _require_same_host(content.host, facts, options.output_dir)
 
     plan = launched_by(os.environ) or {}
     image, digest, engine = (str(plan.get(key) or "") for key in ("image", "digest", "engine"))
     image = PurePath(image).name
     nodes = -(-ranks.world_size // ranks.local_world_size)
     this = ImageRun(image, digest, device.torch, engine or "native", nodes, now())
-    this = next((known for known in content.runs if known.key == this.key), this)
-    fitting = [name for name in parts if (name in SEVERAL_RANKS) is (ranks.world_size > 1)]
-    # The other parts and the reader of the file need the host.
+    this = next((run for run in content.runs if run.key == this.key), this)
+    fitting = [name for name in registry if (name in SEVERAL_RANKS) is (ranks.world_size > 1)]
+    # The part `host` is always measured: other parts and readers of the file need it.
     chosen = [name for name in fitting if not options.parts or name in {*options.parts, "host"}]
-    verdicts = {name: part.verdict for name, part in this.parts.items()}
-    left = [n for n in chosen if options.overwrite or verdicts.get(n, "failed") == "failed"]
-    info(f"aam {__version__}, {this.title}, {device.name}: {len(left)} of {len(chosen)} parts.")
+    verdicts = {name: result.verdict for name, result in this.parts.items()}
+    pending = [n for n in chosen if options.overwrite or verdicts.get(n, "failed") == "failed"]
+    info(f"aam {__version__}, {this.title}, {device.name}: {len(pending)} of {len(chosen)} parts.")
     if unmeasured := [name for name in options.parts if name not in chosen]:
         processes = "several ranks" if ranks.world_size > 1 else "one process"
         info(f"Not measured by {processes}: {', '.join(unmeasured)}.")
     if device.busy:
-        warn(f"{device.busy}; the measured times are not those of a device of your own.")
+        warn(f"{device.busy}; on a device of your own the measured times may differ.")
 
     name = f"{this.image or 'native'}-{this.digest[-8:]}-torch-{this.torch}-{this.nodes}"
     shared = options.output_dir.absolute() / "parts"
@@ -277,22 +266,22 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: R
         overwrite=options.overwrite,
         rank=ranks.rank,
     )
-    for number, name in enumerate(left):
-        part, remaining = parts[name], 60 * options.minutes - (time.monotonic() - began)
+    for number, name in enumerate(pending):
+        row, remaining = registry[name], 60 * options.minutes - (time.monotonic() - began)
         requested = os.environ.get(stop_file.VARIABLE)
         if requested and Path(requested).exists() and ranks.is_main:
-            remedy = f"{len(left) - number} parts left"
+            remedy = f"{len(pending) - number} parts left"
             raise Interrupted("Stopped by the job", remedy, "start it again")
         if remaining < MIN_BUDGET:
             break
-        limit = min(part.limit, remaining)
+        limit = min(row.limit, remaining)
         speeds = _reference_rates(reference, content.host, this, name)
         waiting = console.is_terminal and not console.quiet
-        with console.status(f"{part.title} ...") if waiting else contextlib.nullcontext():
-            place = replace(context, until=time.monotonic() + limit)
-            part_result = run_part(part, place, speeds)
-        if part_result.verdict == "failed" and limit < part.limit and part_result.seconds >= limit:
-            break  # the budget ended it, so it is left
+        with console.status(f"{row.title} ...") if waiting else contextlib.nullcontext():
+            limited = replace(context, until=time.monotonic() + limit)
+            part_result = run_part(row, limited, speeds)
+        if part_result.verdict == "failed" and limit < row.limit and part_result.seconds >= limit:
+            break  # ended by the budget, so it remains to be measured
         info(f"{name:<14}{part_result.verdict:<20}{duration(part_result.seconds):>12}")
         info(textwrap.fill(part_result.summary, 78, initial_indent="  ", subsequent_indent="  "))
         if name == "host" and part_result.measured:
@@ -303,28 +292,26 @@ def _run(options: Acceptance, parts: Mapping[str, AcceptancePart[Any]], ranks: R
         this = replace(this, date=now(), parts={**this.parts, name: part_result})
         content = content.with_run(this)
         if ranks.is_main:
-            # After each part, so that a killed job keeps what it has measured.
+            # After each part, so that a killed job keeps its results.
             write(file, content)
     if not ranks.is_main:
         return 0
-    write_page(options.output_dir, content, parts)
-    if rest := [name for name in chosen if name not in this.parts]:
-        info(f"Left: {', '.join(rest)}. The same command goes on with them.")
+    write_page(options.output_dir, content, registry)
+    if unfinished := [name for name in chosen if name not in this.parts]:
+        info(f"Left: {', '.join(unfinished)}. The same command goes on with them.")
     info(f"Result: {file}, {options.output_dir / PAGE}")
     outcomes = {this.parts[name].verdict for name in chosen if name in this.parts}
     return 1 if outcomes & {"wrong", "failed"} else 0
 
 
-def run_part(
-    part: AcceptancePart[Any], context: Context, reference: Mapping[str, float]
-) -> PartResult:
-    """Measure a part, and compare its speeds with the reference; every failure is one sentence."""
+def run_part(row: AcceptancePart, context: Context, reference: Mapping[str, float]) -> PartResult:
+    """Measure a part and compare its speeds with the reference; a failure becomes a sentence."""
     began = time.monotonic()
     measured: Measured | None = None
-    outcome: Outcome = "failed"
+    outcome: PartOutcome = "failed"
     try:
-        measured = part.measure(context)
-        outcome, summary = part.evaluate(measured)
+        measured = row.measure(context)
+        outcome, summary = measured.verdict()
     except NotPossible as reason:
         outcome, summary = "not possible here", str(reason)
     except PartFailure as failure:
@@ -345,13 +332,13 @@ def run_part(
     return PartResult(outcome, summary, round(time.monotonic() - began, 1), values)
 
 
-def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a folder with measurements of other GPUs or another model of CPU."""
+def _require_same_host(host: Mapping[str, Any], facts: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a folder with measurements of other GPUs or another CPU model."""
     for name in ("arch", "gpus", "cpu"):
-        if host and host.get(name) != here[name]:
+        if host and host.get(name) != facts[name]:
             raise CannotCreate(
                 "The folder has measurements of another host",
-                f"'{folder}', {name} {host.get(name)}, here {here[name]}",
+                f"'{folder}', {name} {host.get(name)}, here {facts[name]}",
                 "choose another --output-dir",
             )
 
@@ -359,11 +346,11 @@ def _require_same_host(host: Mapping[str, Any], here: Mapping[str, Any], folder:
 def _reference_rates(
     reference: AcceptanceFile | None, host: Mapping[str, Any], this: ImageRun, name: str
 ) -> Mapping[str, float]:
-    """Return the speeds of a part in the reference, if that is of the same GPU and nodes."""
+    """Return the speeds of a part in the reference with the same GPU and number of nodes."""
     if reference is None or (host and reference.host.get("arch") != host.get("arch")):
         return {}
     runs = [run for run in reference.runs if run.nodes == this.nodes and name in run.parts]
-    # The same image is preferred to others.
+    # The same image comes first.
     for candidate in sorted(runs, key=lambda run: run.image != this.image):
         rates = candidate.parts[name].measured.get("rates")
         if isinstance(rates, dict):
@@ -373,26 +360,27 @@ def _reference_rates(
 
 _BYTES = ("predicted", "allocated", "reserved", "expandable", "rss", "peak_bytes", "overhead")
 _HIDDEN = ("rates", "backends", "network")
-"""Columns that repeat others, and lines of text that would make a table too wide."""
+"""Columns that repeat others or would make a table too wide."""
 
 
 def write_page(
-    folder: Path, content: AcceptanceFile, parts: Mapping[str, AcceptancePart[Any]]
+    folder: Path, content: AcceptanceFile, registry: Mapping[str, AcceptancePart]
 ) -> None:
-    """Write the page, a line for each part and tables of its figures, and the settings."""
-    host, order = content.host, list(parts)
+    """Write the settings and the page: a line for each part, and tables of measured values."""
+    host, order = content.host, list(registry)
     driver = f", driver {host['driver']}" if host.get("driver") else ""
     verdicts = []
     tables: list[Table] = []
     for run in content.runs:
         lines = []
-        before = f"{run.title}: " if len(content.runs) > 1 else ""
+        prefix = f"{run.title}: " if len(content.runs) > 1 else ""
         for name in sorted(run.parts, key=lambda n: order.index(n) if n in order else len(order)):
-            part = run.parts[name]
-            title = parts[name].title if name in parts else ""
-            busy = f" While it was measured {part.busy}." if part.busy else ""
-            lines.append((name, title, part.verdict, part.summary + busy, duration(part.seconds)))
-            tables += _tables(f"{before}{name}", part.measured)
+            result = run.parts[name]
+            title = registry[name].title if name in registry else ""
+            text = f"{result.summary} While it was measured {result.busy}."
+            text = text if result.busy else result.summary
+            lines.append((name, title, result.verdict, text, duration(result.seconds)))
+            tables += _tables(f"{prefix}{name}", result.measured)
         verdicts.append((run.title, lines))
     text = render(
         "acceptance.html.j2",
@@ -415,7 +403,7 @@ def _hardware(host: Mapping[str, Any]) -> str:
 
 
 def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield a table for each list of figures, without the columns that are empty in all rows."""
+    """Yield a table for each list of records, without empty columns."""
     for key, value in measured.items():
         heading = f"{title}, {key.replace('_', ' ')}"
         if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
@@ -444,7 +432,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 def recommended(content: AcceptanceFile) -> str | None:
-    """Return settings of the launcher: what `aam tune` chose with the fastest image; else None."""
+    """Return launcher settings: choices of `aam tune` with the fastest image; None without runs."""
 
     def speeds(run: ImageRun) -> SettingSpeeds:
         return convert(run.parts["speed"].measured, SettingSpeeds)

@@ -1,10 +1,10 @@
-"""Golden runs: the same small computation on two stacks, compared stage by stage.
+"""Golden runs (`aam golden`): the same small computation on two stacks, compared stage by stage.
 
-One small network with all its parts, the real losses and the real optimizer, and two batches:
-"even" has sequences of one length and sets of one size, so that no mask is passed; "ragged" has
-neither, so that every sequence and every sample has a mask of its own. Weights and inputs follow
-from the raw stream of NumPy's PCG64, which is the same on every machine and version; outputs of all
-stages, gradients and the losses of some steps are stored in one safetensors file.
+A small network with all its modules trains with the real losses and optimizer on two batches:
+"even" has sequences of one length and sets of one size, so no mask is passed; in "ragged" every
+sequence and every sample has a mask of its own. Weights and inputs follow from the raw stream of
+NumPy's PCG64, equal on every machine and version. One safetensors file stores the outputs of all
+stages, the gradients, and the losses of the training steps.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from aam.network.training.fit import make_optimizer, make_schedule
 from aam.network.training.module import LossWeights, TrainingModule
 from aam.nucleotide_codes import BASES, MASK, PAD
 
-FORMAT = "2"  # version of the file and of the case; files of another one cannot be compared
+FORMAT = "2"  # version of the file and the case; only equal versions can be compared
 FILE = "golden.safetensors"
-STEPS = 50  # training steps of the loss curve; even and ragged batches in turn
+STEPS = 50  # training steps of the loss curve; even and ragged batches alternate
 SHAPE = NetworkShape(
     max_bp=60,
     embedding_dim=16,
@@ -73,7 +73,7 @@ SAMPLES = {"even": (6, 6, 6, 6), "ragged": (9, 2, 7, 4, 5)}  # case -> ASVs of e
 _ASVS = 14
 _LOOP = LoopOptions(lr=3e-3)
 _LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
-"""Factor that keeps gradients in the range of fp16; in training GradScaler finds it."""
+"""Factor that keeps gradients in the range of fp16 (in training GradScaler chooses it)."""
 _ATTENTION = 2  # matrix products inside attention: scores and mix
 
 Kind = Literal["output", "gradient", "loss"]
@@ -81,26 +81,26 @@ Tensors = dict[str, Tensor]
 
 
 def _bits(name: str, number: int) -> npt.NDArray[np.uint64]:
-    """Return words of 64 bits that depend on the name alone."""
+    """Return random 64-bit integers that depend on the name alone."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     # The raw stream: NumPy may change its distributions from version to version (NEP 19).
     return np.random.PCG64(seed).random_raw(number)
 
 
 def _uniform(name: str, *shape: int) -> Tensor:
-    """Return float32 numbers in [-1, 1), multiples of 2^-23 and so exact."""
-    words = _bits(name, math.prod(shape)) >> np.uint64(40)
-    return torch.from_numpy((words.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
+    """Return float32 numbers in [-1, 1): exact multiples of 2^-23."""
+    bits = _bits(name, math.prod(shape)) >> np.uint64(40)
+    return torch.from_numpy((bits.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
 
 
 def _integers(name: str, low: int, high: int, *shape: int) -> Tensor:
     """Return int64 numbers in [low, high)."""
-    words = _bits(name, math.prod(shape)) >> np.uint64(33)
-    return torch.from_numpy((words.astype(np.int64) % (high - low) + low).reshape(shape))
+    bits = _bits(name, math.prod(shape)) >> np.uint64(33)
+    return torch.from_numpy((bits.astype(np.int64) % (high - low) + low).reshape(shape))
 
 
 def weights() -> Tensors:
-    """Return fixed weights and buffers of the network, of about the size after some training."""
+    """Return fixed weights and buffers of the network, scaled as after some training."""
     tensors = {}
     for name, value in Predictor(SHAPE, "unweighted", AUTO).state_dict().items():
         shape, last = value.shape, name.rpartition(".")[2]
@@ -119,7 +119,7 @@ def weights() -> Tensors:
 
 
 def batch(case: str) -> Batch:
-    """Return one of the two batches, "even" or "ragged".
+    """Return the batch "even" or "ragged".
 
     >>> batch("even").attend_BS is None, batch("ragged").attend_BS is None
     (True, False)
@@ -137,7 +137,7 @@ def batch(case: str) -> Batch:
     slots_BS = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
     counts_BS = torch.zeros(len(sizes), max(sizes))
     for row, size in enumerate(sizes):
-        # A stable sort, whose result does not depend on the version of NumPy.
+        # The result of a stable sort does not depend on the version of NumPy.
         order = np.argsort(_bits(f"{case} slots {row}", _ASVS), kind="stable")
         slots_BS[row, :size] = torch.from_numpy(order)[:size]
         counts_BS[row, :size] = _integers(f"{case} counts {row}", 1, 400, size).float()
@@ -161,68 +161,68 @@ def batch(case: str) -> Batch:
 class GoldenResult:
     """Outputs, gradients and losses of the golden case."""
 
-    # "output/CASE/STAGE", "gradient/CASE/PARAMETER" in the order of computation, and "loss", the
-    # loss of each step of the curve
+    # "output/CASE/STAGE" and "gradient/CASE/PARAMETER" in the order of computation, and "loss" of
+    # each training step
     tensors: Tensors = field(default_factory=dict)
-    # number of matrix products before the output of each stage
+    # stage -> number of matrix products before its output
     products: dict[str, int] = field(default_factory=dict)
     # stage -> its parameters, from the losses backwards
     groups: dict[str, list[str]] = field(default_factory=dict)
 
     def record(self, case: str, stage: str, output: Tensor, products: int) -> None:
-        """Keep the output of a stage."""
+        """Store the output of a stage."""
         self.tensors[f"output/{case}/{stage}"] = output.detach().float().cpu()
         self.products[stage] = max(products, 1)
 
 
 _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
-"""Modules whose output is a stage, beside the blocks and poolings of transformers."""
+"""Modules whose output is a stage, besides transformer blocks and poolings."""
 
 
 def stage_of(name: str) -> str:
-    """Return the name of the stage of a module of the network.
+    """Return the stage of a module of the network, by its name.
 
     >>> stage_of("encoder.samples.transformer.blocks.1"), stage_of("transformer.blocks.0")
     ('samples.blocks.1', 'target.blocks.0')
     """
-    whose, _, rest = name.partition(".")
-    within = rest if whose == "encoder" else f"target.{name}"
-    return ".".join(part for part in within.split(".") if part != "transformer")
+    top, _, path = name.partition(".")
+    path = path if top == "encoder" else f"target.{name}"
+    return ".".join(module for module in path.split(".") if module != "transformer")
 
 
 def measure(
-    given: Tensors,
+    initial: Tensors,
     batches: dict[str, Batch],
     device: torch.device,
     backends: Backends,
     precision: Precision,
 ) -> GoldenResult:
-    """Compute outputs and gradients of each batch from given weights, then the loss curve.
+    """Compute outputs and gradients of each batch from initial weights, then the loss curve.
 
-    The steps are written out (forward, backward, clip, step, as in `network.training.loop`): the
-    comparison needs the gradients before they are clipped, and a constant loss scale.
+    The steps are written out (forward, backward, clip, step, as in `network.training.loop`),
+    because the comparison needs gradients before clipping and a constant loss scale.
     """
-    task, measured = _training_module(given, device, backends), GoldenResult()
+    task, measured = _training_module(initial, device, backends), GoldenResult()
     stages = {
         name for name, module in task.network.named_modules()
         if name.rpartition(".")[2] in _STAGES
         or isinstance(module, (AttentionPooling, TransformerBlock))
     }  # fmt: skip
     for parameter, _ in reversed([*task.network.named_parameters()]):
-        # The innermost stage around the parameter; an encoder is none of its parts.
+        # The innermost stage around the parameter; an encoder as a whole is no stage.
         owner = parameter.rpartition(".")[0]
         above = [name for name in stages if owner == name or owner.startswith(f"{name}.")]
         within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
         stage = stage_of(max(within, key=len) if within else owner)
         measured.groups.setdefault(stage, []).append(parameter)
-    here = {case: batch.to(device) for case, batch in batches.items()}
-    for case, batch in here.items():
+    on_device = {case: batch.to(device) for case, batch in batches.items()}
+    for case, batch in on_device.items():
         with _recorded(task, case, batch, stages, measured):
             _, learned = _backward(task, batch, precision)
         for name, weight in reversed(learned.items()):
             assert weight.grad is not None
             measured.tensors[f"gradient/{case}/{name}"] = weight.grad.float().cpu()
-    task, turns, losses = _training_module(given, device, backends), list(here.values()), []
+    task, turns, losses = _training_module(initial, device, backends), [*on_device.values()], []
     optimizer = make_optimizer(task, task.loop)
     schedule = make_schedule(optimizer, task.loop, task.steps)
     for step in range(STEPS):
@@ -235,11 +235,11 @@ def measure(
     return measured
 
 
-def _training_module(given: Tensors, device: torch.device, backends: Backends) -> TrainingModule:
+def _training_module(initial: Tensors, device: torch.device, backends: Backends) -> TrainingModule:
     target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
     labels = _uniform("target", sum(map(len, SAMPLES.values()))).double().numpy()
     network = Predictor(SHAPE, "unweighted", backends)
-    network.load_state_dict(given)
+    network.load_state_dict(initial)
     task = TrainingModule(network, LossWeights(), _LOOP, STEPS, target, labels)
     return task.to(device).train()
 
@@ -247,7 +247,7 @@ def _training_module(given: Tensors, device: torch.device, backends: Backends) -
 def _backward(
     task: TrainingModule, batch: Batch, precision: Precision
 ) -> tuple[float, dict[str, nn.Parameter]]:
-    """Return the loss, and the parameters with the gradients of the unscaled loss."""
+    """Compute the loss, and the gradients of the unscaled loss in the returned parameters."""
     task.zero_grad()
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     with torch.autocast(task.device.type, dtype, enabled=precision != "none"):
@@ -267,7 +267,7 @@ def _recorded(
     """Record the output of each stage, and the number of matrix products before it."""
     products = 0
 
-    # Before the output layer of a block: there its input is the result of the attention alone.
+    # The input of a block's output layer is the result of the attention.
     def attended(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         nonlocal products
         products += _ATTENTION
@@ -280,7 +280,7 @@ def _recorded(
             return
         value = output if isinstance(output, Tensor) else output[0]
         if module is task.encoder.nucleotides.head:
-            # The logits [patches, C] of the patches with a masked nucleotide alone.
+            # Only the logits [patches, C] of patches with a masked nucleotide.
             assert batch.labels_UL is not None
             scored_UL, tokens = batch.labels_UL != PAD, value.shape[1]
             patch = -(-scored_UL.shape[1] // tokens)
@@ -299,7 +299,7 @@ def _recorded(
 
 @dataclass(frozen=True)
 class Stack:
-    """The stack that computed a golden run."""
+    """Stack that computed a golden run: versions, device, precision, attention backends."""
 
     version: str
     pytorch: str
@@ -312,7 +312,7 @@ class Stack:
 
     @classmethod
     def here(cls, device: torch.device, precision: Precision, attention: tuple[str, str]) -> Stack:
-        """Return the stack of this process."""
+        """Identify the stack of this process."""
         name = torch.cuda.get_device_name(device) if is_gpu(device) else platform.machine()
         rocm, cuda, arch = torch.version.hip, torch.version.cuda, arch_of(device)
         version = str(torch.__version__)
@@ -333,7 +333,7 @@ def _digest(tensors: Tensors) -> str:
 
 
 def case_digest() -> str:
-    """Return the SHA-256 of the weights and inputs of the case: that of another model differs."""
+    """Return the SHA-256 of the weights and inputs; another model has another digest."""
     tensors = {f"weight/{name}": value for name, value in weights().items()}
     for case in SAMPLES:
         arrays = {name: v for name, v in vars(batch(case)).items() if isinstance(v, Tensor)}
@@ -346,12 +346,12 @@ def write(folder: Path, stack: Stack, measured: GoldenResult) -> None:
     tensors = {name: value.contiguous() for name, value in measured.tensors.items()}
     facts = {"format": FORMAT, "case": case_digest(), "stack": json.dumps(asdict(stack))}
     with atomic_write(folder / FILE) as temporary:
-        # Through memory: safetensors' own writer makes files that only their owner may read.
+        # safetensors' own writer makes files that only their owner may read.
         temporary.write_bytes(save(tensors, {**facts, "sha256": _digest(tensors)}))
 
 
 def read(folder: Path) -> tuple[Stack, Tensors]:
-    """Read the golden file of a folder; one of another version or another model is refused."""
+    """Read the golden file of a folder; another version or another model is refused."""
     if not folder.is_dir():
         raise MissingInput("No golden folder", f"'{folder}' is not there", "check the path")
     file = require(folder / FILE, "golden run")
@@ -362,7 +362,7 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
             if facts.get("format") == FORMAT:
                 tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
                 if facts.get("sha256") != _digest(tensors):
-                    raise ValueError("its checksum is not that of its content")
+                    raise ValueError("its checksum does not match its content")
                 stack = msgspec.json.decode(facts.get("stack", ""), type=Stack)
     except (SafetensorError, ValueError, OSError) as error:
         evidence = f"'{file}', {reason_of(error)}"
@@ -370,34 +370,36 @@ def read(folder: Path) -> tuple[Stack, Tensors]:
     remedy = "make it with the same aam on both sides"
     if facts.get("format") != FORMAT:
         version = f"format {facts.get('format')}, aam {__version__} compares format {FORMAT}"
-        raise DataError("The golden run is of another version", f"'{file}' has {version}", remedy)
+        raise DataError("The golden run has another version", f"'{file}' has {version}", remedy)
     if facts.get("case") != case_digest():
         evidence = f"'{file}' has other weights or inputs than aam {__version__}"
-        raise DataError("The golden run is of another model", evidence, remedy)
+        raise DataError("The golden run is from another model", evidence, remedy)
     return stack, tensors
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the comparison."""
+class StageDifference:
+    """Difference of a stage between two stacks: a line of the comparison."""
 
     kind: Kind
-    stage: str  # or the steps of a part of the loss curve
-    # The largest one by case, relative to the largest value (of a loss, to each); NaN where a value
-    # is not finite or absent.
+    stage: str  # stage, or range of steps of the loss curve
+    # case -> largest difference, relative to the largest value (losses: to each value); NaN if a
+    # value is absent or not finite
     difference: dict[str, float]
-    allowed: float  # the difference that rounding explains
-    differs: tuple[str, ...]  # the cases with a larger one
+    allowed: float  # difference that rounding explains
+    differs: tuple[str, ...]  # cases with a larger difference
 
 
-def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]) -> list[Row]:
-    """Return the rows in the order of computation; the coarser precision decides the tolerance."""
+def compare(
+    golden: Tensors, measured: GoldenResult, precisions: Iterable[Precision]
+) -> list[StageDifference]:
+    """Compare stages in the order of computation; the coarser precision sets the tolerance."""
     used, inner = [*precisions], FEED_FORWARD * SHAPE.embedding_dim
 
     def allowed(products: int) -> float:
         return max(product_tolerance(precision, products, inner) for precision in used)
 
-    def row(kind: Kind, stage: str, pairs: dict[str, Any], bound: float) -> Row:
+    def row(kind: Kind, stage: str, pairs: dict[str, Any], bound: float) -> StageDifference:
         differences, differs = {}, []
         for case, (expected, actual, scale) in pairs.items():
             differences[case] = math.nan
@@ -407,7 +409,7 @@ def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precis
                 torch.testing.assert_close(actual / scale, expected / scale, rtol=0, atol=bound)
             except (AssertionError, TypeError):
                 differs.append(case)
-        return Row(kind, stage, differences, bound, tuple(differs))
+        return StageDifference(kind, stage, differences, bound, tuple(differs))
 
     def pairs(kind: Kind, names: list[str]) -> dict[str, Any]:
         result = {}
@@ -426,12 +428,12 @@ def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precis
         row("output", stage, pairs("output", [stage]), allowed(products))
         for stage, products in measured.products.items()
     ]
-    # Forward to the losses and back to the first layer: one bound for all gradients.
+    # One bound for all gradients: forward to the losses and back to the first layer.
     for stage, names in measured.groups.items():
         if compared := pairs("gradient", names):
             rows.append(row("gradient", stage, compared, allowed(3 * depth)))
-    # Losses are means and training does not amplify rounding: measured over the 50 steps, with
-    # other kernels and in bf16, they stay below a fifth of the bound of one forward pass.
+    # Losses are means, and training does not amplify rounding: over the 50 steps, with other
+    # kernels and in bf16, the measured differences are below a fifth of one forward pass' bound.
     interval = STEPS // 5
     for start in range(0, STEPS, interval):
         curves: dict[str, Any] = {}
@@ -443,13 +445,13 @@ def compare(golden: Tensors, measured: GoldenResult, precisions: Iterable[Precis
     return rows
 
 
-def first_difference(rows: Iterable[Row]) -> Row | None:
-    """Return the first row, in the order of computation, that differs by more than rounding."""
+def first_difference(rows: Iterable[StageDifference]) -> StageDifference | None:
+    """Return the first stage, in the order of computation, that differs beyond rounding."""
     return next((row for row in rows if row.differs), None)
 
 
-def conclusion(rows: list[Row]) -> str:
-    """Return one sentence: whether the two agree, and where they first differ."""
+def conclusion(rows: list[StageDifference]) -> str:
+    """State whether two golden runs agree, and the first stage that differs."""
     first = first_difference(rows)
     if first is None:
         numbers = [sum(row.kind == kind for row in rows) for kind in ("output", "gradient")]
@@ -457,23 +459,23 @@ def conclusion(rows: list[Row]) -> str:
             f"They agree within rounding: outputs of {numbers[0]} stages, gradients of "
             f"{numbers[1]}, losses of {STEPS} steps."
         )
-    places: dict[tuple[str, ...], str] = {
-        ("ragged",): ", where sequences and sets need masks, and not without masks",
-        ("even",): ", where no mask is needed, and not with masks",
+    mask_notes: dict[tuple[str, ...], str] = {
+        ("ragged",): " with masks (not without)",
+        ("even",): " without masks (not with)",
     }
-    where = places.get(first.differs, "")
-    named = f"the {first.kind} of {first.stage}" if first.kind != "loss" else f"the {first.stage}"
+    masks = mask_notes.get(first.differs, "")
+    stage = f"the {first.kind} of {first.stage}" if first.kind != "loss" else f"the {first.stage}"
     worst = max(first.difference.values(), key=lambda v: math.inf if math.isnan(v) else v)
     difference = "is not finite" if math.isnan(worst) else f"differs by {worst:.1e}"
     return (
-        f"They first differ at {named}{where}: {difference} (rounding: {first.allowed:.1e}). "
+        f"They first differ at {stage}{masks}: {difference} (rounding: {first.allowed:.1e}). "
         "`aam check` measures attention in more detail."
     )
 
 
-def lines(rows: list[Row], there: Stack, here: Stack) -> Iterator[str]:
-    """Yield the lines of the table and the conclusion: golden file `there`, this stack `here`."""
-    yield from (f"golden: {there}", f"here:   {here}", "")
+def lines(rows: list[StageDifference], golden: Stack, current: Stack) -> Iterator[str]:
+    """Yield the table of the comparison and the conclusion."""
+    yield from (f"golden: {golden}", f"here:   {current}", "")
     yield f"{'largest difference':<38}{''.join(f'{case:>10}' for case in SAMPLES)}{'rounding':>11}"
     for row in rows:
         figures = []
@@ -487,48 +489,48 @@ def lines(rows: list[Row], there: Stack, here: Stack) -> Iterator[str]:
     yield from ("", conclusion(rows))
 
 
-def as_plain(rows: list[Row], there: Stack, here: Stack) -> dict[str, Any]:
-    """Return the comparison as JSON values."""
+def as_plain(rows: list[StageDifference], golden: Stack, current: Stack) -> dict[str, Any]:
+    """Convert the comparison to JSON values."""
     first = first_difference(rows)
     return {
         "agree": first is None,
         "first_difference": first and {"kind": first.kind, "stage": first.stage},
         "verdict": conclusion(rows),
-        "golden": vars(there),
-        "here": vars(here),
+        "golden": vars(golden),
+        "here": vars(current),
         "rows": [asdict(row) for row in rows],
     }
 
 
 def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
-    """Save the golden case, or compare it with a golden folder."""
+    """Run `aam golden generate` or `aam golden compare`."""
     folder, stack = options.golden_dir, options.stack
     if isinstance(options, GoldenGenerate):
         refuse_existing(folder / FILE, options.overwrite)
     else:
-        there, reference = read(folder)
-    # Without the check: a wrong backend is kept, since the comparison is made to find it.
+        golden, reference = read(folder)
+    # Without the check: the comparison must be able to find a wrong backend.
     requested = DeviceOptions(
         device=stack.device, attn_implementation=stack.attn_implementation, check=False
     )
     device = choose_device(requested)
     precision = choose_precision(stack.mixed_precision, arch_of(device))
     backends, _ = choose_attention(requested, device, SHAPE, TORCH_POLICY, precision)
-    here = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
+    current = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
     batches = {name: batch(name) for name in SAMPLES}
     measured = measure(weights(), batches, device, backends, precision)
     if isinstance(options, GoldenGenerate):
-        # A reference with NaN would agree with nothing, on any stack.
+        # No stack agrees with a reference that has NaN.
         for name, tensor in measured.tensors.items():
             if not tensor.isfinite().all():
                 cause = "This stack computes values that are not finite"
                 raise NotFinite(cause, name, "run `aam check`")
-        write(folder, here, measured)
-        info(f"{here}: {folder}")
+        write(folder, current, measured)
+        info(f"{current}: {folder}")
         return 0
-    rows = compare(reference, measured, (there.precision, precision))
+    rows = compare(reference, measured, (golden.precision, precision))
     if options.json:
-        print(dump_json(as_plain(rows, there, here), indent=2))
+        print(dump_json(as_plain(rows, golden, current), indent=2))
     else:
-        print("\n".join(lines(rows, there, here)))
+        print("\n".join(lines(rows, golden, current)))
     return 0 if first_difference(rows) is None else 1

@@ -1,9 +1,8 @@
-"""`aam profile`: readers of kernel profiles, share of each category, idle time, verdict.
+"""`aam profile`: readers of kernel profiles, time by category, idle time, verdict.
 
-Read are kernel statistics and traces of rocprof and rocprofv3 (CSV), of nsys (CSV), and Chrome
+The readers accept kernel statistics and traces of rocprof, rocprofv3 and nsys (CSV), and Chrome
 traces of torch.profiler; a format is recognized by its content. Categories and precision follow
-from kernel names, which differ between CUDA and ROCm, so that profiles of the two are compared
-category by category.
+from kernel names. CUDA and ROCm have different names, so their profiles are compared by category.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from aam.contract.options.commands.train import Pretrain, Train
 from aam.stack.workload import aam_workload, run_workload
 
 MAX_BYTES = 2 << 30
-"""Size of a file, unpacked, above which it is refused: traces of a whole training."""
-_MAX_NS = 1e9 * 3600 * 24 * 10_000  # time above which a profile is damaged: ten thousand days
+"""Largest unpacked size of a file; traces of a complete training are larger."""
+_MAX_NS = 1e9 * 3600 * 24 * 10_000  # ten thousand days; a longer time means damage
 Interval = tuple[str, float, float]  # name, start and end in nanoseconds
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Total of all calls of one kernel, or of one direction of memory copies."""
+    """Total time of a kernel, or of memory copies in one direction."""
 
     name: str  # without the suffix `.kd` of a kernel descriptor
     calls: int
@@ -48,13 +47,13 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """Kernels of one run; times are not known in a file of totals."""
+    """Kernel profile of one run; a file of totals has no start times."""
 
     source: str  # name of the profiler and its file format
     kernels: tuple[KernelTime, ...]  # and memory copies, longest total first
-    span_ns: float | None = None  # from the start of the first to the end of the last
-    busy_ns: float | None = None  # length of the union of their intervals
-    device: str = "GPU"  # "CPU" for operations of PyTorch, each without those that it calls
+    span_ns: float | None = None  # from the start of the first kernel to the end of the last
+    busy_ns: float | None = None  # length of the union of the kernels' intervals
+    device: str = "GPU"  # "CPU" for operations of PyTorch, without nested operations
 
     @property
     def calls(self) -> int:
@@ -75,25 +74,25 @@ class KernelProfile:
 
 
 CSV_FORMATS: tuple[tuple[str, str, str, str], ...] = (
-    # Files of single calls: columns of the name, of start and end in nanoseconds.
+    # Files of single calls: columns of name, start and end in nanoseconds.
     ("rocprof", "KernelName", "BeginNs", "EndNs"),
     ("rocprofv3 kernel trace", "Kernel_Name", "Start_Timestamp", "End_Timestamp"),
     ("rocprofv3 copy trace", "Direction", "Start_Timestamp", "End_Timestamp"),
-    # Files of totals: columns of the name, of calls and total time. Those of rocprofv3 have a
-    # column more than those of rocprof, and are read by the same columns.
+    # Files of totals: columns of name, calls and total time. rocprofv3 has one column more than
+    # rocprof; the same columns are read.
     ("rocprof statistics", "Name", "Calls", "TotalDurationNs"),
     ("nsys statistics", "Name", "Instances", "Total Time (ns)"),
 )
-"""Format -> columns that are read, by name: their order differs between versions."""
+"""Format -> names of its columns (their order differs between versions)."""
 
 
 def read_profile(path: Path) -> KernelProfile:
-    """Read the profile in `path`, which may be compressed with gzip."""
+    """Read a kernel profile, gzipped or not."""
     with require(path, "profile").open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            # Bounded as it is unpacked: a small gzip file may hold any number of bytes.
+            # Bounded while unpacking: a small gzip file may hold any number of bytes.
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES >> 30} GiB; profile fewer steps")
@@ -134,7 +133,7 @@ def read_profile(path: Path) -> KernelProfile:
 
 
 def _csv_file(text: str) -> KernelProfile | None:
-    """Read a table of calls or totals; None if its columns are not known."""
+    """Read a table of calls or totals; None for unknown columns."""
 
     def plain(name: str) -> str:
         return name.removesuffix(" [clone .kd]").removesuffix(".kd")
@@ -143,9 +142,7 @@ def _csv_file(text: str) -> KernelProfile | None:
     # nsys prints other lines above the header.
     for first, line in enumerate(lines[:50]):
         columns = {name.strip() for name in next(csv.reader([line]), ())}
-        source, *read = next(
-            (known for known in CSV_FORMATS if columns.issuperset(known[1:])), ("",)
-        )
+        source, *read = next((form for form in CSV_FORMATS if columns.issuperset(form[1:])), ("",))
         if not read:
             continue
         table = csv.DictReader(lines[first:], strict=True)
@@ -174,7 +171,7 @@ def _csv_file(text: str) -> KernelProfile | None:
 
 
 def _chrome_trace(text: str) -> KernelProfile | None:
-    """Read a Chrome trace, in microseconds; without kernels, the operations of the CPU."""
+    """Read the kernels of a Chrome trace (in microseconds); without kernels, CPU operations."""
     content = json.loads(text)
     if isinstance(content, dict) and "traceEvents" not in content:
         return None
@@ -193,9 +190,9 @@ def _chrome_trace(text: str) -> KernelProfile | None:
     outermost: list[Interval] = []
     times: list[tuple[str, float]] = []
     for operations in threads.values():
-        running: list[list[Any]] = []  # name, end, time without those that it calls
+        running: list[list[Any]] = []  # name, end, time without nested operations
         ended: list[list[Any]] = []
-        # The longer one first where two start together: it is the caller.
+        # If two operations start together, the longer one is the caller.
         for name, start, end in sorted(operations, key=lambda call: (call[1], -call[2])):
             while running and running[-1][1] <= start:
                 ended.append(running.pop())
@@ -212,32 +209,32 @@ def _chrome_trace(text: str) -> KernelProfile | None:
 
 
 def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
-    """Build a profile of single calls (name, start and end in nanoseconds), in any order.
+    """Build a kernel profile from single calls (name, start, end in nanoseconds) in any order.
 
     >>> profile = profile_of_calls("trace", [("gemm", 0, 4), ("relu", 2, 5), ("gemm", 9, 10)])
     >>> profile.span_ns, profile.busy_ns, profile.idle
     (10, 6.0, 0.4)
     """
-    listed = sorted(calls, key=lambda call: call[1])
+    ordered = sorted(calls, key=lambda call: call[1])
     busy = 0.0
-    reached = listed[0][1] if listed else 0.0
-    for _, start, end in listed:
-        # The union of the intervals: kernels of several streams overlap, and count once.
+    reached = ordered[0][1] if ordered else 0.0
+    for _, start, end in ordered:
+        # The union of the intervals: overlapping kernels of several streams count once.
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    kernels = _kernels([(name, end - start) for name, start, end in listed])
-    span = reached - listed[0][1] if listed else None
-    return KernelProfile(source, kernels, span, busy if listed else None)
+    kernels = _kernels([(name, end - start) for name, start, end in ordered])
+    span = reached - ordered[0][1] if ordered else None
+    return KernelProfile(source, kernels, span, busy if ordered else None)
 
 
 def _kernels(times: list[tuple[str, float]]) -> tuple[KernelTime, ...]:
-    """Return calls and total time of each kernel from the time of each call."""
+    """Sum calls and time by kernel."""
     calls = Counter(name for name, _ in times)
     return tuple(KernelTime(name, calls[name], total) for name, total in _sums(times).items())
 
 
 def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Add up values by label, largest sum first."""
+    """Sum values by label, largest sum first."""
     sums: dict[str, float] = defaultdict(float)
     for label, value in values:
         sums[label] += value
@@ -260,7 +257,7 @@ CATEGORIES: tuple[tuple[str, str], ...] = (
 )
 """Category of a kernel -> pattern of its name in lower case; the first match counts.
 
-The names are those of PyTorch, rocBLAS (Tensile: `Cijk_`), cuBLAS, aotriton and FlashAttention.
+Kernel names of PyTorch, rocBLAS (Tensile: `Cijk_`), cuBLAS, aotriton and FlashAttention.
 """
 
 _TENSILE = r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_"
@@ -300,14 +297,14 @@ def precisions(profile: KernelProfile) -> dict[str, float]:
 
 MIN_IDLE = 0.3
 """Fraction of idle time from which the GPU waits for the host: a convention of this project."""
-SHORT_NS = 10_000  # mean duration of a kernel below which launching it takes as long as running it
-MIN_SHARE = 0.3  # fraction of the kernel time from which a category is named as the limit
+SHORT_NS = 10_000  # mean duration of a kernel below which launching takes as long as running
+MIN_SHARE = 0.3  # fraction of the kernel time from which a category is the limit
 
 
 def verdict(profile: KernelProfile, wait: float = 0.0) -> tuple[str, str]:
-    """Return what limits a run and a remedy: the host first, then the largest category.
+    """Return the limit of a run and a remedy: the host first, then the largest category.
 
-    `wait`: fraction of the time in which the network waits for a batch, where it is measured.
+    `wait`: fraction of the time in which the network waits for a batch, if measured.
 
     >>> calls = [("Cijk_Ailk_Bljk_SB_MT64x64", 0.0, 9e6), ("Memcpy DtoH", 9e6, 1e7)]
     >>> verdict(profile_of_calls("trace", calls))[0]
@@ -344,7 +341,7 @@ def verdict(profile: KernelProfile, wait: float = 0.0) -> tuple[str, str]:
 
 
 def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
-    """Return the figures of a profile as JSON, with its `number` longest kernels."""
+    """Convert a profile to JSON values, with its `number` longest kernels."""
     limit, advice = verdict(profile, wait)
     return {
         "source": profile.source,
@@ -372,7 +369,7 @@ TIMEOUT = 600.0  # seconds without a step after which the command counts as hang
 
 
 def run_profile(options: Profile, measured: Pretrain | Train | tuple[str, ...]) -> None:
-    """Print the limit of a run, its categories and longest kernels, or two runs side by side."""
+    """Run `aam profile`: print limit, categories and longest kernels, or compare two profiles."""
     if not isinstance(measured, tuple):
         _record(options, measured)
         return
@@ -397,9 +394,9 @@ def run_profile(options: Profile, measured: Pretrain | Train | tuple[str, ...]) 
         heads = ("first, ms", "second, ms", "ratio")
         table = Table("category", *map(_right, heads), box=None, pad_edge=False)
         rows = [(label, first.get(label, 0.0), second.get(label, 0.0)) for label in first | second]
-        for label, before, after in sorted(rows, key=lambda row: -abs(row[2] - row[1])):
-            ratio = f"{after / before:.2f}" if before else ""
-            table.add_row(label, f"{before:.3f}", f"{after:.3f}", ratio)
+        for label, ms, other_ms in sorted(rows, key=lambda row: -abs(row[2] - row[1])):
+            ratio = f"{other_ms / ms:.2f}" if ms else ""
+            table.add_row(label, f"{ms:.3f}", f"{other_ms:.3f}", ratio)
         console.print()
         console.print(table)
 
@@ -436,9 +433,9 @@ def _record(options: Profile, measured: Pretrain | Train) -> None:
 
 def _show(console: Console, profile: KernelProfile, number: int, wait: float | None = None) -> None:
     """Print the limit of a profile, its categories and its `number` longest kernels."""
-    what = "kernels" if profile.device == "GPU" else "operations"
+    items = "kernels" if profile.device == "GPU" else "operations"
     console.print(
-        f"{profile.source}: {profile.calls} calls of {len(profile.kernels)} {what}, "
+        f"{profile.source}: {profile.calls} calls of {len(profile.kernels)} {items}, "
         f"{profile.total_ns / 1e6:.3f} ms."
     )
     idle = "not known (totals without start times)"
@@ -452,14 +449,14 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
         console.print(f"The network waits for a batch: {wait:.0%} of the time.")
     console.print(f"Limit: {': '.join(verdict(profile, wait or 0.0))}.")
     if profile.device == "GPU" and (products := precisions(profile)):
-        shown = ", ".join(f"{name} {share:.0%}" for name, share in products.items())
-        console.print(f"Precision of the matrix products, by their names: {shown}.")
+        listing = ", ".join(f"{name} {share:.0%}" for name, share in products.items())
+        console.print(f"Precision of the matrix products, by their names: {listing}.")
     categories = Table("category", _right("share"), box=None, pad_edge=False)
     for name, share in shares(profile).items():
         categories.add_row(name, f"{share:.1%}")
     heads = [*map(_right, ("ms", "share", "calls")), Column("category")]
     kernels = Table(*heads, box=None, pad_edge=False, expand=True)
-    # The only flexible column: names are cut to what the others leave, and numbers never.
+    # The only flexible column: names are truncated, numbers never.
     kernels.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
     for kernel in profile.kernels[:number]:
         kernels.add_row(
@@ -467,7 +464,7 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
             f"{kernel.total_ns / profile.total_ns:.1%}",
             str(kernel.calls),
             category(kernel.name),
-            # rich reads square brackets as markup, and C++ names of kernels have them.
+            # rich reads square brackets, as in C++ names, as markup.
             escape(re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", kernel.name)),
         )
     for table in (categories, kernels):

@@ -1,13 +1,13 @@
 """`aam tune`: search for faster settings of a workload that train the same network.
 
-For each subject: propose settings, run each in turns with those chosen so far, compare the losses
-of its first steps with those of the default, and keep the fastest that passes. Settings of another
-training, such as the batch size, are measured and never kept.
+For each subject, the search proposes settings, runs them in turns on top of the settings chosen so
+far, compares their first losses with the default's, and keeps the fastest setting that passes.
+Settings that change the training, such as the batch size, are measured and never kept.
 
-The losses of the first steps, with the same seed, show a wrong result before rounding has grown:
+With equal seeds, the losses of the first steps reveal a wrong result before rounding has grown:
 fp32 differs by about 2e-7 at step 20, half precision by 1e-3, a gradient scaled by 0.9 by 5e-6 to
-9e-3, depending on the learning rate. Runs from weights moved by 1e-7 show how far rounding alone
-leads.
+9e-3, depending on the learning rate. Runs from weights moved by 1e-7 measure the effect of rounding
+alone.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from aam.stack.workload import (
     run_workload,
 )
 
-EARLY = 20  # first steps, whose losses are compared one by one
+EARLY = 20  # first steps; their losses are compared one by one
 NOISE_FACTOR = 20.0
-"""Factor of the measured noise that counts as rounding: a kernel rounds in every layer."""
-MIN_GAIN = 1.03  # gain from which a setting is kept, if it is faster in each round too
-HOPELESS = 0.9  # gain in the first round below which a setting is not measured further
-CONTEXT = 1 << 30  # bytes of GPU memory that the process which looks may itself take: its context
+"""Multiple of the measured noise that counts as rounding: kernels round in every layer."""
+MIN_GAIN = 1.03  # gain from which a setting is kept, if it is also faster in each round
+HOPELESS = 0.9  # gain in the first round below which a setting is dropped
+CONTEXT = 1 << 30  # bytes of GPU memory for the context of the measuring process
 
 Parity = Literal["same numbers", "same up to rounding", "same up to half precision", "another"]
-"""What a setting may change; "another" is another training."""
+"""Change of the losses that a setting may cause; "another" is another training."""
 ENVELOPE: dict[Parity, float] = {
     "same numbers": 0.0,
     "same up to rounding": 1e-6,
     "same up to half precision": 4e-3,
 }
-"""Largest relative difference of an early loss; more where the measured noise is larger."""
+"""Largest relative difference of an early loss, unless the measured noise is larger."""
 
-Decision = Literal["kept", "not faster", "rejected", "failed", "another training"]
+SettingDecision = Literal["kept", "not faster", "rejected", "failed", "another training"]
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class DeviceFacts:
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """Return the facts about the device that `--device` names."""
-    # The load from before PyTorch is imported, which loads the CPU itself.
+    """Collect the facts about the device of --device."""
+    # The load is read first: importing PyTorch loads the CPU.
     facts = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
     return DeviceFacts(**facts)
 
 
 def _device_facts(device: str, load: float) -> dict[str, Any]:
-    # Imported by the child process alone.
+    # PyTorch is imported in the child process only.
     import torch
 
     from aam.network.numerics.device import (
@@ -128,16 +128,16 @@ class Setting:
     label: str  # unique in its subject
     values: Settings = field(default_factory=dict)
     parity: Parity = "same numbers"  # change of the losses that it may cause
-    reason: str = ""  # for which it may be faster
-    redraws: bool = False  # it changes what dropout draws, and is compared without dropout
+    reason: str = ""  # why it may be faster
+    redraws: bool = False  # whether it changes the draws of dropout, so is compared without
 
 
 Propose = Callable[[Settings, DeviceFacts], list[Setting]]
-"""Returns settings to try instead of the values of all options, flag -> value, on a device."""
+"""Proposes settings to try on a device, from the current values (flag -> value)."""
 
 
 def _current(flag: str, now: Settings, device: DeviceFacts) -> Any:
-    """Return the value of an option; of threads and workers a number instead of "auto"."""
+    """Return the value of an option; "auto" becomes a number for threads and workers."""
     automatic = {"--cpu-threads": device.cores, "--num-workers": 0}
     if device.gpu:
         automatic["--num-workers"] = min(4, device.cores)
@@ -151,7 +151,7 @@ def option_subject(
     tried: Callable[[Settings, DeviceFacts], Sequence[Any]],
     redraws: bool = False,
 ) -> Propose:
-    """Return the subject of an option that is varied; its current value is not tried."""
+    """Make the subject that varies an option; the current value is not tried."""
 
     def propose(now: Settings, device: DeviceFacts) -> list[Setting]:
         settings = []
@@ -176,12 +176,12 @@ SUBJECTS: dict[str, Propose] = {
     "workers": option_subject(
         "--num-workers", "same numbers",
         "other processes make the next batches meanwhile",
-        # On a CPU the network uses all cores: more workers would take theirs.
+        # On a CPU the network uses all cores: more workers would slow it down.
         lambda now, device: [n for n in (0, 1, 2, 4, 8)
                              if n <= (device.cores if device.gpu else min(2, device.cores))]),
     "prefetch": option_subject(
         "--prefetch-factor", "same numbers",
-        "batches made ahead bridge those that take long to make",
+        "batches made ahead bridge batches that take long",
         lambda now, device: (1, 4, 8) if _current("--num-workers", now, device) else ()),
     "attention": option_subject(
         "--attn-implementation", "same up to rounding",
@@ -209,24 +209,24 @@ SUBJECTS: dict[str, Propose] = {
         else sorted(max(1, int(now["--batch-size"] * factor)) for factor in (0.5, 2, 4))),
 }
 # fmt: on
-"""Subject of --subjects -> its settings; `aam tune` goes through them in this order. To add one,
-add it here and to `Subject` of `aam.contract.options.commands.measure`."""
+"""Registry of --subjects in the order of the search; `Subject` of
+`aam.contract.options.commands.measure` has the same names."""
 
 
 def program_subjects(
     values: Sequence[str], half: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, Propose]]:
-    """Return the default of each name of --values, and the subjects of the others."""
+    """Parse --values; return the default of each name, and the subjects that vary it."""
     defaults: dict[str, str] = {}
     subjects: dict[str, Propose] = {}
     for text in values:
-        name, equals, listed = text.partition("=")
-        default, *rest = listed.split(",")
-        if not (equals and name.isidentifier() and all((default, *rest))):
+        name, equals, choices = text.partition("=")
+        default, *alternatives = choices.split(",")
+        if not (equals and name.isidentifier() and all((default, *alternatives))):
             remedy = "write NAME=VALUE,VALUE"
             raise UsageError("Not the values of a name", f"--values {text}", remedy)
         parity: Parity = "same up to half precision" if name in half else "same up to rounding"
-        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in rest]
+        settings = [Setting(f"{name}={value}", {name: value}, parity) for value in alternatives]
         defaults[name] = default
         subjects[name] = lambda now, device, settings=settings: settings  # type: ignore[misc]
     if unknown := [name for name in half if name not in defaults]:
@@ -235,18 +235,17 @@ def program_subjects(
 
 
 def gain(run: RunResult, base: RunResult, warmup: int, cost: str = "seconds") -> float:
-    """Return how many times as fast a run is as another one, by "seconds" or "cpu_seconds"."""
+    """Return the speed of a run relative to a base run, by "seconds" or "cpu_seconds"."""
 
     def times(result: RunResult) -> list[float]:
         return [
-            # The CPU time of a block may be 0: the clock of the system has ticks.
-            max(sum(getattr(step, cost) for step in part), 1e-9)
-            / sum(step.samples for step in part)
-            for part in blocks(result, warmup)
+            # The CPU time of a block may be 0: the system clock has ticks.
+            max(sum(getattr(step, cost) for step in block), 1e-9)
+            / sum(step.samples for step in block)
+            for block in blocks(result, warmup)
         ]
 
-    # Ratios of blocks and not of totals, and their median: a pause of the machine in one block of
-    # one run does not count.
+    # The median of the ratios of blocks: a pause of the machine in one block does not count.
     return statistics.median(
         second / first for first, second in zip(times(run), times(base), strict=False)
     )
@@ -266,7 +265,7 @@ def early_difference(losses: Sequence[float], default: Sequence[float]) -> float
 def compare_losses(
     losses: Sequence[float], default: Sequence[float], parity: Parity, noise: float
 ) -> tuple[bool, str]:
-    """Compare the losses of the first steps one by one; return the verdict and a sentence."""
+    """Compare the losses of the first steps one by one; return whether they agree, and why."""
     bad = next((k for k in range(len(losses)) if not math.isfinite(losses[k])), None)
     if bad is not None:
         return False, f"the loss of step {bad} is {losses[bad]}"
@@ -284,20 +283,20 @@ def compare_losses(
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was measured, as tune.json has it."""
+    """Measured setting, as in tune.json."""
 
-    subject: str  # what was varied
+    subject: str
     setting: str  # label
     values: Settings
     parity: Parity
     reason: str
-    options: Settings  # all values of its runs, with those that were chosen before
-    rates: Rates | None  # of the successful runs
-    gain: float  # times as fast as the setting that it is compared with, median of the rounds
-    rounds: tuple[float, ...]  # gain of each
+    options: Settings  # all values of its runs, also values chosen before
+    rates: Rates | None  # rates of the successful runs
+    gain: float  # speed relative to the reference setting, median of the rounds
+    rounds: tuple[float, ...]  # gain of each round
     failure: str  # cause of the first run that failed
-    decision: Decision | None = None  # None for a reference
-    evidence: tuple[str, ...] = ()  # sentences with the reasons of the decision
+    decision: SettingDecision | None = None  # None for a reference
+    evidence: tuple[str, ...] = ()  # reasons of the decision
 
 
 @dataclass
@@ -306,7 +305,7 @@ class SettingSearch:
 
     workload: Workload
     options: Tune  # rounds, steps, warm-up, --compare-by and time limit
-    folder: Path  # of the run in progress
+    folder: Path  # folder of the run in progress
     no_dropout: Settings  # values that switch dropout off
     chosen: dict[str, Setting] = field(default_factory=dict)  # subject -> setting that was kept
     trials: list[Trial] = field(default_factory=list)
@@ -314,11 +313,11 @@ class SettingSearch:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of all chosen settings."""
+        """Values of all chosen settings."""
         return {name: v for setting in self.chosen.values() for name, v in setting.values.items()}
 
     def run(self, values: Settings, steps: int, noise_seed: int | None = None) -> RunResult:
-        """Return the steps of one run."""
+        """Run the workload once; return its steps."""
         argv = self.workload(values, self.folder)
         result = run_workload(argv, steps, self.folder, self.options.step_timeout, noise_seed)
         if result.failure and values in ({}, self.no_dropout):
@@ -327,18 +326,17 @@ class SettingSearch:
         return result
 
     def default_losses(self, kind: Literal["plain", "again", "moved", "no dropout"]) -> list[float]:
-        """Return the first losses of a run of the default; each kind is computed once."""
+        """Return the first losses of the default; each kind of run is computed once."""
         if kind not in self._losses:
             values = self.no_dropout if kind == "no dropout" else {}
             self._losses[kind] = self.run(values, EARLY, 1 if kind == "moved" else None).losses
         return self._losses[kind]
 
     def compare(self, setting: Setting, run: RunResult, current: RunResult) -> tuple[bool, str]:
-        """Compare the losses of a setting, `run`, with those of the default."""
+        """Compare the losses of a setting's `run` with the default's losses."""
         default = self.default_losses("plain")
         if setting.parity == "same numbers":
-            # A repeated run, and not one from moved weights: some devices do not repeat their sums
-            # exactly.
+            # Noise from a repeated run: some devices do not repeat their sums exactly.
             noise = early_difference(default, self.default_losses("again"))
             return compare_losses(run.losses, current.losses, setting.parity, noise)
         noise = early_difference(self.default_losses("moved"), default)
@@ -346,7 +344,7 @@ class SettingSearch:
         parity: Parity = setting.parity
         if any(setting.parity == "same up to half precision" for setting in together):
             parity = "same up to half precision"
-        # Other draws of dropout change the losses by more than any rounding.
+        # Other draws of dropout change the losses by more than rounding.
         if self.no_dropout and any(setting.redraws for setting in together):
             run = self.run({**self.values, **setting.values, **self.no_dropout}, EARLY)
             if run.failure:
@@ -355,14 +353,14 @@ class SettingSearch:
         return compare_losses(run.losses, default, parity, noise)
 
     def try_subject(self, subject: str, settings: Sequence[Setting]) -> None:
-        """Measure the settings of a subject, and keep the fastest that passes."""
+        """Measure the settings of a subject; keep the fastest setting that passes."""
         current = Setting("as chosen" if self.chosen else "as given")
         parity: dict[str, tuple[bool, str]] = {}
         reference, *trials = self.measure(subject, (current, *settings), self.values, parity)
         self.trials.append(reference)
         for trial in sorted(trials, key=lambda trial: -trial.gain):
             evidence = [f"{trial.gain:.2f} times as fast as before, in {len(trial.rounds)} rounds"]
-            decision: Decision
+            decision: SettingDecision
             if trial.failure:
                 decision, evidence = "failed", [trial.failure]
             elif trial.parity == "another":
@@ -384,28 +382,28 @@ class SettingSearch:
         self,
         subject: str,
         settings: Sequence[Setting],
-        before: Settings,
+        common: Settings,
         parity: dict[str, tuple[bool, str]] | None = None,
     ) -> list[Trial]:
-        """Measure settings in turns; the first is the one that the others are compared with.
+        """Measure settings in turns; the first setting is the reference.
 
-        `parity` gets the comparison of the losses of each setting; one that differs or is slow is
-        not measured further. `before` has the values of all runs besides those of the setting.
+        `parity` receives the comparison of the losses of each setting; a setting that differs or
+        is slow is dropped. `common` has the values that all runs share.
         """
         rounds, warmup = self.options.rounds, self.options.warmup_steps
         cost = self.options.compare_by.replace("-", "_")
         runs: dict[str, list[RunResult]] = {setting.label: [] for setting in settings}
         dropped: set[str] = set()
-        # In turns, not one setting after the other: a clock or a load that drifts over minutes
-        # then slows all settings alike.
+        # In turns, not one setting after another: a clock or a load that drifts over minutes then
+        # affects all settings alike.
         for number in range(rounds):
             for candidate in settings:
                 if candidate.label in dropped:
                     continue
-                run = self.run({**before, **candidate.values}, self.options.steps)
+                run = self.run({**common, **candidate.values}, self.options.steps)
                 runs[candidate.label].append(run)
-                shown = run.failure or f"{significant(rates([run], warmup).samples)} samples/s"
-                info(f"{subject}: {candidate.label}, run {number + 1} of {rounds}: {shown}")
+                speed = run.failure or f"{significant(rates([run], warmup).samples)} samples/s"
+                info(f"{subject}: {candidate.label}, run {number + 1} of {rounds}: {speed}")
                 first = runs[settings[0].label][0]
                 if first.failure:
                     raise DataError("The chosen settings fail", first.failure, "run them again")
@@ -428,7 +426,7 @@ class SettingSearch:
             )
             trials.append(Trial(
                 subject, candidate.label, candidate.values, candidate.parity, candidate.reason,
-                {**before, **candidate.values},
+                {**common, **candidate.values},
                 rates(good, warmup) if good else None,
                 statistics.median(gains) if gains else 1.0,
                 gains,
@@ -444,41 +442,39 @@ def tune(
     defaults: Settings,
     device: DeviceFacts,
 ) -> tuple[SettingSearch, Trial, Trial]:
-    """Search for settings that are faster than the default and train the same network."""
+    """Search for faster settings that train the same network as the default."""
     dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
     with tempfile.TemporaryDirectory(prefix="running-", dir=options.output_dir) as folder:
         search = SettingSearch(workload, options, Path(folder), dict.fromkeys(dropouts, 0.0))
         for subject, propose in subjects.items():
             if settings := propose({**defaults, **search.values}, device):
                 search.try_subject(subject, settings)
-        # Measured together again: gains of single settings do not multiply.
+        # All chosen settings are measured together: single gains do not multiply.
         final = Setting("chosen", search.values)
-        both = (Setting("default"), final) if final.values else (Setting("default"),)
-        measured = search.measure("result", both, {})
+        finalists = (Setting("default"), final) if final.values else (Setting("default"),)
+        measured = search.measure("result", finalists, {})
     return search, measured[0], measured[-1]
 
 
 MYTHS: dict[str, dict[str, str]] = {
     "gfx906": {
         "MIOPEN_FIND_ENFORCE=1": "1 is NONE, the default (3 is SEARCH), and it is about "
-        "convolutions, which a transformer does not have (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
+        "convolutions; a transformer has none (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
         "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True": "warns and does nothing below ROCm 7.0 "
         "with PyTorch 2.12",
         "HSA_ENABLE_SDMA=0 for fp16": "moves copies from the DMA engines to the compute units, a "
         "cure for hanging copies; it has nothing to do with fp16",
     }
 }
-"""Architecture -> settings that are recommended elsewhere and not tried, and what they do.
-
-gfx906 is the MI50."""
+"""Architecture (gfx906: MI50) -> settings recommended elsewhere, and why they are not tried."""
 
 
 def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
-    """Search, print what was measured, and write settings.yaml and tune.json."""
+    """Run `aam tune`: search, print the measurements, and write settings.yaml and tune.json."""
     ranks = read_environment(os.environ)
     if ranks.world_size > 1:
         raise UsageError(
-            "A measurement is one process, which starts the others",
+            "A measurement is one process, and starts the others",
             f"{ranks.world_size} processes of {ranks.launcher}",
             "start it once, and give --processes for the ranks of the workload",
         )
@@ -496,7 +492,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
     else:
         if options.values:
             remedy = "give -- and a program, or --subjects"
-            raise UsageError("--values are those of a program", " ".join(options.values), remedy)
+            raise UsageError("--values needs a program", " ".join(options.values), remedy)
         command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
         workload = aam_workload(measured, "tune")
         defaults = values_of(measured)
@@ -515,13 +511,13 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         raise CannotCreate("The folder cannot be written to", evidence, "choose another") from error
     device = device_facts(device_name)
     if device.busy:
-        warn(f"{device.busy}; the measured times are not those of a device of your own.")
+        warn(f"{device.busy}; on a device of your own the measured times may differ.")
     search, default, final = tune(workload, options, subjects, defaults, device)
 
     faster = f"{final.gain:.2f} times as fast as the default" if search.chosen else ""
     notes = [f"Settings of `{command}`, {date.today()}."]
     notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
-    # settings.yaml, which --config reads: each value below the evidence for it.
+    # settings.yaml for --config: each value below its evidence.
     lines = list(_comment(" ".join(notes)))
     if search.chosen and not isinstance(measured, tuple):
         mark = tuned_for(measured.input.table, device.torch, device.name)
@@ -540,7 +536,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         "default": asdict(default),
         "chosen": asdict(final),
     }
-    # Last: the file whose existence refuses a second search is there once all is measured.
+    # Written last: its existence refuses a second search, so everything must be measured.
     write_json(result, content)
 
     for subject in subjects:
@@ -572,7 +568,7 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _table(subject: str, trials: list[Trial]) -> Table:
-    """Return speed, memory and decision of settings; GPU memory where one was used."""
+    """Make a table of speed, memory (of the GPU, if any) and decision of settings."""
     gpu = any(trial.rates is not None and trial.rates.reserved for trial in trials)
     decided = any(trial.decision for trial in trials)
     heads = ["setting", "samples/s", "CPU ms", "wait", "reserved" if gpu else "RSS", "gain"]

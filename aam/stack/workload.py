@@ -1,8 +1,7 @@
-"""Workloads: programs that log their training steps, run as child processes with some settings.
+"""Workloads: child processes that train with some settings and log their steps.
 
-The log is a file of one line of JSON for each step; `aam.network.training.observers` has its
-fields and the variables that request it. A program that hangs, crashes or runs out of memory ends
-itself alone.
+The log has one line of JSON per step; `aam.network.training.observers` defines its fields and the
+variables that request it. If a workload hangs, crashes or runs out of memory, this process goes on.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import TRANSFORMER
 from aam.contract.records import Count
 
-Settings = Mapping[str, Any]  # flag of an option, or name of a value in a command line -> value
+Settings = Mapping[str, Any]  # flag of an option, or {name} in a command line -> value
 
 Workload = Callable[[Settings, Path], list[str]]
-"""Returns the command line of a program with some settings; it may write to the folder."""
+"""Makes the command line of a program with some settings and a folder for its output."""
 
 NONE: Mapping[str, str] = {}
 _SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
 WEIGHT_NOISE = 1e-7
-"""Relative change of the initial weights of the runs that measure how far rounding alone leads."""
-BLOCK = 5  # steps of a block, over which a rate is measured
-_POLL = 0.05  # seconds between two looks at the log of a run
+"""Relative change of the initial weights in runs that measure the effect of rounding."""
+BLOCK = 5  # steps over which a rate is measured
+_POLL = 0.05  # seconds between two readings of the log's size
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|does not fit in memory", re.IGNORECASE
 )
@@ -54,8 +53,8 @@ Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 
 @dataclass(frozen=True)
-class Step:
-    """Training step, as `aam.network.training.observers` logs it; 0 where a field is absent."""
+class LoggedStep:
+    """Training step as `aam.network.training.observers` logs it; absent fields are 0."""
 
     loss: float
     seconds: Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
@@ -70,14 +69,14 @@ class Step:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Steps of a run, and why it failed; "" if it did not."""
+    """Steps of a run, and the reason of its failure; "" without a failure."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoggedStep, ...]
     failure: str = ""
 
     @property
     def losses(self) -> list[float]:
-        """The loss of each step."""
+        """Loss of each step."""
         return [step.loss for step in self.steps]
 
 
@@ -86,7 +85,7 @@ class Rates:
     """Speed and memory of a setting over all blocks of its runs."""
 
     samples: float  # per second, median over the blocks
-    spread: float  # half their interquartile range
+    spread: float  # half the interquartile range of `samples`
     asvs: float  # per second, median
     cpu_seconds: float  # per sample, median
     wait: float  # fraction of the time in which the network waits for a batch
@@ -96,7 +95,7 @@ class Rates:
 
 
 def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
-    """Return the command that a wrapper such as `tune` measures, without an output of its own."""
+    """Make the workload of a command that a wrapper such as `tune` measures."""
     command = "train" if isinstance(measured, Train) else "pretrain"
     values = values_of(measured)
     chosen = {
@@ -105,7 +104,7 @@ def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
         if values[spec.flag] != spec.default
     }
     if command == "train":
-        # Other members have no training steps, and would be fitted in every run for nothing.
+        # Other members have no training steps: fitting them in every run would be a waste.
         chosen["--members"] = (TRANSFORMER,)
 
     def argv(settings: Settings, folder: Path) -> list[str]:
@@ -115,18 +114,18 @@ def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
     return argv
 
 
-def program_workload(words: Sequence[str], defaults: Settings) -> Workload:
-    """Return any program: its words, with `{name}` in place of each value."""
+def program_workload(command: Sequence[str], defaults: Settings) -> Workload:
+    """Make the workload of any program: its words, with `{name}` for each value."""
 
     def argv(settings: Settings, folder: Path) -> list[str]:
-        return [word.format_map({**defaults, **settings}) for word in words]
+        return [word.format_map({**defaults, **settings}) for word in command]
 
     try:
         argv({}, Path())
     except (ValueError, IndexError, KeyError, AttributeError) as error:
         raise UsageError(
             "The command line of the program cannot be made",
-            f"{shlex.join(words)}, {type(error).__name__}: {error}",
+            f"{shlex.join(command)}, {type(error).__name__}: {error}",
             "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
         ) from error
     return argv
@@ -136,14 +135,14 @@ def program_workload(words: Sequence[str], defaults: Settings) -> Workload:
 def child_process(
     argv: Sequence[str], grace: float = 0.0, **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a running program, which ends when the block ends, with all that it started.
+    """Start a program and yield it; its process group is killed at the end of the block.
 
-    SIGTERM, which ends a job, ends the program too, as Ctrl-C does. In `grace` seconds between
-    SIGTERM and SIGKILL it may end its own children.
+    SIGTERM and Ctrl-C to this process also end the program. It has `grace` seconds between SIGTERM
+    and SIGKILL to end its own children.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        # The session is killed as a whole, with data loaders and ranks.
+        # The whole session is killed, with data loaders and ranks.
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, start_new_session=True, **options
         )
@@ -156,20 +155,20 @@ def child_process(
                     process.wait(grace)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # A process in an uninterruptible call of a driver does not end even by SIGKILL.
+            # SIGKILL does not end a process in an uninterruptible call of a driver.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def call_in_child(function: Callable[..., Any], *arguments: object, timeout: float) -> Any:
-    """Return the JSON result of a function of a module, computed by a process of its own.
+    """Compute a function of a module in a child process; return its JSON result.
 
-    This process then holds no GPU, whose memory would count against its children's.
+    This process then holds no GPU: its context would take memory from its children.
     """
-    # No `multiprocessing`: its child prints to the terminal, and its lines name the cause of a
-    # crash. The path comes first, so that no module of the current folder is imported.
+    # Not `multiprocessing`: its child prints to the terminal, but the last line names the cause of
+    # a crash. sys.path is set first, so that no module of the current folder is imported.
     boot = f"""
 import json, sys; sys.path[:] = {sys.path!r}
 from aam.contract.errors import AamError
@@ -185,7 +184,7 @@ print(json.dumps(answer))"""
             evidence = f"no result for {timeout:g} s"
             raise Unavailable("The device does not respond", evidence, "use another") from None
     try:
-        # The last line alone: libraries print warnings above it.
+        # Only the last line: libraries print warnings above it.
         answer = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         lines = errors.decode(errors="replace").strip().splitlines()
@@ -206,8 +205,8 @@ def run_workload(
 ) -> RunResult:
     """Run a program in a child process and return its steps.
 
-    The folder of the run's files is replaced. Without a step for `timeout` seconds the program
-    counts as hanging. `noise_seed` is the seed of noise on the initial weights; None for no noise.
+    The folder is emptied first. A program without a step for `timeout` seconds counts as hanging.
+    `noise_seed` is the seed of noise on the initial weights; None for no noise.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -220,7 +219,7 @@ def run_workload(
         "AAM_WEIGHT_NOISE": str(0.0 if noise_seed is None else WEIGHT_NOISE),
         "AAM_WEIGHT_NOISE_SEED": str(noise_seed or 0),
     }
-    # A step is a line of the log, so a log that does not grow is a run without progress.
+    # Each step is a line of the log: a log that does not grow means no progress.
     size, reached, hangs = 0, time.monotonic(), False
     try:
         pipes: dict[str, Any] = {"stderr": subprocess.STDOUT, "env": environment}
@@ -235,53 +234,51 @@ def run_workload(
         return RunResult((), f"it cannot be started: {getattr(error, 'strerror', error)}")
     logged, failure = read_steps(log)
     with output.open("rb") as printed:
-        # A run in a loop of warnings may print gigabytes; the last lines name the cause.
+        # A program may print gigabytes of warnings; the last lines name the cause.
         printed.seek(max(0, output.stat().st_size - 100_000))
         text = printed.read().decode(errors="replace")
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     status = process.returncode
-    place = f"after step {len(logged)} of {steps}"
+    progress = f"after step {len(logged)} of {steps}"
     if failure or (status == 0 and len(logged) >= steps and not hangs):
         return RunResult(logged, failure)
     if hangs:
-        failure = f"no step for {timeout:g} s {place}"
+        failure = f"no step for {timeout:g} s {progress}"
     elif status == -signal.SIGKILL:
-        failure = f"killed (SIGKILL) {place}, as the kernel does when memory is short"
+        failure = f"killed (SIGKILL) {progress}, as the kernel does when memory is short"
     elif any(map(_OUT_OF_MEMORY.search, lines)):
-        failure = f"out of memory {place}"
+        failure = f"out of memory {progress}"
     elif status == 0 and not logged:
         failure = "it wrote no step to the file that AAM_STEP_LOG names"
     elif status == 0:
-        failure = f"it ended {place}: give fewer --steps, or let it train longer"
+        failure = f"it ended {progress}: give fewer --steps, or let it train longer"
     else:
         end = signal.Signals(-status).name if status < 0 else f"status {status}"
-        failure = f"it ended with {end} {place}: {next(reversed(lines), '')[:300]}"
+        failure = f"it ended with {end} {progress}: {next(reversed(lines), '')[:300]}"
     return RunResult(logged, failure)
 
 
-def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
-    """Read the log of a run; return its steps, and what is wrong with the next line or ""."""
+def read_steps(log: Path) -> tuple[tuple[LoggedStep, ...], str]:
+    """Read the step log of a run; return the valid steps, and the error of the next line or ""."""
     try:
         text = log.read_bytes().decode(errors="replace")
     except OSError:
         return (), ""
-    steps: list[Step] = []
-    # After the last newline stands an unfinished line, or nothing.
+    steps: list[LoggedStep] = []
+    # The text after the last newline is an unfinished line or empty.
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
-            # Not by msgspec's decoder: Python writes a loss that is not a number as NaN.
-            steps.append(msgspec.convert(json.loads(line), Step, strict=False))
+            # json, not msgspec: Python writes a loss that is not a number as NaN.
+            steps.append(msgspec.convert(json.loads(line), LoggedStep, strict=False))
         except (ValueError, RecursionError):
-            shown = line if len(line) <= 60 else f"{line[:57]}..."
-            return tuple(steps), (
-                f"line {number} of its step log is not a step with loss, seconds and samples: "
-                f"{shown!r}"
-            )
+            start = line if len(line) <= 60 else f"{line[:57]}..."
+            fault = f"line {number} of its step log is not a step with loss, seconds and samples"
+            return tuple(steps), f"{fault}: {start!r}"
     return tuple(steps), ""
 
 
-def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
-    """Divide the steps after the warm-up into blocks; a rest joins the last one."""
+def blocks(run: RunResult, warmup: int) -> list[tuple[LoggedStep, ...]]:
+    """Divide the steps after the warm-up into blocks; the last block takes the remainder."""
     steps = run.steps[min(warmup, len(run.steps) - 1) :]
     number = max(1, len(steps) // BLOCK)
     ends = [BLOCK * k for k in range(number)] + [len(steps)]
@@ -289,11 +286,11 @@ def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
 
 
 def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
-    """Return the rates of runs of one setting; the first `warmup` steps of each do not count."""
-    parts = [block for run in runs for block in blocks(run, warmup)]
+    """Compute the rates of the runs of a setting, without the first `warmup` steps of each."""
     totals = [
-        {name: sum(getattr(step, name) for step in part) for name in _SUMMED} for part in parts
-    ]
+        {name: sum(getattr(step, name) for step in block) for name in _SUMMED}
+        for run in runs for block in blocks(run, warmup)
+    ]  # fmt: skip
     samples = [total["samples"] / total["seconds"] for total in totals]
     low, high = np.quantile(samples, (0.25, 0.75)).tolist()
     steps = [step for run in runs for step in run.steps]

@@ -72,7 +72,7 @@ def test_a_value_to_exclude_that_no_sample_has_is_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert len(METADATA.rows_where("site!=Gut", IDS)) == 4
-    assert "No sample has site=Gut, which --where excludes." in capsys.readouterr().err
+    assert "--where excludes site=Gut, but no sample has this value." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

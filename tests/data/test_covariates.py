@@ -7,7 +7,7 @@ import pytest
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.groups import CovariateOptions
-from aam.data.covariates import Covariates, check_target, fit_encoder, read_covariates
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import Metadata
 from aam.evaluation.splits import Split, check_covariates
 
@@ -28,19 +28,19 @@ METADATA = Metadata(
 
 def read(categorical: tuple[str, ...] = (), numeric: tuple[str, ...] = ()) -> Covariates:
     options = CovariateOptions(categorical_columns=categorical, numeric_columns=numeric)
-    found = read_covariates(options, METADATA, IDS, {"--metadata-column": "target"})
+    found = Covariates.read(options, METADATA, IDS, {"--metadata-column": "target"})
     assert found is not None
     return found
 
 
 def test_columns_are_separated_by_commas_or_spaces() -> None:
     assert read(("site,season", "a,b"), ("age",)).columns == ("site", "season", "a,b", "age")
-    assert read_covariates(CovariateOptions(), METADATA, IDS, {}) is None
+    assert Covariates.read(CovariateOptions(), METADATA, IDS, {}) is None
 
 
 def test_the_encoder_is_fitted_to_training_samples_alone() -> None:
     covariates = read(("site",), ("age",))
-    encoder = fit_encoder(covariates.take(np.arange(4)))
+    encoder = CovariateEncoder.fit(covariates.take(np.arange(4)))
     assert encoder is not None
     assert encoder.categories == {"site": ("gut", "skin")}
     assert encoder.codes_NK(covariates)[:, 0].tolist() == [1, 1, 2, 2, 0, 0, 1, 2]
@@ -61,14 +61,14 @@ def test_columns_of_one_type_alone_are_encoded() -> None:
         (read(("site", "season")), ((8, 2), (8, 0))),
         (read(numeric=("age",)), ((8, 0), (8, 2))),
     ):
-        encoder = fit_encoder(covariates)
+        encoder = CovariateEncoder.fit(covariates)
         assert encoder is not None
         found = encoder.codes_NK(covariates), encoder.numbers_NJ(covariates)
         assert tuple(array.shape for array in found) == shapes
 
 
 def test_a_category_of_one_training_sample_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    encoder = fit_encoder(read(("site",)))
+    encoder = CovariateEncoder.fit(read(("site",)))
     assert encoder is not None
     assert encoder.categories == {"site": ("gut", "skin")}
     shown = " ".join(capsys.readouterr().err.split())
@@ -79,7 +79,7 @@ def test_a_category_of_one_training_sample_is_unknown(capsys: pytest.CaptureFixt
 def test_new_samples_are_counted_where_unknown_or_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    encoder = fit_encoder(read(("site",), ("age",)))
+    encoder = CovariateEncoder.fit(read(("site",), ("age",)))
     assert encoder is not None
     new = Metadata(("n", "m"), {"site": ["gut", "venus"], "age": ["", "3"]})
     capsys.readouterr()
@@ -118,7 +118,7 @@ def test_many_different_numbers_are_no_categories() -> None:
     ids = tuple(map(str, range(30)))
     metadata = Metadata(ids, {"age": [str(number) for number in range(30)]})
     with pytest.raises(DataError, match="'age' of --categorical-columns is numeric.*30 different"):
-        read_covariates(CovariateOptions(categorical_columns=("age",)), metadata, ids, {})
+        Covariates.read(CovariateOptions(categorical_columns=("age",)), metadata, ids, {})
 
 
 def test_folds_without_known_categories_and_constant_targets_are_named(
@@ -130,6 +130,6 @@ def test_folds_without_known_categories_and_constant_targets_are_named(
     check_covariates(covariates, (mixed, apart))
     shown = " ".join(capsys.readouterr().err.split())
     assert "No held-out sample of fold 2 has a category of 'a,b'" in shown
-    check_target(covariates, np.array([1.0, 1, 1, 1, 2, 3, 4, 5]), "ph")
+    covariates.warn_of_constant_target(np.array([1.0, 1, 1, 1, 2, 3, 4, 5]), "ph")
     shown = " ".join(capsys.readouterr().err.split())
     assert "'ph' is the same in all samples of 1 of 2 categories of 'a,b' (1 (x))" in shown

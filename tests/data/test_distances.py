@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skbio import DistanceMatrix as SkbioMatrix
 
 from aam.contract.errors import DataError
-from aam.data.distances import DistanceMatrix, hdf5_matrix, read_distances, write_distances
+from aam.data.distances import DistanceMatrix, hdf5_matrix, read_distances
 from tests.support.artifacts import write_artifact
 
 IDS = ("2538.10", "10317.000001020", "NA", "a b")
@@ -43,7 +43,7 @@ def assert_same(found: DistanceMatrix, ids: tuple[str, ...] = IDS) -> None:
 @pytest.mark.parametrize("suffix", [".tsv", ".lsmat", ".npy", ".h5"])
 def test_written_matrices_are_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new folder" / f"matrix{suffix}"
-    write_distances(path, DistanceMatrix(IDS, square()))
+    DistanceMatrix(IDS, square()).write(path)
     assert_same(read_distances(path))
     beside = {"matrix.txt"} if suffix == ".npy" else set()
     assert {file.name for file in path.parent.iterdir()} == {path.name} | beside
@@ -51,11 +51,11 @@ def test_written_matrices_are_read(tmp_path: Path, suffix: str) -> None:
 
 def test_other_programs_read_written_matrices(tmp_path: Path) -> None:
     matrix = DistanceMatrix(IDS, square())
-    write_distances(tmp_path / "m.lsmat", matrix)
+    matrix.write(tmp_path / "m.lsmat")
     theirs = SkbioMatrix.read(str(tmp_path / "m.lsmat"))
     assert theirs.ids == IDS
     np.testing.assert_allclose(theirs.data, matrix.values, rtol=1e-7)
-    write_distances(tmp_path / "m.h5", matrix)
+    matrix.write(tmp_path / "m.h5")
     with h5py.File(tmp_path / "m.h5") as file:
         assert [name.decode() for name in file["order"]] == list(IDS)
         assert file["matrix"].dtype == np.float32

@@ -62,7 +62,7 @@ def test_two_studies_of_different_length_become_one(tmp_path: Path, capsys: Capt
     printed = messages(capsys)
     assert "ASVs are cut to 40 nucleotides" in printed
     assert "2 studies: 6 ASVs are in all of them, 6 of 8 in two or more" in printed
-    assert "Study 'b': 2 samples, 6 ASVs, of which 6 with 100% of the reads" in printed
+    assert "Study 'b': 2 samples, 6 ASVs; 6 with 100% of the reads" in printed
     assert "a.s1" in printed
     study, metadata = load_study(TableOptions(table=store)), read_metadata(store)
     ids = ("a.s1", "s2", "b.s1", "t2")
@@ -137,7 +137,7 @@ def test_the_same_sample_in_two_studies_is_kept_in_the_first(
     table = write_table(tmp_path / "b.tsv", {"b0": first, "b1": {DNA[0]: 7}})
     store = tmp_path / "s.aam"
     assert join(store, {"a": studies["a"], "b": (table, studies["b"][1])}) == 0
-    assert "left out: 1 (b0); b0 has those of a0 of 'a'" in messages(capsys)
+    assert "left out: 1 (b0); b0 is a copy of a0 of 'a'" in messages(capsys)
     study = load_study(TableOptions(table=store))
     assert tuple(study.table.sample_ids) == (*ONE, "b1")
     assert set(read_metadata(store).ids) == {*ONE, "b1"}
@@ -149,13 +149,13 @@ def test_the_same_sample_in_two_studies_is_kept_in_the_first(
 @pytest.mark.parametrize(
     ("asvs", "sentence"),
     [
-        ([dna[5:] for dna in DNA], "those of study 'b' begin 5 nucleotides later"),
-        ([f"ACCA{dna}" for dna in DNA], "those of study 'a' begin 4 nucleotides later"),
+        ([dna[5:] for dna in DNA], "ASVs of study 'b' begin 5 nucleotides later"),
+        ([f"ACCA{dna}" for dna in DNA], "ASVs of study 'a' begin 4 nucleotides later"),
         (
             [dna[::-1].translate(str.maketrans("ACGT", "TGCA")) for dna in DNA],
-            "those of study 'b' are read in the other direction",
+            "ASVs of study 'b' have the opposite direction",
         ),
-        (["".join(RNG.choice(list("ACGT"), 50)) for _ in range(6)], "of other regions or primers"),
+        (["".join(RNG.choice(list("ACGT"), 50)) for _ in range(6)], "regions or primers differ"),
     ],
     ids=["later", "primer", "reverse", "region"],
 )
@@ -290,7 +290,7 @@ def test_asvs_that_are_read_in_the_other_direction_are_counted(
     asvs = [dna.translate(complement)[::-1] for dna in DNA[:turned]] + DNA[turned:]
     studies = two(tmp_path, a=ONE) | {"b": write_study(tmp_path, "b", TWO, asvs=asvs)}
     assert join(tmp_path / "s.aam", studies) == 0
-    said = "4 of 8 ASVs of study 'b' are read in the other direction" in messages(capsys)
+    said = "4 of 8 ASVs of study 'b' and the ASVs of study 'a' have opposite" in messages(capsys)
     assert said == warned
 
 

@@ -105,7 +105,7 @@ def test_a_negative_length_of_the_root_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["((a:0,b:0.0):0,c:0);", "((a:0,b:0):0,c:8);"])
 def test_lengths_of_zero_alone_are_refused(text: str) -> None:
-    assert "The tree has no branch lengths: those above the 2 ASVs are all 0" in refusal(text)
+    assert "The tree has no branch lengths: all lengths above the 2 ASVs are 0" in refusal(text)
 
 
 def test_branches_without_features_are_not_checked() -> None:
@@ -127,7 +127,7 @@ def test_a_root_of_three_branches_is_refused_or_put_at_the_midpoint(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("length", "message"),
-    [("1e37", "too large: those above the ASVs add up to 3e+37"), ("1e308", "too large"),
+    [("1e37", "too large: the branches above the ASVs add up to 3e+37"), ("1e308", "too large"),
      ("1e-40", "too small")],
 )  # fmt: skip
 def test_lengths_out_of_range_are_refused(length: str, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aam.contract.errors import DataError
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
-from aam.data.store import open_store
+from aam.data.store import Store
 from aam.data.study import load_study
 from tests.support.commands import aam, pretrain, train
 from tests.support.stores import DATA, USAGE, make, refused, unifrac
@@ -77,7 +77,7 @@ def test_arrays_out_of_order_are_found_on_opening(copy: Path, name: str) -> None
     values[3] = -values[3]
     np.save(copy / f"{name}.npy", values)
     with pytest.raises(DataError, match=f"The store is damaged: '{copy / name}.npy'"):
-        open_store(copy)
+        Store(copy).open()
 
 
 def test_a_changed_header_is_refused(
@@ -86,7 +86,7 @@ def test_a_changed_header_is_refused(
     file = copy / "store.json"
     text = file.read_text()
     file.write_text(text.replace('"format": 2', '"format": 3').replace("0.1.0", "99.1"))
-    phrases = ("of another version", "has format 3, made by aam 99.1", "reads format 2")
+    phrases = ("has another version", "has format 3, made by aam 99.1", "reads format 2")
     refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *phrases)
     refused(capsys, pretrain(tmp_path, tmp_path / "run", "--table", copy), DATA, *phrases)
     file.write_text(text[: len(text) // 2])

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import contingency, spearmanr
 
 from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.data.inspection import MetadataColumn
+from aam.data.study_inspection import MetadataColumn
 from aam.report.inspection import association, association_picture, missing_picture
 from tests.support.commands import aam
 from tests.support.report_pages import (

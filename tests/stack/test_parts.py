@@ -167,7 +167,7 @@ def test_planted_faults_are_found_and_named(
 ) -> None:
     chosen = PARTS[part]
     record = typing.get_type_hints(chosen.measure)["return"]
-    found, summary = chosen.evaluate(convert(measured, record))
+    found, summary = convert(measured, record).verdict()
     assert found == outcome
     assert sentence in summary
 

@@ -15,8 +15,8 @@ import yaml
 from aam.stack.tune import EARLY, SUBJECTS, DeviceFacts, compare_losses, gain
 from aam.stack.workload import (
     BLOCK,
+    LoggedStep,
     RunResult,
-    Step,
     blocks,
     rates,
     run_workload,
@@ -70,11 +70,11 @@ def test_a_program_that_is_missing_or_too_short_is_named(tmp_path: Path) -> None
 
 
 def run_of(seconds: float, steps: int = 15) -> RunResult:
-    return RunResult((Step(1.0, seconds, 8, wait=seconds / 4, asvs=40),) * steps)
+    return RunResult((LoggedStep(1.0, seconds, 8, wait=seconds / 4, asvs=40),) * steps)
 
 
 def test_rates_and_gain_leave_the_warm_up_out() -> None:
-    slow_start = RunResult((Step(1.0, 60.0, 8),) * 5 + run_of(0.5, 10).steps)
+    slow_start = RunResult((LoggedStep(1.0, 60.0, 8),) * 5 + run_of(0.5, 10).steps)
     found = rates([slow_start], warmup=5)
     assert found.samples == pytest.approx(16)
     assert found.asvs == pytest.approx(80)

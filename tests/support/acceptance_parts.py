@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from aam.stack.acceptance_parts import Context, Measured, NotPossible, Verdict
+from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartVerdict
 from aam.stack.acceptance_run import AcceptancePart
 
 
 @dataclass(frozen=True)
 class Value(Measured):
     value: float
+
+    def verdict(self) -> PartVerdict:
+        if self.value != 2.0:
+            return "wrong", f"{self.value} instead of 2.0."
+        return "as predicted", "Equal."
 
 
 def right(context: Context) -> Value:
@@ -44,11 +48,5 @@ def no_gpu(context: Context) -> Value:
     raise NotPossible("There is no GPU.")
 
 
-def evaluate(measured: Value) -> Verdict:
-    if measured.value != 2.0:
-        return "wrong", f"{measured.value} instead of 2.0."
-    return "as predicted", "Equal."
-
-
-def part(measure: Callable[[Context], Value], limit: float = 60.0) -> AcceptancePart[Any]:
-    return AcceptancePart("made up", limit, measure, evaluate)
+def part(measure: Callable[[Context], Value], limit: float = 60.0) -> AcceptancePart:
+    return AcceptancePart("made up", limit, measure)

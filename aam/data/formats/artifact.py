@@ -1,12 +1,12 @@
-"""Payload of an input file: of a QIIME 2 artifact, a gzip stream or a plain file.
+"""Payload of an input file: content of a QIIME 2 artifact, a gzip file or a plain file.
 
 An artifact (.qza) is a zip with one folder, named by a UUID, that contains the payload.
 
     <uuid>/VERSION         <uuid>/metadata.yaml       <uuid>/data/feature-table.biom
            "QIIME 2"              uuid, type, format
 
-Only the payload is read, not QIIME 2's provenance and checksums. The bytes unpacked are counted, so
-that a small file cannot fill the memory.
+Only the payload is read, not QIIME 2's provenance and checksums. Unpacked bytes are counted, so a
+small file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_METADATA_BYTES = 1 << 20
 
 DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError,
           ValueError, lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error)  # fmt: skip
-"""Exceptions that reading damaged content raises."""
+"""Exceptions raised while reading damaged content."""
 
 
 def is_artifact(path: Path) -> bool:
@@ -54,7 +54,7 @@ def is_artifact(path: Path) -> bool:
 
 
 def type_of(path: Path) -> str:
-    """Return the semantic type of an artifact, such as `FeatureTable[Frequency]`; else ""."""
+    """Return the semantic type of an artifact, such as `FeatureTable[Frequency]`; "" otherwise."""
     if not is_artifact(path):
         return ""
     with _report_damage(path), zipfile.ZipFile(path) as archive:
@@ -68,7 +68,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
-    """Read the payload of a file."""
+    """Read the payload of an artifact, the content of a gzip file, or a plain file."""
     with open_payload(path, name, semantic, max_bytes) as stream:
         return stream.read()
 
@@ -89,7 +89,7 @@ def open_payload(
             artifact_type, entries = _type(archive, root), archive.namelist()
             if not artifact_type.startswith(semantic):
                 raise DataError(
-                    "The QIIME 2 artifact is of another type",
+                    "The QIIME 2 artifact has another type",
                     f"'{path}' is {artifact_type or 'without a type'}",
                     f"a {wanted} is needed here (the type must begin with '{semantic}')",
                 )
@@ -124,11 +124,11 @@ class _Bounded(io.RawIOBase):
         with _report_damage(self._path):
             data = self._source.read(min(len(view), 1 << 20))
         view[: len(data)] = data
-        # Counted as they are unpacked: the size in the header of an archive may be any number.
+        # The size in the header of an archive may be wrong, so the unpacked bytes are counted.
         self._bytes_read += len(data)
         remedy = "if the file is the right one, raise --max-memory-gb"
-        shown = f"'{self._path}', unpacked,"
-        check_memory("content of the file", shown, self._bytes_read, self._limit, remedy)
+        source = f"'{self._path}', unpacked,"
+        check_memory("content of the file", source, self._bytes_read, self._limit, remedy)
         return len(data)
 
     def close(self) -> None:
@@ -142,13 +142,13 @@ def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
+        file_type = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
         evidence, remedy = f"'{path}', {reason_of(error)}", "copy it again and compare the sizes"
-        raise DataError(f"The {what} is damaged", evidence, remedy) from error
+        raise DataError(f"The {file_type} is damaged", evidence, remedy) from error
 
 
 def _type(archive: zipfile.ZipFile, root: str | None) -> str:
-    """Return the semantic type that the metadata of an artifact names; "" without one."""
+    """Read the semantic type from the metadata of an artifact; "" without one."""
     if f"{root}/metadata.yaml" not in archive.namelist():
         return ""
     with archive.open(f"{root}/metadata.yaml") as stream:
@@ -161,4 +161,4 @@ def _type(archive: zipfile.ZipFile, root: str | None) -> str:
 def _root(archive: zipfile.ZipFile) -> str | None:
     """Return the folder of the zip that has a VERSION entry; None without one."""
     entries = (entry.partition("/") for entry in archive.namelist())
-    return next((folder for folder, _, rest in entries if rest == "VERSION"), None)
+    return next((folder for folder, _, name in entries if name == "VERSION"), None)

@@ -1,13 +1,13 @@
 """Feature-table formats: BIOM 2.1 (HDF5), BIOM 1 (JSON) and TSV, read as blocks of samples.
 
 The format is recognized by the first bytes of the file, not by its name. A complete table is one
-block (`aam.data.table`); `aam prepare` reads BIOM 2.1 in blocks that fit in memory, since it stores
-its matrix by sample. To add a format, write a function from `OpenTable` to `TableBlocks` and add
-its entry to `TABLE_FORMATS`.
+block (`aam.data.table`); `aam prepare` reads BIOM 2.1 in blocks that fit in memory, because the
+format stores its matrix by sample. To add a format, write a function from `OpenTable` to
+`TableBlocks` and add its entry to `TABLE_FORMATS`.
 
-biom-format reads the same files, but ends with a traceback or sums silently where a file is damaged
-(repeated entries, an index beyond the table, a shape that contradicts the data), and takes several
-times as long: it is the reference in tests.
+biom-format reads the same files, but a damaged file (repeated entries, an index beyond the table, a
+shape that contradicts the data) ends in a traceback or a silent sum, and reading takes several
+times as long. It is the reference in tests.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from aam.data.formats import artifact
 from aam.data.formats.text import check_text, decoded, floats, number_remedy
 from aam.memory import check_memory, memory_budget
 
-BLOCK_BYTES = 64 << 20  # largest size of a block; but at least one sample
+BLOCK_BYTES = 64 << 20  # largest size of a block of two or more samples
 
-TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
+TRANSPOSED = "give features as rows and samples as columns, or BIOM (it names its axes)"
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ENTRY_BYTES = 12
@@ -47,20 +47,20 @@ _IDS_AT_ONCE = 1024
 MAX_READS = int(np.iinfo(np.int32).max)
 
 Quantity = Literal["reads", "relative abundances", "presences"]
-"""What the values of a table are; all are stored as whole numbers."""
+"""Quantity of a table's values; all are stored as integers."""
 
-PARTS = 10**9  # sum of the whole numbers that stand for the relative abundances of a sample
+PARTS = 10**9  # sum of a sample's relative abundances, stored as integers
 
 _QUANTITIES: dict[str, Quantity] = {
-    "": "reads",  # no artifact
+    "": "reads",  # not an artifact
     "FeatureTable[Frequency]": "reads",
     "FeatureTable[RelativeFrequency]": "relative abundances",
     "FeatureTable[PresenceAbsence]": "presences",
 }
-"""Quantity of a table by its semantic type in QIIME 2."""
+"""Semantic type in QIIME 2 -> quantity."""
 
 _SUMS = 0.01
-"""Relative difference of the sums of samples up to which fractions are relative abundances."""
+"""Relative difference of the samples' sums up to which fractions are relative abundances."""
 
 _ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
 """An id that is DNA, or the MD5 or SHA-1 of a sequence."""
@@ -70,7 +70,7 @@ _SAMPLE_HEADERS = frozenset(
 )
 
 _TOTALS = frozenset({"total", "totals", "sum", "row sum", "rowsum", "grand total", "all"})
-"""Names of a column that spreadsheets add, if it is the sum of the others."""
+"""Names of a column of row sums, as spreadsheets add it."""
 
 _TRAILING = "remove the tabs at the ends of the lines"
 _NO_READS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
@@ -82,31 +82,31 @@ class TableBlocks:
 
     sample_ids: Sequence[str]  # N names
     feature_ids: Sequence[str]  # F names
-    # yields all samples in order, [n, F] at a time: float64 values of the file, each feature at
-    # most once in a sample
+    # yields blocks [n, F] of all samples in order: float64 values of the file, each feature at most
+    # once per sample
     blocks: Callable[[], Iterator[csr_array]]
-    quantity: Quantity = "reads"  # by the type of an artifact; "reads" of any other file
+    quantity: Quantity = "reads"  # by the type of an artifact; "reads" for other files
 
 
 @dataclass(frozen=True)
 class OpenTable:
-    """An open table file, unpacked, with the bytes that a block and all of it may take."""
+    """Open, unpacked table file with memory limits in bytes for a block and for the table."""
 
     path: Path
     stream: io.BufferedReader
     block_bytes: int
     budget: int
 
-    def check_size(self, size: float, part: str) -> None:
-        """Refuse a part of the table that does not fit in memory (DataError)."""
+    def check_size(self, size: float, content: str) -> None:
+        """Refuse content of the table that does not fit in memory (DataError)."""
         remedy = "check how it was made, raise --max-memory-gb, or use `aam prepare`"
-        check_memory("table", part, size, self.budget, remedy)
+        check_memory("table", content, size, self.budget, remedy)
 
 
 def open_blocks(
     path: Path, block_bytes: int = BLOCK_BYTES, max_bytes: int | None = None
 ) -> TableBlocks:
-    """Open a feature table for reading its values block by block."""
+    """Open a feature table to read its values block by block."""
     budget = max_bytes or memory_budget()
     with (
         path_named(path),
@@ -129,7 +129,7 @@ def open_blocks(
 
 
 def open_counts(path: Path, block_bytes: int, max_bytes: int | None = None) -> TableBlocks:
-    """Open a feature table for reading counts of reads block by block, which are checked."""
+    """Open a feature table to read validated counts of reads block by block."""
     opened = open_blocks(path, block_bytes, max_bytes)
     require_reads(opened.quantity, f"'{path}'")
 
@@ -142,25 +142,25 @@ def open_counts(path: Path, block_bytes: int, max_bytes: int | None = None) -> T
             return as_counts_of_reads(block, opened.sample_ids[first - block.shape[0] : first])
 
         with path_named(path):
-            # Unlike a loop, map holds no reference to a block that its user has dropped.
+            # Unlike a loop, map holds no reference to a block after its user has dropped it.
             yield from map(as_counts, opened.blocks())
 
     return replace(opened, blocks=blocks)
 
 
 def require_reads(quantity: Quantity, source: str) -> None:
-    """Refuse a table of other values where reads are needed (DataError)."""
+    """Raise DataError if the values of a table are not reads."""
     if quantity != "reads":
         raise DataError(
             f"The table has {quantity}, not reads",
-            f"{source}, of which a transformer, `aam pretrain` and `aam prepare` need reads",
+            f"{source}; a transformer, `aam pretrain` and `aam prepare` need reads",
             "give the table of reads, or train kernel and forest (--members kernel forest)",
         )
 
 
 @contextmanager
 def path_named(path: Path) -> Iterator[None]:
-    """Add the path of the table to errors without it."""
+    """Add the path of the table to errors that do not name it."""
     try:
         yield
     except DataError as error:
@@ -169,19 +169,18 @@ def path_named(path: Path) -> Iterator[None]:
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
 
-def check_ids(ids: Sequence[str], what: str) -> None:
+def check_ids(ids: Sequence[str], item: str) -> None:
     """Refuse duplicated and empty ids of samples or features."""
     if twice := repeated(ids):
-        raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
+        raise DataError(f"Duplicated {item} ids", first_few(twice), f"give each {item} one id")
     if unnamed := sum(not name.strip() for name in ids):
-        named = f"{what}s".replace("ys", "ies").capitalize()
-        raise DataError(f"{named} without an id", str(unnamed), "name them")
+        items = f"{item}s".replace("ys", "ies").capitalize()
+        raise DataError(f"{items} without an id", str(unnamed), "name them")
     try:
         "\n".join(ids).encode()
     except UnicodeEncodeError as error:
-        part = ascii(error.object[error.start : error.end])
-        cause = f"A {what} id is no text"
-        raise DataError(cause, f"it has half a character, {part}", "write the ids anew") from error
+        evidence = f"it has half a character, {error.object[error.start : error.end]!a}"
+        raise DataError(f"A {item} id is no text", evidence, "write the ids anew") from error
 
 
 def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
@@ -189,17 +188,17 @@ def check_names(samples: Sequence[str], features: Sequence[str]) -> None:
     check_ids(samples, "sample")
     check_ids(features, "feature")
     if samples and all(map(_ASV.fullmatch, samples)) and not any(map(_ASV.fullmatch, features)):
-        shown = f"samples {first_few(samples)} and features {first_few(features)}"
-        raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)
+        evidence = f"samples {first_few(samples)} and features {first_few(features)}"
+        raise DataError("The table is transposed: its samples are ASVs", evidence, TRANSPOSED)
 
 
 def as_abundances(
     block: csr_array, sample_ids: Sequence[str], quantity: Quantity
 ) -> tuple[csr_array, Quantity]:
-    """Convert values [n, F] of a whole table in place to sorted int32 above 0; also their quantity.
+    """Convert the values [n, F] of a table in place to sorted int32 above 0; also their quantity.
 
-    Relative abundances are `PARTS` times their part of the sample. Fractions are taken for them if
-    no sample has a sum above 1, or the sums are equal, as of percentages.
+    Relative abundances of a sample are scaled to the sum `PARTS`. Fractions count as relative
+    abundances if no sample has a sum above 1, or if all sums are equal (percentages).
     """
     values = block.data
     if not (np.isfinite(values).all() and (values >= 0).all()):
@@ -225,15 +224,15 @@ def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array
         finite = np.isfinite(values)
         integral = np.trunc(values) == values
         checks = (
-            (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
+            (~finite, "Counts that are NaN or infinite", "write 0 if a sample has no reads"),
             (values < 0, "Negative counts", "give counts of reads, not transformed values"),
             (~integral, "Fractional counts", "give reads, or relative abundances of equal sums"),
             (values > MAX_READS, f"Counts beyond {MAX_READS}", "check how the table was made"),
         )
         wrong, cause, remedy = next(check for check in checks if check[0].any())
         rows = np.unique(np.searchsorted(block.indptr, np.flatnonzero(wrong), "right") - 1)
-        where = first_few(sample_ids[row] for row in rows)
-        evidence = f"{int(wrong.sum())} of {np.count_nonzero(values)} values, in samples {where}"
+        samples = first_few(sample_ids[row] for row in rows)
+        evidence = f"{int(wrong.sum())} of {np.count_nonzero(values)} values, in samples {samples}"
         raise DataError(cause, evidence, remedy)
     block.eliminate_zeros()
     block.sort_indices()
@@ -241,7 +240,7 @@ def as_counts_of_reads(block: csr_array, sample_ids: Sequence[str]) -> csr_array
 
 
 def read_hdf5(table: OpenTable) -> TableBlocks:
-    """Read BIOM 2.1, which stores its matrix by sample: a block is a slice of the file's arrays."""
+    """Read BIOM 2.1 by sample: a block is a slice of the file's arrays."""
     import h5py
 
     # HDF5 seeks, so a compressed table is unpacked into memory.
@@ -249,11 +248,11 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
     source = io.BytesIO(table.stream.read()) if packed else table.path
 
     def vector(file: Any, name: str, kinds: str) -> Any:
-        """Return an array of the file, whose type is one of numpy's `kinds`."""
+        """Return a vector of the file with one of numpy's type `kinds`."""
         item = file[name]
         if not isinstance(item, h5py.Dataset) or item.ndim != 1 or item.dtype.kind not in kinds:
             raise ValueError(f"'{name}' is not a vector of {'numbers' if 'i' in kinds else 'text'}")
-        # HDF5 follows links: a table from elsewhere could name any file that its reader may open.
+        # HDF5 follows links: a foreign table could name any file that its reader may open.
         if item.external or item.is_virtual or item.file != file:
             raise ValueError(f"'{name}' is in another file")
         # HDF5 unpacks a complete chunk to read any part of it.
@@ -263,7 +262,7 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
 
     def ids(name: str) -> list[str]:
         dataset, names = vector(file, name, "OS"), list[str]()
-        size = 64 * len(dataset)  # Each id is a Python object.
+        size = 64 * len(dataset)  # each id is a Python object
         for start in range(0, len(dataset), _IDS_AT_ONCE):
             table.check_size(size, "the list of ids")
             names += dataset.asstr()[start : start + _IDS_AT_ONCE].tolist()
@@ -278,10 +277,10 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                 len(vector(file, "sample/matrix/indices", "iu")),
                 len(vector(file, "sample/matrix/data", "iuf")),
             }
-            # Compared before it is read: the header of a damaged file may describe any size.
-            is_whole = len(ends) == len(samples) + 1
-            if not is_whole or stored != {int((indptr := ends[:].astype(np.int64))[-1])}:
-                raise ValueError("the matrix and the ids are of different sizes")
+            # Compared before reading: the header of a damaged file may describe any size.
+            is_complete = len(ends) == len(samples) + 1
+            if not is_complete or stored != {int((indptr := ends[:].astype(np.int64))[-1])}:
+                raise ValueError("the matrix and the ids have different sizes")
         if indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("samples overlap in the matrix")
     except artifact.DAMAGE as error:
@@ -299,11 +298,11 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
                     # As many samples as fit in a block; a larger sample is a block of its own.
                     high = int(np.searchsorted(indptr, indptr[low] + entries, side="right")) - 1
                     high = min(max(high, low + 1), last)
-                    part = slice(int(indptr[low]), int(indptr[high]))
-                    # Nothing here refers to the block, so that its user decides how long it lives.
+                    entry = slice(int(indptr[low]), int(indptr[high]))
+                    # No reference to the block stays here: its user decides how long it lives.
                     yield _checked(
-                        data[part].astype(np.float64, copy=False),
-                        indices[part],
+                        data[entry].astype(np.float64, copy=False),
+                        indices[entry],
                         indptr[low : high + 1] - indptr[low],
                         len(features),
                     )
@@ -330,7 +329,7 @@ def _checked(
 
 def read_json(table: OpenTable) -> TableBlocks:
     """Read BIOM 1: a JSON value whose matrix is rows or (feature, sample, value) triples."""
-    # One byte more than fits, so that a larger file is refused and not cut.
+    # One byte beyond the limit, so that a larger file is refused, not truncated.
     data = table.stream.read(table.budget // _JSON_BYTES + 1)
     table.check_size(len(data) * _JSON_BYTES, "the JSON text")
     text = decoded(data, table.path, "feature table")
@@ -372,9 +371,9 @@ def read_tsv(table: OpenTable) -> TableBlocks:
     names = [name.strip().lower() for name in samples]
     if not _TAXONOMY.isdisjoint(names):
         left_out = [k for k, name in enumerate(names) if name in _TAXONOMY | {"confidence"}]
-        shown = "', '".join(samples[k].strip() for k in left_out)
+        titles = "', '".join(samples[k].strip() for k in left_out)
         plural, verb = ("s", "are") if len(left_out) > 1 else ("", "is")
-        info(f"The column{plural} '{shown}' of the table {verb} not read.")
+        info(f"The column{plural} '{titles}' of the table {verb} not read.")
         columns = [k for k in range(len(samples)) if k not in left_out]
         samples = [samples[k] for k in columns]
     features: list[str] = []
@@ -396,16 +395,16 @@ def read_tsv(table: OpenTable) -> TableBlocks:
         except ValueError:
             names = samples if columns is None else [header[1 + k] for k in columns]
             raise _text_in_table(number, cells[0], names, counts) from None
-        # Entries that are not 0 alone: a dense table of a large study does not fit in memory.
+        # Nonzero entries only: a dense table of a large study does not fit in memory.
         columns_U.append(np.flatnonzero(row).astype(np.int32))
         values.append(row[columns_U[-1]])
         features.append(_unquoted(cells[0]) if quoted else cells[0])
         size += len(cells[0]) + _NAME_BYTES + 3 * _ENTRY_BYTES * len(columns_U[-1])
         table.check_size(size, "the content of the file")
-    # The first entries are the empty ones of the start, whose number 0 begins the index pointer.
+    # The lists begin with an empty array, so the index pointer begins with 0.
     indptr = np.cumsum([len(entries) for entries in columns_U])
-    parts = np.concatenate(values), np.concatenate(columns_U), indptr
-    by_sample = csr_array(parts, shape=(len(features), len(samples))).T.tocsr()
+    arrays = np.concatenate(values), np.concatenate(columns_U), indptr
+    by_sample = csr_array(arrays, shape=(len(features), len(samples))).T.tocsr()
     all_samples = by_sample.sum(axis=0)
     totals = [
         row
@@ -415,13 +414,13 @@ def read_tsv(table: OpenTable) -> TableBlocks:
     ]
     if totals:
         info(f"The column '{samples[totals[0]]}' is the sum of the others, and not read.")
-        kept = [row for row in range(len(samples)) if row not in totals]
-        by_sample, samples = by_sample[kept], [samples[row] for row in kept]
+        rows = [row for row in range(len(samples)) if row not in totals]
+        by_sample, samples = by_sample[rows], [samples[row] for row in rows]
     return TableBlocks(samples, features, lambda: iter([by_sample.copy()]))
 
 
 def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
-    """Yield number and text of the lines that are not blank, which end with LF, CR LF or CR."""
+    """Yield number and text of the nonblank lines; they end with LF, CR LF or CR."""
     text = io.TextIOWrapper(table.stream, encoding="utf-8-sig")
     number = 0
     try:
@@ -439,7 +438,7 @@ def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
 
 
 def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int, str]]]:
-    """Return the cells of the header, and the lines after it that are already read."""
+    """Read the cells of the header; also return the lines that were read after it."""
     first, comment = "", ""
     plain: list[tuple[int, str]] = []
     for number, line in lines:
@@ -448,7 +447,7 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
             plain = [(number, line)]
             break
         comment = line
-    # The header is the last commented line if that has columns, else the first plain one.
+    # The header is the last commented line if it has columns, else the first line without '#'.
     is_commented = "\t" in comment
     header = (comment if is_commented else plain[0][1] if plain else "").split("\t")
     if len(header) < 2 and first.count(",") > 1:
@@ -468,7 +467,7 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
         raise DataError("The rows are samples", f"the first column is '{header[0]}'", remedy)
     if is_commented:
         return header, plain
-    # R's write.table leaves out the header of the column of row names.
+    # R's write.table writes no header for the column of row names.
     following = list(islice(lines, 1))
     if following and following[0][1].count("\t") == len(header):
         header = ["", *header]
@@ -483,15 +482,15 @@ def _text_in_table(
     if not cell and wrong[-1] == len(cells) - 1:
         remedy = _TRAILING
     elif cell.lower() in _NO_READS:
-        remedy = "write 0 where a sample has no reads"
+        remedy = "write 0 if a sample has no reads"
     elif wrong[0] == 0 and feature.isdigit():
-        remedy = "remove the first column, which has row numbers: the first one has the ASVs"
+        remedy = "remove the first column (row numbers): the ASVs must be in the first column"
     else:
-        other = (
+        otherwise = (
             f"remove the column '{shortened(name)}' if it is no sample (row numbers, taxa); the "
-            "first column has the ASVs, each other one the counts of a sample"
+            "first column has the ASVs, every other column the counts of a sample"
         )
-        remedy = number_remedy([cell], other)
+        remedy = number_remedy([cell], otherwise)
     evidence = f"line {line}, column '{shortened(name)}' is '{shortened(cell)}'"
     return DataError("A count that is not a number", evidence, remedy)
 
@@ -524,6 +523,5 @@ TABLE_FORMATS: dict[
     ),
     "TSV": (lambda start: True, read_tsv),
 }  # fmt: skip
-"""Formats by name: whether a file that begins with these bytes (4,096 or fewer) has the format, and
-its reader, which raises DataError if the content is damaged or takes more memory than the budget.
-The first that recognizes a file reads it."""
+"""Registry of formats: a test of the first bytes (at most 4,096), and a reader. The reader raises
+DataError if the content is damaged or exceeds the memory budget. The first match reads the file."""

@@ -1,4 +1,4 @@
-"""Reading of text files: UTF-8 with or without a byte order mark."""
+"""Text files: UTF-8 with or without a byte order mark, tables, numbers and their errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aam.memory import check_memory, memory_budget
 _OBJECT_BYTES = 8  # bytes of memory per byte of text once it is split into cells
 
 LARGEST_FLOAT32 = 3.4e38
-"""Largest number that a table of this program may hold: that of float32, rounded down."""
+"""Largest number in tables of this program: the float32 maximum, rounded down."""
 
 
 _BINARY = {
@@ -33,35 +33,35 @@ _BINARY = {
     b"RDX3": "an R workspace (.RData)",
     b"PAR1": "a Parquet table",
 }
-"""First bytes of a binary file -> its format, as of files that are given for text by mistake."""
+"""First bytes -> binary format that users give for text by mistake."""
 
-_SAVE_AS_UTF8 = "save it as UTF-8 in a text editor, which Excel's tab-delimited formats are not"
+_SAVE_AS_UTF8 = "save it as UTF-8 in a text editor (Excel's tab-delimited formats are not UTF-8)"
 
 
-def check_text(start: bytes, path: Path, what: str) -> None:
-    """Refuse the first bytes of a file that are not those of UTF-8 text."""
+def check_text(start: bytes, path: Path, title: str) -> None:
+    """Refuse a file whose first bytes are not UTF-8 text."""
     if (form := _BINARY.get(start[:4])) is not None:
-        raise DataError(f"The {what} is not text", f"'{path}' is {form}", "save it as a text file")
+        raise DataError(f"The {title} is not text", f"'{path}' is {form}", "save it as a text file")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"The {what} is not UTF-8 text", f"'{path}' is UTF-16", _SAVE_AS_UTF8)
+        raise DataError(f"The {title} is not UTF-8 text", f"'{path}' is UTF-16", _SAVE_AS_UTF8)
 
 
-def decoded(data: bytes, path: Path, what: str) -> str:
+def decoded(data: bytes, path: Path, title: str) -> str:
     """Decode the content of a text file."""
-    check_text(data[:4], path, what)
+    check_text(data[:4], path, title)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Text of an 8-bit encoding, such as Windows-1252, has no zero bytes.
+        # Text in an 8-bit encoding, such as Windows-1252, has no zero bytes.
         raise DataError(
-            f"The {what} is not UTF-8 text",
+            f"The {title} is not UTF-8 text",
             f"'{path}', {error.reason} at byte {error.start}",
             _SAVE_AS_UTF8 if b"\0" not in data else "check that it is the right file",
         ) from error
 
 
 def lines_of(text: str) -> list[str]:
-    r"""Split text at LF and CR LF alone: an id may have the other line ends of `str.splitlines`.
+    r"""Split text at LF and CR LF only: ids may contain the other line ends of `str.splitlines`.
 
     >>> lines_of("a\u2028b\r\nc\n")
     ['a\u2028b', 'c']
@@ -71,10 +71,9 @@ def lines_of(text: str) -> list[str]:
 
 
 def quoting(cells: Iterable[object]) -> Literal[0, 2]:
-    """Return which cells the writers of csv and pandas have to quote: texts, or few of them.
+    """Return the quoting mode for the writers of csv and pandas.
 
-    A carriage return in a cell is read as a line end, and Python quotes it from version 3.13 on
-    alone.
+    Readers take a carriage return in a cell for a line end; Python quotes it only from 3.13 on.
     """
     returns = any("\r" in cell for cell in cells if isinstance(cell, str))
     return csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
@@ -90,19 +89,19 @@ def check_unquoted(ids: Iterable[str], form: str) -> None:
         )
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, title: str) -> str:
     """Read a small text file."""
-    size = require(path, what).stat().st_size
+    size = require(path, title).stat().st_size
     remedy = "check that it is the right file"
-    check_memory(what, f"'{path}'", size * _OBJECT_BYTES, memory_budget(), remedy)
-    return decoded(path.read_bytes(), path, what)
+    check_memory(title, f"'{path}'", size * _OBJECT_BYTES, memory_budget(), remedy)
+    return decoded(path.read_bytes(), path, title)
 
 
 def read_rows(
-    path: Path, what: str, columns: Collection[str] = (), delimiter: str = "\t"
+    path: Path, title: str, columns: Collection[str] = (), delimiter: str = "\t"
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a table that this program wrote: the header, and the cells of each row by column."""
-    text = read_text(path, what)
+    """Read a table that this program wrote: header, and cells of each row by column."""
+    text = read_text(path, title)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[dict[str, str]] = []
     try:
@@ -120,25 +119,25 @@ def read_rows(
                 rows.append(dict(zip(header, cells, strict=True)))
     except (ValueError, csv.Error) as error:
         raise DataError(
-            f"Not a {what} of this program", f"'{path}', {reason_of(error)}", EDITED
+            f"Not a {title} of this program", f"'{path}', {reason_of(error)}", EDITED
         ) from error
     return header, rows
 
 
 def floats(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Convert cells to numbers [n]; ValueError for any other text.
+    """Convert cells to numbers [n]; ValueError for other text.
 
     >>> floats(["1", "0.5"]).tolist()
     [1.0, 0.5]
     """
-    # In Python, and so in NumPy, "1_0" is 10.
+    # Python and NumPy read "1_0" as 10.
     if "_" in "".join(cells):
         raise ValueError(f"not a number: '{next(cell for cell in cells if '_' in cell)}'")
     return np.array(cells, dtype=np.float64)
 
 
 def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
-    """Return the remedy for texts that are not numbers: commas, dates or others."""
+    """Return the remedy for texts that are not numbers: commas, dates, or `otherwise`."""
     first = wrong[0].strip()
     thousands = f"write {first.replace(',', '')} for {first} if the comma separates thousands"
     if first.count(",") == 1 and "." not in first:
@@ -154,9 +153,9 @@ def number_remedy(wrong: Sequence[str], otherwise: str) -> str:
 
 
 def numbers(
-    rows: Sequence[dict[str, str]], column: str, path: Path, what: str, optional: bool = False
+    rows: Sequence[dict[str, str]], column: str, path: Path, title: str, optional: bool = False
 ) -> list[float]:
-    """Return a column of `read_rows` as finite numbers; with `optional` NaN for other cells."""
+    """Convert a column of `read_rows` to finite numbers; `optional` allows NaN for other cells."""
     fields = []
     for number, row in enumerate(rows, start=1):
         try:
@@ -167,7 +166,7 @@ def numbers(
             value = math.nan
         elif not abs(value) <= LARGEST_FLOAT32:
             raise DataError(
-                f"The column '{column}' of the {what} is not numeric",
+                f"The column '{column}' of the {title} is not numeric",
                 f"'{row[column]}' in row {number} of '{path}'",
                 EDITED,
             )

@@ -10,7 +10,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import DeviceOptions
-from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix, write_distances
+from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix
 from aam.data.metadata import ID_HEADER
 from aam.data.study import read_with_tree
 from aam.members.output_tables import write_table
@@ -54,7 +54,7 @@ def run_unifrac(options: Unifrac) -> None:
         matrix_NN = unifrac_matrix(
             table, phylogeny, metric, alpha, options.engine, size, str(device)
         )
-        write_distances(output, matrix_NN)
+        matrix_NN.write(output)
         samples = len(matrix_NN.ids)
         upper = matrix_NN.values[np.triu_indices(samples, 1)]
         low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)

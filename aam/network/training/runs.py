@@ -23,11 +23,11 @@ from aam.contract.options.groups import (
     SampleOptions,
 )
 from aam.contract.run_files import MODEL
-from aam.data.covariates import fit_encoder
+from aam.data.covariates import CovariateEncoder
 from aam.data.metadata import read_metadata
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
-from aam.data.targets import output_range
+from aam.data.targets import OutputRange
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
 from aam.members.output_tables import require_finite
@@ -334,7 +334,7 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
-        range=output_range(options.target.levels, options.output_min, options.output_max),
+        range=OutputRange.of(options.target.levels, options.output_min, options.output_max),
         levels=options.target.levels,
     )
 
@@ -391,7 +391,7 @@ def configure_model(
     plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
     encoder = None
     if labelled.covariates is not None:
-        encoder = fit_encoder(labelled.covariates.take(split.train))
+        encoder = CovariateEncoder.fit(labelled.covariates.take(split.train))
     shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
     shape = dataclasses.replace(
         shape,

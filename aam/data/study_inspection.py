@@ -1,7 +1,7 @@
-"""Inspection of a study before any training: all that is wrong or noteworthy, in one pass.
+"""Inspection of a study before training (`aam inspect`): facts, warnings and errors in one pass.
 
-Each part is read by the reader that the other commands use; what a reader refuses is a finding, and
-the other parts are inspected all the same.
+Every file is read by the reader that all commands use. An error of one reader becomes a finding,
+and the other files are still inspected.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from aam.data.ids import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata, warn_of_codes
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
-from aam.data.study import Study, load_table, sum_equal_sequences
+from aam.data.study import Study, load_table
 from aam.data.table import FeatureTable, auto_depth
 
 Severity = Literal["fact", "warning", "error"]
 
 T = TypeVar("T")
 
-SHALLOW = 1000  # reads below which a sample says little about its rare ASVs
-REGIONS = 20  # nucleotides by which the lengths of one region differ at most, about
+SHALLOW = 1000  # reads; a sample with fewer says little about its rare ASVs
+REGIONS = 20  # nucleotides by which lengths differ within one region, at most
 
 SIMILAR = (0.7, 0.45, 0.05)
-"""Agreement of the first 50 letters with the most frequent one of each place, of sequences of one
-region: 0.81 to 0.89 in the mean of four studies; at most 1 in 20 sequences below 0.45."""
+"""Agreement of the first 50 letters with the most frequent letter at each position, within one
+region: smallest mean (four studies have 0.81 to 0.89), smallest agreement of a sequence, and share
+of the sequences that may have less."""
 
-MAX_ALIKE = 3  # columns of one value, or empty, that have a line each
-FEW_VALUES = 20  # different numbers above which a column is taken for a number
+MAX_ALIKE = 3  # constant or empty columns that get a line each; more share one line
+FEW_VALUES = 20  # distinct numbers up to which a column counts as categorical
 
 
 @dataclass(frozen=True)
 class StudyFinding:
-    """Fact, warning or error about a study.
+    """Finding about a study: a fact, a warning or an error.
 
     Attributes:
-        severity: "fact", "warning" or "error"; other commands refuse a study with an error.
-        subject: part of the study, such as "reads" or a column of the metadata.
+        severity: "fact", "warning" or "error"; an error stops every other command.
+        subject: what the finding is about, such as "reads" or a column of the metadata.
         text: one sentence or phrase for the user.
         status: exit status of an error; 0 for a fact or a warning.
     """
@@ -61,11 +62,11 @@ class StudyFinding:
 
 @dataclass(frozen=True)
 class MetadataColumn:
-    """Column of the metadata, of the samples of the table that have metadata.
+    """Column of the metadata, restricted to the samples of the table that have metadata.
 
     Attributes:
-        kind: what the values are; "names" differ in every sample.
-        values: value of each sample; "" where it is missing.
+        kind: type of the values; "names" differ in every sample.
+        values: value of each sample; "" if it is missing.
         text: summary for the user.
     """
 
@@ -77,14 +78,14 @@ class MetadataColumn:
 
 @dataclass
 class Inspection:
-    """Findings about a study, in the order of its parts.
+    """Findings about a study, and the data that could be read.
 
     Attributes:
-        findings: findings about all parts of the study.
-        study: table and sequences; without sequences where these are refused; None without a table.
-        metadata: metadata of the samples; None if they are not given or refused.
+        findings: findings, file by file.
+        study: table and sequences; without sequences if these are invalid; None without a table.
+        metadata: metadata of the samples; None without valid metadata.
         columns: columns of the metadata; empty without common samples.
-        overlaps: two parts of the study, number of ids of the first in the second, and of all.
+        overlaps: description of two sets of ids, number of common ids, size of the first set.
     """
 
     findings: list[StudyFinding] = field(default_factory=list)
@@ -94,15 +95,15 @@ class Inspection:
     overlaps: list[tuple[str, int, int]] = field(default_factory=list)
 
     def fact(self, subject: str, text: str) -> None:
-        """Add a fact, which needs no action."""
+        """Add a fact."""
         self.findings.append(StudyFinding("fact", subject, text))
 
     def warn(self, subject: str, text: str) -> None:
-        """Add a warning, which the user should look at."""
+        """Add a warning."""
         self.findings.append(StudyFinding("warning", subject, text))
 
     def read(self, subject: str, reader: Callable[[], T]) -> T | None:
-        """Return what a reader returns; None, and a finding, where it refuses the data."""
+        """Return the data of a reader; if it raises an error, add a finding and return None."""
         read, refused = None, []
         with collected() as messages:
             try:
@@ -121,18 +122,18 @@ class Inspection:
 
 
 def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> Inspection:
-    """Inspect the files of a study: table and sequences, tree and metadata where they are given."""
+    """Inspect the files of a study: table, sequences, tree and metadata."""
     inspection = Inspection()
     names: FeatureTable | TableBlocks | None
     names = table = inspection.read("table", lambda: load_table(input))
     if table is None:
-        # The samples with reads of a table that is refused for others.
+        # Samples without reads are an error; the samples with reads are inspected all the same.
         with collected(), suppress(AamError):
             names = table = load_table(replace(input, drop_empty_samples=True))
     if table is not None:
         _table(inspection, table)
     else:
-        # The ids of a table whose counts are refused may still be compared.
+        # If the counts are invalid, the ids may still be compared.
         with collected(), suppress(AamError):
             names = open_blocks(input.table)
     if names is not None and len(names.feature_ids):
@@ -140,11 +141,11 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
         tokens_FL = _sequences(inspection, asvs, input.sequences)
         if table is not None:
             study = Study(table, tokens_FL)
-            inspection.study = inspection.read("sequences", lambda: sum_equal_sequences(study))
+            inspection.study = inspection.read("sequences", study.sum_equal_sequences)
         if tree is not None:
 
             def columns_of_tree() -> npt.NDArray[np.int64]:
-                with collected():  # the warning below is about the ASVs that are left out, too
+                with collected():  # the warning below names the missing ASVs as well
                     return read_phylogeny(tree, asvs, drop_missing=True)[1]
 
             columns = inspection.read("tree", columns_of_tree)
@@ -165,10 +166,10 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
     described = inspection.metadata = inspection.read("metadata", lambda: read_metadata(metadata))
     if described is None:
         return inspection
-    known = set(described.ids)
+    described_ids = set(described.ids)
     ids = described.ids if names is None else names.sample_ids
-    shared = [name for name in ids if name in known]
-    inspection.fact("metadata", f"{len(known)} samples, {len(described.columns)} columns")
+    shared = [name for name in ids if name in described_ids]
+    inspection.fact("metadata", f"{len(described_ids)} samples, {len(described.columns)} columns")
     if names is not None:
         inspection.fact("ids", f"{len(shared)} of {len(ids)} samples of the table have metadata")
         inspection.overlaps += [
@@ -181,13 +182,13 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
         elif len(shared) < len(ids):
             likely = likely_difference(ids, described.ids)
             reason = f"; they differ in {likely} from ids of the metadata" if likely else ""
-            shown = first_few(name for name in ids if name not in known)
-            inspection.warn("ids", f"samples without metadata: {shown}{reason}")
+            unmatched = first_few(name for name in ids if name not in described_ids)
+            inspection.warn("ids", f"samples without metadata: {unmatched}{reason}")
     if shared:
         inspection.columns = [
             _column(inspection, described, name, shared) for name in described.columns
         ]
-        # A deposit has dozens of columns that say the same of every sample.
+        # A public study has dozens of columns with one value.
         for text in ("one value only", "empty"):
             alike = [
                 finding
@@ -235,14 +236,14 @@ def _table(inspection: Inspection, table: FeatureTable) -> None:
 def _sequences(
     inspection: Inspection, names: Sequence[str], path: Path | None
 ) -> npt.NDArray[np.uint8]:
-    """Add findings about the sequences of the ASVs, and return them, [F, 0] if refused."""
+    """Inspect the sequences of the ASVs; return their tokens, [F, 0] if they are invalid."""
     none = np.empty((len(names), 0), dtype=np.uint8)
     if path is None and any(";" in name or "__" in name for name in names):
         taxa = [name for name in names if ";" in name or "__" in name]
         inspection.warn(
             "sequences",
-            f"ids that are names of taxa: {first_few(taxa)}; give the table of ASVs before it was "
-            "collapsed, since taxa have no sequences",
+            f"ids that are names of taxa: {first_few(taxa)}; taxa have no sequences, so give the "
+            "table of ASVs before it was collapsed",
         )
     read = inspection.read("sequences", lambda: sequences_of(names, path))
     if read is None:
@@ -255,8 +256,8 @@ def _sequences(
             "sequences", "lengths differ much: several regions, or sequences not trimmed"
         )
     starts = Counter(as_dna(sequence)[:4] for sequence in read).most_common(3)
-    shown = ", ".join(f"{start} ({number / len(read):.0%})" for start, number in starts)
-    inspection.fact("sequences", f"first letters: {shown}")
+    frequent_starts = ", ".join(f"{start} ({number / len(read):.0%})" for start, number in starts)
+    inspection.fact("sequences", f"first letters: {frequent_starts}")
     letters = "".join(as_dna(sequence)[:50].ljust(50, "-") for sequence in read).encode()
     letters_FL = np.frombuffer(letters, np.uint8).reshape(len(read), 50)
     frequent_L = np.array([np.bincount(column).argmax() for column in letters_FL.T])
@@ -273,28 +274,28 @@ def _column(
     inspection: Inspection, metadata: Metadata, name: str, ids: Sequence[str]
 ) -> MetadataColumn:
     values = metadata.values(name, ids).tolist()
-    known = [value for value in values if value]
-    counts, numbers_N = Counter(known), as_numbers(known)
+    present = [value for value in values if value]
+    counts, numbers_N = Counter(present), as_numbers(present)
     are_numbers = np.isfinite(numbers_N).all() and name not in metadata.categorical
     kind: Literal["numbers", "categories", "names", "one value", "empty"]
-    if not known:
+    if not present:
         kind, text = "empty", "empty"
     elif len(counts) == 1:
-        kind, text = "one value", f"one value only, '{shortened(known[0])}'"
+        kind, text = "one value", f"one value only, '{shortened(present[0])}'"
     elif are_numbers and len(counts) > FEW_VALUES:
-        with np.errstate(over="ignore"):  # of numbers near the largest that exist
+        with np.errstate(over="ignore"):  # numbers near the largest float overflow
             low, middle, high = np.percentile(numbers_N, [0, 50, 100])
         kind, text = "numbers", f"numbers, {low:g} to {high:g}, median {middle:g}"
-    elif len(counts) == len(known) > FEW_VALUES:
+    elif len(counts) == len(present) > FEW_VALUES:
         kind, text = "names", "a name of each sample"
     else:
-        shown = [f"{shortened(value)} ({times})" for value, times in counts.most_common(6)]
-        shown += ["..."] if len(counts) > 6 else []
-        kind, text = "categories", f"{len(counts)} values: {', '.join(shown)}"
+        frequencies = [f"{shortened(value)} ({times})" for value, times in counts.most_common(6)]
+        frequencies += ["..."] if len(counts) > 6 else []
+        kind, text = "categories", f"{len(counts)} values: {', '.join(frequencies)}"
     if kind in ("one value", "empty"):
         inspection.warn(name, text)
     else:
-        missing = len(values) - len(known)
+        missing = len(values) - len(present)
         text += f"; {missing} of {len(values)} missing" if missing else ""
         inspection.fact(name, text)
     if kind == "numbers":
