@@ -64,7 +64,7 @@ from aam.network.inference.stored_networks import (
     network_state,
     restore_networks,
 )
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.numerics.device import print_device
 from aam.network.training.runs import encode_frozen, train_fold
 from aam.network.training.runtime import Runtime

@@ -39,7 +39,7 @@ from aam.network.distributed.strategies import FSDP_ON_CPU, DTensor, local_tenso
 from aam.network.inference.outputs import CHUNK, apply_to_batch
 from aam.network.inference.stored_networks import ModelConfig
 from aam.network.model.attention import AUTO, Backends, named
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.fit import freeze_unused, make_optimizer

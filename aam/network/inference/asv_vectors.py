@@ -34,7 +34,7 @@ from aam.contract.options.groups import AsvVectorOptions
 from aam.contract.records import read_json
 from aam.data.store import write_npy
 from aam.memory import shown_size
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.serialization.folders import atomic_folder, remove_abandoned
 
 FORMAT = 1  # version of a segment; one of another version is refused

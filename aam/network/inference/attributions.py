@@ -27,7 +27,7 @@ from aam.network.inference.outputs import LoadedNetwork, encode_asvs, profile_te
 from aam.network.inference.stored_networks import StoredNetwork
 from aam.network.model.attention import Backend, Backends
 from aam.network.model.community_profile import log_abundance
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Predictor
 
 MAX_REFERENCE = 512  # sequences of a reference that are encoded for their mean

@@ -18,7 +18,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
 from aam.contract.version import __version__
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.nucleotide_codes import VOCABULARY
 
 TOLERANCE = 1e-4

@@ -28,7 +28,7 @@ from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, read
 from aam.network.inference.asv_vectors import digest, open_vectors
 from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.network.model.community_profile import weighted_sum
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
 from aam.network.numerics.device import choose_device

@@ -31,7 +31,7 @@ from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
 from aam.network.batches import BatchPlan
 from aam.network.model.attention import AUTO, Backends
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor
 from aam.network.model.shape import CovariateShape, NetworkShape
 from aam.nucleotide_codes import VOCABULARY as LETTERS

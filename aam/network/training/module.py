@@ -37,7 +37,7 @@ from aam.network.distributed.collectives import (
 )
 from aam.network.distributed.strategies import full_tensor
 from aam.network.inference.stored_networks import DiversityScale, Target
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.losses import (

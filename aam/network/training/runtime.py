@@ -18,7 +18,7 @@ from aam.environment import read_environment
 from aam.memory import memory_available, shown_size
 from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.network.model.attention import AUTO, Backends
-from aam.network.model.shape import NetworkShape, least_weights
+from aam.network.model.shape import NetworkShape
 from aam.network.numerics.backends import BackendPolicy, choose_attention
 from aam.network.numerics.device import (
     Precision,
@@ -89,6 +89,18 @@ def check_resources(options: Learn) -> Learn:
             "choose a smaller width or fewer layers",
         )
     return options
+
+
+def least_weights(embedding_dim: int, attention_layers: int) -> int:
+    """Return the number of weights in the transformer layers of both encoders, a lower bound.
+
+    A layer of width D has 3 D^2 weights for queries, keys and values, D^2 for the output of the
+    attention, 8 D^2 for the feed-forward network, and 13 D for biases and norms.
+
+    >>> least_weights(embedding_dim=128, attention_layers=4)
+    1586176
+    """
+    return 2 * attention_layers * embedding_dim * (12 * embedding_dim + 13)
 
 
 def numbers_of_host(options: Learn) -> Learn:

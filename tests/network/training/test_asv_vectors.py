@@ -17,7 +17,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.groups import AsvVectorOptions
 from aam.network.inference.asv_vectors import open_vectors
 from aam.network.model.attention import AUTO
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.shape import NetworkShape
 from tests.support.commands import aam, pretrain, train
 

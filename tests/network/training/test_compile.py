@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from aam.network.model.attention import AUTO
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.shape import NetworkShape
 from aam.network.model.transformer import PRODUCTS
 from aam.network.training.compilation import compile_in_place, eager_again
