@@ -34,6 +34,16 @@ MODULES = {
 }
 """First word of a command of the study -> module of `aam.commands`."""
 
+NETWORK_MODULES = {
+    "check": "numerics.backends",
+    "embed": "commands.embed",
+    "export": "commands.export",
+    "memory": "commands.memory",
+    "pretrain": "commands.pretrain",
+    "unifrac": "commands.unifrac",
+}
+"""First word of a command of the network -> module of `aam.network`."""
+
 
 class Network(Protocol):
     """What the study uses of the network: the module `aam.network.door`."""
@@ -82,7 +92,7 @@ def command(name: str) -> Callable[..., Any]:
     """Return the function of the first word of a command, from its wing."""
     module = f"aam.commands.{MODULES.get(name)}"
     if name in NETWORK_COMMANDS:
-        module = f"aam.network.commands.{name}"
+        module = f"aam.network.{NETWORK_MODULES[name]}"
     if name in STACK_COMMANDS:
         module = f"aam.stack.{name}"
     return cast(Callable[..., Any], getattr(import_module(module), f"run_{name}"))

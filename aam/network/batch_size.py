@@ -31,7 +31,7 @@ from aam.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.network.memory_prediction import InferenceMemory, StepMemory, StepSettings, TrainingRun
 from aam.network.numerics.device import choose_device, is_gpu
-from aam.network.numerics.report import from_json, latest_reports, reports_folder
+from aam.network.numerics.report import CheckReport, latest_reports
 from aam.network.training import checkpoints
 from aam.network.training.runtime import numbers_of_host
 from aam.pipeline import run_folder
@@ -79,10 +79,9 @@ def needed(peak: int, overhead: int) -> int:
 def measured_overhead(report: Path | None) -> int | None:
     """Return the memory of a GPU besides tensors, from a check report; None if it is unknown."""
     if report is None:
-        folder = reports_folder(os.environ)
-        kept = latest_reports(folder) if folder else []
-        return next((report.overhead for report in kept if report.overhead is not None), None)
-    overhead = from_json(read_text(report, "check report")).overhead
+        stored = (stored.overhead for stored in latest_reports(os.environ))
+        return next((overhead for overhead in stored if overhead is not None), None)
+    overhead = CheckReport.from_json(read_text(report, "check report")).overhead
     if overhead is None:
         raise DataError(
             "The check report has no memory of a GPU",

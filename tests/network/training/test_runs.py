@@ -22,6 +22,7 @@ from aam.network.model.network import Encoder, PairwiseDistance
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import choose_precision, has_bf16
 from aam.network.training.losses import LOSSES, distance_loss, target_loss
+from aam.network.training.runtime import least_weights
 from tests.support.commands import pretrain, read, train
 from tests.support.runs import validate, weights
 
