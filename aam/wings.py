@@ -36,11 +36,11 @@ MODULES = {
 
 NETWORK_MODULES = {
     "check": "numerics.backends",
-    "embed": "commands.embed",
-    "export": "commands.export",
-    "memory": "commands.memory",
-    "pretrain": "commands.pretrain",
-    "unifrac": "commands.unifrac",
+    "embed": "inference.embed",
+    "export": "inference.export",
+    "memory": "batch_size",
+    "pretrain": "training.pretrain",
+    "unifrac": "unifrac",
 }
 """First word of a command of the network -> module of `aam.network`."""
 

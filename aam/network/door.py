@@ -1,6 +1,6 @@
 """Door of the network: the functions of `aam.wings.Network`, documented there.
 
-Each imports PyTorch when it is called, which takes 2 CPU-seconds.
+Each function imports PyTorch when it is called, because the import takes 2 CPU-seconds.
 """
 
 from __future__ import annotations
@@ -82,6 +82,6 @@ def tensorboard_writer() -> tuple[Any, Any]:
 
 
 def unifrac_matrix(options: Unifrac) -> DistanceMatrix:
-    from aam.network.commands.unifrac import distances
+    from aam.network.unifrac import distances
 
     return distances(options)

@@ -27,7 +27,7 @@ from aam.network.model.attention import AUTO, Backends, named
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import Precision
-from aam.network.training.loader import share_of
+from aam.network.training.loader import shard_of
 from aam.network.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
@@ -133,7 +133,7 @@ def make_task(study: Study) -> TrainingModule:
 def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bool) -> int:
     """Return the peak of a step of this rank in bytes."""
     study, ranks = read(study_dir), communicator.ranks
-    batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
+    batch = shard_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
 
     def make() -> TrainingSteps:
         task, own = make_task(study).train(), copy(batch)
@@ -158,7 +158,7 @@ def test_the_peak_of_a_rank_is_that_of_its_allocator(
     scale = ScaleOptions(fsdp=fsdp, distributed=not fsdp)
     truth = local_ranks.together(2, scale, measured, study_dir, tmp_path, fsdp)
     ranks = Ranks(rank=0, world_size=2)
-    batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
+    batch = shard_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
     predicted = predict_step(
         lambda: make_task(study),
         batch,

@@ -43,7 +43,7 @@ from aam.network.memory_prediction import (
     pretraining_run,
 )
 from aam.network.numerics.report import CheckReport
-from aam.network.training.loader import share_of
+from aam.network.training.loader import shard_of
 from tests.support import local_ranks
 from tests.support.check_reports import KEY
 from tests.support.commands import aam, pretrain
@@ -79,7 +79,7 @@ def test_the_largest_batch_has_the_shapes_of_the_batch_of_its_samples(
 
 def test_the_shard_has_the_shapes_of_that_of_the_first_rank(study: Study) -> None:
     batches = LargestBatches(study, PLAN)
-    real = share_of(make_batch(study, PLAN, batches.rows_N[:7]), Ranks(0, 2), True)
+    real = shard_of(make_batch(study, PLAN, batches.rows_N[:7]), Ranks(0, 2), True)
     predicted = batches.batch(7, ranks=2, sequences=True)
     assert isinstance(real, BatchShard)
     assert shapes(predicted) == shapes(real)

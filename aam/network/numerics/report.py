@@ -226,7 +226,7 @@ class CheckReport:
         return any(case.mask == "recomputed" for case in self.cases)
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, str]:
         """Worst outcome of each backend."""
         return {backend: worst(self.of(backend)) for backend in self.backends}
 

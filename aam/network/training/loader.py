@@ -1,7 +1,7 @@
-"""Data loading: training and validation batches, the sampler of a run, the data loader.
+"""Data loader of training and validation batches, and the sampler of a run.
 
-A training batch depends on (epoch, step) alone, not on the number of workers or on where a run was
-stopped and resumed.
+A training batch depends only on its epoch and step, not on the number of workers or on the step at
+which a run was stopped and resumed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -23,7 +24,6 @@ from aam.network.batches import (
     Batch,
     BatchPlan,
     PackedBatch,
-    balanced_order,
     make_batch,
     shard_batch,
 )
@@ -31,7 +31,43 @@ from aam.pipeline.stop_requests import ignore_signals
 
 StepKey = tuple[int, int]
 
-_ORDER = 3  # second word of the seed of the order of samples (`aam.network.batches` has 1 and 2)
+_ORDER = 3  # second element of the seed of the order of samples
+
+
+def balanced_order(
+    rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
+) -> Rows:
+    """Order the samples of an epoch so that its batches have similar costs.
+
+    Samples are divided into layers of similar cost, and every batch gets one sample of each layer:
+    a stratified draw. Half of the layers are assigned at random; then in each other layer the most
+    expensive sample goes to the batch with the lowest cost so far (longest processing time first,
+    Graham 1969).
+
+    >>> cost = np.array([9, 1, 1, 9])
+    >>> order = balanced_order(np.arange(4), cost, 2, np.random.default_rng(0))
+    >>> cost[order].reshape(2, 2).sum(axis=1).tolist()
+    [10, 10]
+    """
+    shuffled = rng.permutation(len(rows))
+    # A stable sort of shuffled samples leaves samples of equal cost in random order.
+    by_cost = shuffled[np.argsort(-cost[shuffled], kind="stable")]
+    batch_of = np.empty(len(rows), dtype=np.int64)
+    total_cost = np.zeros(steps, dtype=np.int64)
+    layers = len(rows) // steps
+    for done, number in enumerate([*rng.permutation(layers).tolist(), layers]):
+        layer = by_cost[number * steps : (number + 1) * steps]
+        random = 2 * done < layers
+        batches = rng.permutation(steps) if random else np.argsort(total_cost, kind="stable")
+        batch_of[layer] = batches[: len(layer)]
+        total_cost[batches[: len(layer)]] += cost[layer]
+    # Shuffle the batches, but with larger batches first, as `even_slice` expects.
+    size = np.bincount(batch_of, minlength=steps)
+    shuffled_batches = rng.permutation(steps)
+    rank = np.empty(steps, dtype=np.int64)
+    by_size = np.argsort(-size[shuffled_batches], kind="stable")
+    rank[shuffled_batches[by_size]] = np.arange(steps)
+    return rows[np.argsort(rank[batch_of], kind="stable")]
 
 
 class TrainingBatches(Dataset[Batch]):
@@ -42,9 +78,9 @@ class TrainingBatches(Dataset[Batch]):
         study: Study,
         plan: BatchPlan,
         rows: Rows,
-        batch_size: int,  # largest number of samples of a batch over all ranks
-        fresh_reads: bool,  # whether each epoch draws other reads (--rarefy-each-epoch)
-        even: bool = False,  # whether the batches of an epoch have about as many distinct ASVs each
+        batch_size: int,  # largest number of samples of a batch, over all ranks
+        fresh_reads: bool,  # whether each epoch draws new reads (--rarefy-each-epoch)
+        even: bool = False,  # whether the batches of an epoch have about equally many ASVs
     ) -> None:
         self.study, self.plan, self.rows = study, plan, rows
         self.fresh_reads, self.even = fresh_reads, even
@@ -53,11 +89,10 @@ class TrainingBatches(Dataset[Batch]):
 
     def __getitem__(self, key: StepKey) -> Batch:
         epoch, step = key
-        # One order is kept: workers load the steps of an epoch before those of the next.
+        # Only one order is kept: workers load all steps of an epoch before the next epoch.
         if self._order[0] != epoch:
             rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
             if self.even:
-                # Batches then hold about as many distinct ASVs each.
                 richness = self.study.table.richness[self.rows]
                 cost = np.minimum(richness, self.plan.token_limit)
                 self._order = (epoch, balanced_order(self.rows, cost, self.steps, rng))
@@ -69,13 +104,13 @@ class TrainingBatches(Dataset[Batch]):
         return make_batch(self.study, self.plan, rows, reads_draw, masks)
 
 
-def packed_share(batch: Batch, ranks: Ranks, sequences: bool) -> PackedBatch:
-    """Return a rank's share of a batch in one piece."""
-    return PackedBatch.of(share_of(batch, ranks, sequences))
+def packed_shard(batch: Batch, ranks: Ranks, sequences: bool) -> PackedBatch:
+    """Return a rank's shard of a batch, packed."""
+    return PackedBatch.of(shard_of(batch, ranks, sequences))
 
 
-def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
-    """Return a rank's share of a batch; the batch itself where there is one rank."""
+def shard_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
+    """Return a rank's shard of a batch; the batch itself if there is one rank."""
     if ranks.world_size == 1:
         return batch
     samples, asvs = ranks.shard(len(batch.rows_B)), ranks.shard(len(batch.asvs_U))
@@ -83,10 +118,10 @@ def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
 
 
 class RunSampler(Sampler[StepKey]):
-    """Sampler of the keys (epoch, step) of a run, from the batch at which it goes on.
+    """Sampler of the keys (epoch, step) of a run, from the batch at which it starts or resumes.
 
-    Of all epochs at once: workers then prefetch the batches of the next one while a validation
-    runs and a checkpoint is written.
+    It covers all epochs, so that workers prefetch batches of the next epoch during the validation
+    and while a checkpoint is written.
     """
 
     def __init__(self, steps: int, epochs: int, first: StepKey = (0, 0)) -> None:
@@ -104,9 +139,9 @@ class RunSampler(Sampler[StepKey]):
 
 @atexit.register
 def kill_workers() -> None:
-    """End the workers of loaders that exist when the program exits."""
-    # Its last exception may hold a loader. `multiprocessing` would send SIGTERM, which workers
-    # ignore, and wait for their end.
+    """Kill the workers of data loaders that exist when the program exits."""
+    # An exception may hold a loader until the exit. Workers ignore SIGTERM, so `multiprocessing`
+    # would wait for them.
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
@@ -121,20 +156,20 @@ def loader(
     ranks: Ranks = SINGLE_RANK,
     sequences: bool = False,
 ) -> DataLoader[PackedBatch]:
-    """Build the data loader of a rank's share of batches; see `shard_batch` for `sequences`."""
-    # Automatic batching is off, since `make_batch` collects the samples: it needs all of them to
-    # hold each distinct ASV once. The batch of a step is the same on any number of ranks.
+    """Build the data loader of a rank's shards of batches; see `shard_batch` for `sequences`."""
+    # Automatic batching is off: `make_batch` needs all samples of a batch, to hold each distinct
+    # ASV once. The batch of a step is the same for any number of ranks.
     return DataLoader[PackedBatch](
         batches,  # type: ignore[arg-type]  # which `collate_fn` packs
         batch_size=None,
         sampler=sampler,
-        collate_fn=partial(packed_share, ranks=ranks, sequences=sequences),
+        collate_fn=partial(packed_shard, ranks=ranks, sequences=sequences),
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,
-        # A signal to the whole process group must not end the workers before the checkpoint.
+        # A signal to the process group must not end the workers before the checkpoint is written.
         worker_init_fn=ignore_signals,
         pin_memory=pin,
-        # A separate generator: a new loader must not advance the one that dropout uses.
+        # A separate generator: a new loader must not advance the generator that dropout uses.
         generator=torch.Generator().manual_seed(0),
     )

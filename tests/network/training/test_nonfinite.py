@@ -85,7 +85,7 @@ def test_a_learning_rate_that_is_too_high(
     assert "; start a new run with a lower --lr than 1e+06; '" in printed
     assert "aam check" not in printed
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
-    assert printed.endswith("is from before that, --pretrained-encoder starts from its encoder.")
+    assert printed.endswith("was written before, --pretrained-encoder starts from its encoder.")
     assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
 
 
