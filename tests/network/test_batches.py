@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from aam.data.study import Study
 from aam.data.table import auto_depth, rarefy
 from aam.environment import SINGLE_RANK, Ranks
-from aam.network.batches import BatchPlan, FixedBatches, choose_masked, make_batch
-from aam.network.training.loader import RunSampler, TrainingBatches, loader, shard_of
+from aam.network.batches import (
+    BatchPlan,
+    FixedBatches,
+    RunSampler,
+    TrainingBatches,
+    choose_masked,
+    loader,
+    make_batch,
+    shard_of,
+)
 from aam.network.unifrac import pairwise
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)

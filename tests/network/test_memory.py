@@ -19,7 +19,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import LoopOptions, ScaleOptions, SpeedOptions
 from aam.data.study import Study
 from aam.environment import Ranks
-from aam.network.batches import make_batch
+from aam.network.batches import make_batch, shard_of
 from aam.network.distributed.collectives import Communicator
 from aam.network.distributed.strategies import shard
 from aam.network.memory_prediction import TrainingSteps, predict_step, training_run
@@ -27,7 +27,6 @@ from aam.network.model.attention import AUTO, Backends, named
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import Precision
-from aam.network.training.loader import shard_of
 from aam.network.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy

@@ -34,7 +34,7 @@ from aam.network.batch_size import (
     show_step,
     with_chunk,
 )
-from aam.network.batches import Batch, BatchShard, make_batch
+from aam.network.batches import Batch, BatchShard, make_batch, shard_of
 from aam.network.memory_prediction import (
     LargestBatches,
     StepMemory,
@@ -43,7 +43,6 @@ from aam.network.memory_prediction import (
     pretraining_run,
 )
 from aam.network.numerics.report import CheckReport
-from aam.network.training.loader import shard_of
 from tests.support import local_ranks
 from tests.support.check_reports import KEY
 from tests.support.commands import aam, pretrain

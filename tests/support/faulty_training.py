@@ -20,12 +20,11 @@ import torch
 
 from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
 from aam.data.study import load_study
-from aam.network.batches import BatchPlan
+from aam.network.batches import BatchPlan, TrainingBatches
 from aam.network.model.attention import AUTO, Backend, Backends, named
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.training.fit import make_optimizer
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import (
     LossWeights,
     TrainingModule,

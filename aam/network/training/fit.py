@@ -25,7 +25,7 @@ from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.study import Study
 from aam.evaluation.splits import Split
-from aam.network.batches import Batch, BatchPlan, FixedBatches
+from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, TrainingBatches, loader
 from aam.network.distributed import strategies
 from aam.network.inference.outputs import LoadedNetwork
 from aam.network.inference.stored_networks import ModelConfig
@@ -35,7 +35,6 @@ from aam.network.training import checkpoints
 from aam.network.training.checkpoints import FIRST_COLUMNS, START
 from aam.network.training.compilation import compile_encoder, eager_again
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import RunSampler, TrainingBatches, loader
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
 from aam.network.training.observers import (

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from aam.contract import stop_file
 from aam.contract.errors import Interrupted
 from aam.evaluation.metrics import METRICS
-from aam.network.batches import Batch, PackedBatch
+from aam.network.batches import Batch, PackedBatch, RunSampler
 from aam.network.distributed import strategies
 from aam.network.training.checkpoints import (
     START,
@@ -31,7 +31,6 @@ from aam.network.training.checkpoints import (
     TrainingProgress,
 )
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import RunSampler
 from aam.network.training.losses import LossTerm
 from aam.network.training.module import (
     LOGGED_METRICS,

@@ -75,7 +75,7 @@ def gradient_norm(task: nn.Module) -> Tensor:
     return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
 
 
-_DROPOUT = 5  # second element of the seed of dropout; `batches` and `loader` use others
+_DROPOUT = 5  # second element of the seed of dropout; `batches` uses others
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
 """Vectors of ASVs, and the loss terms of their masked nucleotides."""

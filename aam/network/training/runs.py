@@ -31,7 +31,7 @@ from aam.data.targets import output_range
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
 from aam.members.output_tables import require_finite
-from aam.network.batches import BatchPlan, FixedBatches
+from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
 from aam.network.distributed.collectives import identity
 from aam.network.distributed.process_group import process_group
@@ -49,7 +49,6 @@ from aam.network.model.shape import CovariateShape, NetworkShape
 from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
 from aam.network.training.runtime import Runtime, check_resources, make_runtime
 from aam.network.unifrac import faith_pd

@@ -30,14 +30,13 @@ from aam.data.study import Study, load_study
 from aam.environment import even_slice
 from aam.evaluation.splits import split_samples, write_splits
 from aam.evaluation.subjects import Subjects
-from aam.network.batches import Batch, BatchPlan
+from aam.network.batches import Batch, BatchPlan, TrainingBatches, balanced_order
 from aam.network.inference.outputs import LoadedNetwork, encode_asvs
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig, StoredNetwork
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.training.checkpoints import Row
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import TrainingBatches, balanced_order
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer
 from aam.pipeline.labelled_study import choose_depth, deep_enough
@@ -147,7 +146,7 @@ import numpy as np
 from aam.network.batches import BatchPlan, FixedBatches
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.study import load_study
-from aam.network.training.loader import loader
+from aam.network.batches import loader
 study = load_study(TableOptions(table=Path(sys.argv[1])), PhylogenyOptions())
 batches = iter(loader(FixedBatches(study, BatchPlan(1, 100, 64), np.arange(8), 2), None, 2, False))
 next(batches)
