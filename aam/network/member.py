@@ -19,7 +19,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from aam.arrays import F64, Rows, Tokens
+from aam.arrays import F64, Tokens
 from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
@@ -73,23 +73,11 @@ from aam.serialization.model_folder import State
 _BATCH_SIZE = 16  # samples of a batch of integrated gradients
 
 
-@dataclass(frozen=True)
-class TransformerInputs:
-    """Samples as the networks read them: inputs of the transformer."""
-
-    samples: Samples
-
-    def take(self, rows: Rows) -> TransformerInputs:
-        """Return the samples at `rows`."""
-        return TransformerInputs(self.samples.take(rows))
-
-    @property
-    def study(self) -> Study:
-        """Study with the counts and sequences of the samples; ASVs are named by their number."""
-        samples = self.samples
-        asvs = tuple(map(str, range(len(samples.tokens_FL))))
-        table = FeatureTable(tuple(samples.sample_ids), asvs, samples.counts)
-        return Study(table, samples.tokens_FL)
+def _study(samples: Samples) -> Study:
+    """Return the counts and sequences of samples; ASVs are named by their number."""
+    asvs = tuple(map(str, range(len(samples.tokens_FL))))
+    table = FeatureTable(tuple(samples.sample_ids), asvs, samples.counts)
+    return Study(table, samples.tokens_FL)
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,7 @@ class _Encoded:
 
 
 @dataclass(frozen=True)
-class TransformerModel(FittedModel[TransformerInputs]):
+class TransformerModel(FittedModel[Samples]):
     """Fitted transformer: the networks of the folds, or a pretrained encoder."""
 
     networks: tuple[LoadedNetwork, ...]  # one for each fold
@@ -125,14 +113,14 @@ class TransformerModel(FittedModel[TransformerInputs]):
     def state(self) -> State:
         return network_state([network.stored for network in self.networks])
 
-    def predict(self, inputs: TransformerInputs) -> F64:
+    def predict(self, inputs: Samples) -> F64:
         return self.apply(inputs, TargetScale(), InferenceSettings()).values_NC
 
     def apply(
-        self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
+        self, inputs: Samples, scale: TargetScale, settings: InferenceSettings
     ) -> MemberPrediction:
         """Return the mean prediction of networks and rarefactions; of a number also its spread."""
-        study, covariates = inputs.study, inputs.samples.covariates
+        study, covariates = _study(inputs), inputs.covariates
         rows, values = np.arange(len(study.reads)), []
         encoded: Iterable[tuple[Tensor, Tensor | None]]
         if self.encoded is None:
@@ -181,20 +169,20 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     def importance(
         self,
-        inputs: TransformerInputs,
+        inputs: Samples,
         tokens_UL: Tokens,
         relations: AsvRelations,
         outputs: Outputs,
     ) -> Importance:
         # Integrated gradients, averaged over the networks.
-        samples, networks = inputs.samples, []
+        networks = []
         for network in self.networks:
             contributions = integrated_gradients(
-                network, inputs.study, _BATCH_SIZE, covariates=samples.covariates
+                network, _study(inputs), _BATCH_SIZE, covariates=inputs.covariates
             )
             # Regression of an ASV's contributions on its feature: the slope times the standard
             # deviation of the feature. This is exact for a linear model of the features.
-            features = samples.log_abundances
+            features = inputs.log_abundances
             mean_U, spread_U = moments(features)
             effects = []
             for values_NU in contributions.values:
@@ -213,7 +201,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     def explain(
         self,
-        inputs: TransformerInputs,
+        inputs: Samples,
         explained: ExplainedSamples,
         relations: AsvRelations,
         outputs: Outputs,
@@ -221,7 +209,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         """Divide predictions among ASVs by integrated gradients from the mean training ASV."""
         # ASVs have the same order as in the prediction: it decides which reads a rarefaction draws.
         samples, number = explained.samples, len(explained.columns_U)
-        study = TransformerInputs(samples).study
+        study = _study(samples)
         entries = np.ones(number), (np.arange(number), explained.columns_U)
         column_UV = sparse.csr_array(entries, shape=(number, len(explained.joint.tokens_FL)))
         effects_NV = np.zeros((len(explained.class_N), column_UV.shape[1]))
@@ -256,7 +244,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         ]
         counts.data = np.concatenate(rarefied).astype(np.int32)
         counts.eliminate_zeros()
-        study = TransformerInputs(samples).study
+        study = _study(samples)
         encoded = zip(self.networks, encode_for_networks(self.networks, study), strict=True)
         by_network = tuple(
             (vectors_FD, profile_terms(loaded.network, study.tokens_FL, loaded.device))
@@ -266,7 +254,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return model, dataclasses.replace(samples, counts=counts)
 
     def attention(self, sample: Samples) -> Sequence[SampleAttention]:
-        study = TransformerInputs(sample).study
+        study = _study(sample)
         return [
             sample_attention(network.stored, study, network.device, sample.covariates)
             for network in self.networks
@@ -281,11 +269,11 @@ class TransformerModel(FittedModel[TransformerInputs]):
         return [network.stored.build().eval().encoder.nucleotides for network in self.networks]
 
 
-class TransformerReader(Reader[TransformerInputs]):
+class TransformerReader(Reader[Samples]):
     """Reader of the transformer: reads samples for fitted networks, and restores networks."""
 
-    def read(self, samples: Samples, relations: AsvRelations) -> TransformerInputs:
-        return TransformerInputs(samples)
+    def read(self, samples: Samples, relations: AsvRelations) -> Samples:
+        return samples
 
     def restore(
         self, state: State, asvs: int, outputs: int, device: DeviceOptions
