@@ -53,7 +53,6 @@ from aam.network.training.runs import (
     choose_length,
     choose_shape,
     configure_model,
-    fit_target,
     load_pretraining_study,
     read_pretrained_encoder,
 )
@@ -422,8 +421,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
         length = choose_length(base, options.sample)
         labelled = load_labelled_study(options, length, options.split, metadata)
     split = labelled.splits[0]
-    target = fit_target(options, labelled, split)
-    config = configure_model(options, labelled, base, split, target)
+    config = configure_model(options, labelled, base, split)
     weights = LossWeights.of(options.task, options.target_penalty)
     study, batches = labelled.study, LargestBatches(labelled.study, config.plan)
     return TrainingRun(

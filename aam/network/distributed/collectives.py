@@ -222,6 +222,11 @@ def _add(sum_: Any, value: Any) -> None:
     elif isinstance(value, csr_array):
         for array in (value.indptr, value.indices, value.data):
             _add(sum_, array)
+    elif isinstance(value, Study) and (origin := value.origin) is not None:
+        # A memory-mapped study: the header has the checksums of the store's files, so no rank reads
+        # all files. The path is omitted, because it may differ between nodes.
+        header = (origin.path / "store.json").read_text()
+        _add(sum_, (header, origin.max_bp, origin.with_tree, origin.rows, value.distances))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             _add(sum_, getattr(value, field.name))
@@ -237,17 +242,6 @@ def _add(sum_: Any, value: Any) -> None:
         sum_.update(f"{value!r} ".encode())
     else:
         raise TypeError(f"no digest of {type(value).__name__}")
-
-
-def identity(study: Study) -> Any:
-    """Return what `digest` compares of a study: its data, or the header of its store."""
-    origin = study.origin
-    if origin is None:
-        return study
-    # The header has the checksums of the store's files, so no rank reads all files. The path is
-    # omitted, because it may differ between nodes.
-    header = (origin.path / "store.json").read_text()
-    return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 
 
 SINGLE_PROCESS = Communicator()  # communicator of a run with one process

@@ -33,7 +33,6 @@ from aam.evaluation.subjects import find_subjects
 from aam.members.output_tables import require_finite
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
-from aam.network.distributed.collectives import identity
 from aam.network.distributed.process_group import process_group
 from aam.network.inference.outputs import apply_network, encode_asvs, fit_profile
 from aam.network.inference.stored_networks import (
@@ -134,7 +133,7 @@ def _learn(
         strategies.load_model(network, base.encoder_weights)
     # With different data or weights on a rank, training would silently give a wrong result.
     runtime.communicator.require_equal_data(
-        study=identity(study), split=split, plan=plan, weights=network.state_dict()
+        study=study, split=split, plan=plan, weights=network.state_dict()
     )
     task = TrainingModule(
         network,
@@ -275,10 +274,10 @@ def train_fold(
     """Train the network of one split (fold); on the first rank predict its held-out samples."""
     study, folds = labelled.study, len(labelled.splits)
     torch.manual_seed(options.loop.seed + fold - 1)
-    target = fit_target(options, labelled, split)
-    config = configure_model(options, labelled, base, split, target)
+    config = configure_model(options, labelled, base, split)
+    target = config.target
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
-    assert isinstance(network, Predictor)
+    assert isinstance(network, Predictor) and target is not None
     if base is not None:
         strategies.load_model(network.encoder, base.encoder_weights)
     # Start from the best constant, so that the first steps do not have to learn the mean.
@@ -287,7 +286,7 @@ def train_fold(
     if options.freeze_base:
         network.encoder.requires_grad_(False)
     runtime.communicator.require_equal_data(
-        study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
+        study=study, values=labelled.values, split=split, weights=network.state_dict()
     )
     covariates = config.inputs(labelled.covariates)
     if covariates is not None:
@@ -374,9 +373,9 @@ def configure_model(
     labelled: LabelledStudy,
     base: StoredNetwork | None,
     split: Split,
-    target: Target,
 ) -> ModelConfig:
-    """Return the configuration of the model of one split."""
+    """Return the configuration of the network of one split, fitted to its training samples."""
+    target = fit_target(options, labelled, split)
     metric = choose_metric(base, options.phylogeny)
     task = options.task
     if options.freeze_base:
