@@ -109,7 +109,7 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     assert dataclasses.replace(report, key=KEY).store(cache) == ""
     monkeypatch.setenv(CHECK_REPORTS, str(cache))
     assert part("driver and libraries, measured", shown(None)) == 700
-    with pytest.raises(DataError, match="The check report has no memory of a GPU"):
+    with pytest.raises(DataError, match="The check report has no measurement of GPU memory"):
         shown(of_cpu)
     of_gpu.write_text("{")
     with pytest.raises(DataError):
