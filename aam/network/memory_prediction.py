@@ -43,12 +43,7 @@ from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.fit import freeze_unused, make_optimizer
-from aam.network.training.module import (
-    LossWeights,
-    TrainingModule,
-    clip_grads_with_norm_,
-    gradient_norm,
-)
+from aam.network.training.module import LossWeights, TrainingModule
 from aam.network.training.runs import (
     choose_length,
     choose_shape,
@@ -170,21 +165,18 @@ class TrainingSteps:
 
     def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
-        loop = self.task.loop
         with warnings.catch_warnings():
             # PyTorch 2.13 deprecates the name of its reduce-scatter.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
             # With gradient accumulation the peak is larger: gradients of an earlier batch exist
             # beside the activations.
-            if loop.gradient_accumulation_steps == 1:
+            if self.task.loop.gradient_accumulation_steps == 1:
                 self.optimizer.zero_grad()
             with torch.autocast("cpu", self.dtype, enabled=self.mixed):
                 loss = self.forward(self.batch)
             stored = after_forward()
             torch.autograd.backward(loss)
-        norm = gradient_norm(self.task)
-        if loop.max_grad_norm:
-            clip_grads_with_norm_(list(self.task.parameters()), loop.max_grad_norm, norm)
+        self.task.clip_gradients(self.task.gradient_norm())
         self.optimizer.step()
         return stored
 

@@ -19,11 +19,11 @@ from aam.network.distributed.process_group import process_group
 from aam.network.inference.stored_networks import StoredNetwork
 from aam.network.member import Transformer
 from aam.network.memory_prediction import training_run
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import check_split
 from aam.network.training.runs import choose_length, read_pretrained_encoder
-from aam.network.training.runtime import Runtime, check_resources, make_runtime
+from aam.network.training.runtime import Runtime, check_resources
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import Session
 from aam.pipeline.run_folder import RecordFact, check_folds, no_record
@@ -59,7 +59,7 @@ class NetworkSession(Session):
                 gpu_names(),
                 base=base,
                 make_runtime=functools.partial(
-                    make_runtime, options, sizes, policy or TORCH_POLICY, communicator
+                    Runtime.choose, options, sizes, policy, communicator
                 ),
                 ranks=ranks.pop_all(),
             )

@@ -30,7 +30,7 @@ from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.network.model.community_profile import weighted_sum
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import choose_device
 from aam.nucleotide_codes import PAD
 
@@ -224,7 +224,7 @@ class LoadedNetwork:
 
 
 def build_networks(
-    stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
+    stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy | None = None
 ) -> list[LoadedNetwork]:
     """Build the networks of a model, with attention backends that compute correctly."""
     first = _output_signature(stored[0].config)
@@ -232,7 +232,9 @@ def build_networks(
         evidence = f"{len(stored)} networks have different shapes or targets"
         raise DataError("The networks come from different runs", evidence, "train again")
     chosen_device = choose_device(device)
-    backends, record = choose_attention(device, chosen_device, stored[0].config.shape, policy)
+    policy = policy or BackendPolicy()
+    shape = stored[0].config.shape
+    backends, record = policy.choose_attention(device, chosen_device, shape)
     return [
         LoadedNetwork(network, network.build(backends), chosen_device, record) for network in stored
     ]

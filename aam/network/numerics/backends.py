@@ -84,50 +84,46 @@ class BackendPolicy:
     backends: tuple[Backend, ...] = TORCH
     devices: tuple[str, ...] = (GPU,)
 
+    def choose_attention(
+        self,
+        options: DeviceOptions,  # requested backend, and whether to measure
+        device: torch.device,
+        sizes: NetworkShape | ModelOptions,
+        precision: Precision = "none",  # precision of training; inference uses fp32
+        recomputed: bool = False,  # whether the run uses gradient checkpointing
+    ) -> tuple[Backends, dict[str, Any]]:
+        """Choose attention backends that compute correctly; return their run record entry too."""
+        # Inference after the training uses fp32, so fp32 is always measured.
+        dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
+        heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
+        plan = CheckPlan(True, dtypes, recomputed, heads, width)
+        by_name = {backend.name: backend for backend in self.backends}
+        report, evidence = _report(options, plan, device, self)
 
-TORCH_POLICY = BackendPolicy()  # the backends of PyTorch, measured on GPUs
+        def tried(name: str, use: Use) -> Status:
+            masked = use == "masked"
+            can_run = all(runs(by_name[name], device, masked, DTYPES[dtype]) for dtype in dtypes)
+            return "right" if can_run else "absent"
 
-
-def choose_attention(
-    options: DeviceOptions,  # requested backend, and whether to measure
-    device: torch.device,
-    sizes: NetworkShape | ModelOptions,
-    policy: BackendPolicy,
-    precision: Precision = "none",  # precision of training; inference uses fp32
-    recomputed: bool = False,  # whether the run uses gradient checkpointing
-) -> tuple[Backends, dict[str, Any]]:
-    """Choose attention backends that compute correctly; return them and their run record entry."""
-    # Inference after the training uses fp32, so fp32 is always measured.
-    dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
-    heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
-    plan = CheckPlan(True, dtypes, recomputed, heads, width)
-    by_name = {backend.name: backend for backend in policy.backends}
-    report, evidence = _report(options, plan, device, policy)
-
-    def tried(name: str, use: Use) -> Status:
-        masked = use == "masked"
-        can_run = all(runs(by_name[name], device, masked, DTYPES[dtype]) for dtype in dtypes)
-        return "right" if can_run else "absent"
-
-    # Without a measurement a backend that runs counts as right.
-    status_of = tried if report is None else report.status_of(dtypes, recomputed)
-    requested = options.attn_implementation
-    plain, masked, warning = select_backends(requested, list(by_name), status_of, device.type)
-    record: dict[str, Any] = {
-        "requested": requested,
-        "without_mask": plain,
-        "with_mask": masked,
-        "evidence": evidence,
-    }
-    if warning:
-        warn(warning)
-    if report is not None:
-        wrong = {name: report.faults(name, dtypes) for name in report.backends}
-        record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
-        record["stack"] = report.identity
-        if warning and (faults := wrong.get(backend_name(requested))):
-            warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
-    return Backends(by_name[plain], by_name[masked]), record
+        # Without a measurement a backend that runs counts as right.
+        status_of = tried if report is None else report.status_of(dtypes, recomputed)
+        requested = options.attn_implementation
+        plain, masked, warning = select_backends(requested, list(by_name), status_of, device.type)
+        record: dict[str, Any] = {
+            "requested": requested,
+            "without_mask": plain,
+            "with_mask": masked,
+            "evidence": evidence,
+        }
+        if warning:
+            warn(warning)
+        if report is not None:
+            wrong = {name: report.faults(name, dtypes) for name in report.backends}
+            record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
+            record["stack"] = report.identity
+            if warning and (faults := wrong.get(backend_name(requested))):
+                warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
+        return Backends(by_name[plain], by_name[masked]), record
 
 
 def _report(

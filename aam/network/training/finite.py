@@ -26,7 +26,7 @@ from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator, al
 from aam.network.distributed.strategies import local_tensor
 from aam.network.numerics.device import HostCopy
 from aam.network.training.compilation import eager_again
-from aam.network.training.module import GradientStep, get_total_norm, seed_dropout
+from aam.network.training.module import GradientStep, get_total_norm
 from aam.pipeline.run_folder import RecordFact
 
 OVERFLOWS = 32
@@ -170,7 +170,7 @@ def replay(
     task.zero_grad()
     for k, (loaded, epoch, number) in enumerate(window, start=1):
         batch = loaded.to(task.device)
-        seed_dropout(task.loop.seed, epoch, number, rank)
+        step.seed_dropout(epoch, number, rank)
         yield batch, step.add_gradients(batch, k == len(window), len(window))
     for gradient in _gradients(task):
         # Divided by hand: `scaler.unscale_` refuses a second call between two updates.

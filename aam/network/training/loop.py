@@ -32,13 +32,7 @@ from aam.network.training.checkpoints import (
 )
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.losses import LossTerm
-from aam.network.training.module import (
-    LOGGED_METRICS,
-    GradientStep,
-    clip_grads_with_norm_,
-    gradient_norm,
-    seed_dropout,
-)
+from aam.network.training.module import LOGGED_METRICS, GradientStep
 from aam.network.training.observers import Observer
 from aam.pipeline.loggers import Status
 from aam.pipeline.run_folder import BEST, LAST
@@ -147,7 +141,7 @@ class TrainingLoop:
             last_of_step = last_of_epoch or (number + 1) % size == 0
 
             # Batch.
-            seed_dropout(self.options.seed, epoch, number, self.communicator.ranks.rank)
+            self.step.seed_dropout(epoch, number, self.communicator.ranks.rank)
             batch = loaded.to(task.device)
             if self.prepare is not None and self.prepare(batch):
                 self.prepare = None
@@ -165,10 +159,9 @@ class TrainingLoop:
             if last_of_step:
                 # Clip. Gradients are unscaled first, for the finite check and for clipping.
                 scaler.unscale_(self.optimizer)
-                norm = gradient_norm(task)
+                norm = task.gradient_norm()
                 skip = self.check.check_gradients(self.progress.step + 1, norm)
-                if self.options.max_grad_norm:
-                    clip_grads_with_norm_(list(task.parameters()), self.options.max_grad_norm, norm)
+                task.clip_gradients(norm)
 
                 # Step, unless its loss or gradients are not finite.
                 step_unless(self.optimizer, skip)

@@ -68,13 +68,6 @@ except ImportError:  # PyTorch 2.4 and 2.5
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
 
 
-def gradient_norm(task: nn.Module) -> Tensor:
-    """Return the norm of all gradients together, sharded or not: the same on all ranks."""
-    # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the norm of each rank's shard, before the
-    # norms are added: weights would depend on the world size.
-    return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
-
-
 _DROPOUT = 5  # second element of the seed of dropout; `batches` uses others
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
@@ -160,6 +153,19 @@ class TrainingModule(nn.Module):
         if self.frozen:
             self.encoder.eval()
         return self
+
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of all gradients together, sharded or not: the same on all ranks."""
+        # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the norm of each rank's shard, before
+        # the norms are added: weights would depend on the world size.
+        return full_tensor(
+            get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        )
+
+    def clip_gradients(self, norm: Tensor) -> None:
+        """Scale all gradients, whose norm is `norm`, down to --max-grad-norm, unless it is 0."""
+        if self.loop.max_grad_norm:
+            clip_grads_with_norm_(list(self.parameters()), self.loop.max_grad_norm, norm)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the loss of a batch (this rank's share times the ranks); add to `train_sums`."""
@@ -373,6 +379,14 @@ class GradientStep:
         # A cached weight of half precision would add up its gradients in half precision.
         return torch.autocast(device, dtype, enabled, cache_enabled=False)
 
+    def seed_dropout(self, epoch: int, batch: int, rank: int) -> None:
+        """Seed the random generators of PyTorch for dropout in a batch."""
+        # The seed follows from the batch, so that a resumed run repeats the same dropout without
+        # stored states of generators. Each rank has different samples and a different seed.
+        words = [self.task.loop.seed, _DROPOUT, epoch, batch, rank]
+        seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(seed) >> 1)
+
     def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
         """Add the scaled gradients of a batch of the step, and return its loss."""
         # DDP reduces gradients over the ranks with the last batch only, FSDP with every batch.
@@ -382,14 +396,6 @@ class GradientStep:
                 loss: Tensor = self.model(batch)
             torch.autograd.backward(self.scaler.scale(loss / batches))
         return loss.detach()
-
-
-def seed_dropout(seed: int, epoch: int, batch: int, rank: int) -> None:
-    """Seed the random generators of PyTorch for dropout in a batch."""
-    # The seed follows from the batch, so that a resumed run repeats the same dropout without stored
-    # states of generators. Each rank has different samples and a different seed.
-    sequence = np.random.SeedSequence([seed, _DROPOUT, epoch, batch, rank])
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]) >> 1)
 
 
 def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:

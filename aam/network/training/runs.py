@@ -45,11 +45,11 @@ from aam.network.inference.stored_networks import (
 )
 from aam.network.model.network import Encoder, Predictor
 from aam.network.model.shape import CovariateShape, NetworkShape
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
-from aam.network.training.runtime import Runtime, check_resources, make_runtime
+from aam.network.training.runtime import Runtime, check_resources
 from aam.network.unifrac import faith_pd
 from aam.pipeline import run_folder
 from aam.pipeline.labelled_study import (
@@ -68,7 +68,7 @@ _FAITH_SAMPLES = 256
 """Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
 
-def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
+def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
     """Pretrain an encoder and write its run folder."""
     task = options.task
     if task.penalty and not has_phylogeny(options.input, options.phylogeny):
@@ -95,7 +95,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         check_split(split, options.loop)
         shape, standard = choose_shape(base, study, options.model, plan, split.train)
         config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
-        runtime = make_runtime(options, shape, policy, communicator)
+        runtime = Runtime.choose(options, shape, policy, communicator)
         with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
             if communicator.ranks.is_main:
                 path = prepared.folder / "splits.tsv"

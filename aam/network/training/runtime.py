@@ -19,7 +19,7 @@ from aam.memory import memory_available, shown_size
 from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.network.model.attention import AUTO, Backends
 from aam.network.model.shape import NetworkShape
-from aam.network.numerics.backends import BackendPolicy, choose_attention
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import (
     Precision,
     arch_of,
@@ -51,6 +51,23 @@ class Runtime:
     workers: int = 0  # number of data-loading processes of this rank; 0: no separate process
     communicator: Communicator = SINGLE_PROCESS
     stop: StopRequests = field(default_factory=StopRequests)
+
+    @classmethod
+    def choose(
+        cls,
+        options: Learn,
+        sizes: NetworkShape | ModelOptions,
+        policy: BackendPolicy | None,
+        communicator: Communicator,
+    ) -> Runtime:
+        """Choose the runtime for options without `auto`; attention is measured with these sizes."""
+        device, precision = choose_device(options.device), options.speed.mixed_precision
+        assert precision != "auto"
+        backends, record = (policy or BackendPolicy()).choose_attention(
+            options.device, device, sizes, precision, options.speed.recomputes
+        )
+        workers = int(options.device.num_workers)
+        return cls(device, precision, backends, record, workers, communicator)
 
 
 def check_resources(options: Learn) -> Learn:
@@ -128,23 +145,6 @@ def check_heads(model: ModelOptions) -> None:
             f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
             "choose a width that is a multiple of the heads",
         )
-
-
-def make_runtime(
-    options: Learn,
-    sizes: NetworkShape | ModelOptions,
-    policy: BackendPolicy,
-    communicator: Communicator,
-) -> Runtime:
-    """Choose the runtime for options without `auto`; attention is measured with these sizes."""
-    device, precision = choose_device(options.device), options.speed.mixed_precision
-    assert precision != "auto"
-    recomputes = options.speed.recomputes
-    backends, record = choose_attention(
-        options.device, device, sizes, policy, precision, recomputes
-    )
-    workers = int(options.device.num_workers)
-    return Runtime(device, precision, backends, record, workers, communicator)
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:

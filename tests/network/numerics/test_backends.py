@@ -16,7 +16,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
 from aam.network.model.attention import BACKENDS, TORCH, Backend
-from aam.network.numerics.backends import BackendPolicy, choose_attention, select_backends
+from aam.network.numerics.backends import BackendPolicy, select_backends
 from aam.network.numerics.device import Precision
 from aam.network.numerics.report import CheckReport, Status, Use, latest_reports
 from tests.support import faulty_backends as emulated
@@ -90,7 +90,7 @@ def chosen(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CHECK_REPORTS, str(cache))
         patch.setenv("AAM_PLAN", json.dumps(launch))
-        return choose_attention(DeviceOptions(), CPU, model, policy, precision)[1]
+        return policy.choose_attention(DeviceOptions(), CPU, model, precision)[1]
 
 
 def measured(found: dict[str, Any]) -> bool:
