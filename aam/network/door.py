@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from aam.data.distances import DistanceMatrix
     from aam.network.distributed.collectives import Communicator
     from aam.network.inference.stored_networks import ModelConfig
-    from aam.network.member import TransformerReader
     from aam.network.numerics.backends import BackendPolicy
+    from aam.network.transformer_member import TransformerReader
     from aam.pipeline.labelled_study import LabelledStudy
     from aam.pipeline.plan import Session
 
 
 def member() -> TransformerReader:
-    from aam.network.member import MEMBER
+    from aam.network.transformer_member import MEMBER
 
     return MEMBER
 

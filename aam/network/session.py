@@ -17,13 +17,13 @@ from aam.members.member import Member
 from aam.network.batch_size import automatic
 from aam.network.distributed.process_group import process_group
 from aam.network.inference.stored_networks import StoredNetwork
-from aam.network.member import Transformer
 from aam.network.memory_prediction import training_run
 from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import check_split
 from aam.network.training.runs import choose_length, read_pretrained_encoder
 from aam.network.training.runtime import Runtime, check_resources
+from aam.network.transformer_member import Transformer
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import Session
 from aam.pipeline.run_folder import RecordFact, check_folds, no_record

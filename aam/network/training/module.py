@@ -383,8 +383,8 @@ class GradientStep:
         """Seed the random generators of PyTorch for dropout in a batch."""
         # The seed follows from the batch, so that a resumed run repeats the same dropout without
         # stored states of generators. Each rank has different samples and a different seed.
-        words = [self.task.loop.seed, _DROPOUT, epoch, batch, rank]
-        seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
+        entropy = [self.task.loop.seed, _DROPOUT, epoch, batch, rank]
+        seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)
 
     def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
