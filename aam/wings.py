@@ -34,6 +34,16 @@ MODULES = {
 }
 """First word of a command of the study -> module of `aam.commands`."""
 
+NETWORK_MODULES = {
+    "check": "numerics.backends",
+    "embed": "inference.embed",
+    "export": "inference.export",
+    "memory": "batch_size",
+    "pretrain": "training.pretrain",
+    "unifrac": "unifrac",
+}
+"""First word of a command of the network -> module of `aam.network`."""
+
 
 class Network(Protocol):
     """Interface of the network for the study: the module `aam.network.door`."""
@@ -82,7 +92,7 @@ def command(name: str) -> Callable[..., Any]:
     """Find the function of a command, by its first word."""
     module = f"aam.commands.{MODULES.get(name)}"
     if name in NETWORK_COMMANDS:
-        module = f"aam.network.commands.{name}"
+        module = f"aam.network.{NETWORK_MODULES[name]}"
     if name in STACK_COMMANDS:
         module = f"aam.stack.{name}"
     return cast(Callable[..., Any], getattr(import_module(module), f"run_{name}"))

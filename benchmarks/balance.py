@@ -82,8 +82,7 @@ def _study(table: Path, tree: Path | None) -> Any:
 
 def spread(path: Path) -> Table:
     """Count the distinct ASVs of the batches of two epochs."""
-    from aam.network.batches import BatchPlan
-    from aam.network.training.loader import TrainingBatches
+    from aam.network.batches import BatchPlan, TrainingBatches
 
     study, depth = _study(path, None)
     plan = BatchPlan(42, depth, 1024)
@@ -108,11 +107,10 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
 
     from aam.contract.options.groups import LoopOptions
     from aam.evaluation.splits import make_splits
-    from aam.network.batches import BatchPlan, FixedBatches
+    from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
     from aam.network.model.network import Encoder
     from aam.network.model.shape import NetworkShape
     from aam.network.training.fit import make_optimizer, make_schedule
-    from aam.network.training.loader import TrainingBatches
     from aam.network.training.module import LossWeights, TrainingModule
 
     study, depth = _study(path, tree)

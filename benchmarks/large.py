@@ -152,11 +152,10 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.data.study import load_study
     from aam.evaluation.splits import split_samples
     from aam.evaluation.subjects import Subjects
-    from aam.network.batches import BatchPlan, FixedBatches
+    from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
     from aam.network.model.network import Encoder
     from aam.network.model.shape import NetworkShape
     from aam.network.training.fit import make_optimizer
-    from aam.network.training.loader import TrainingBatches
     from aam.network.training.module import LossWeights, TrainingModule
     from aam.network.training.runs import diversity_scale
     from aam.pipeline.labelled_study import choose_depth, deep_enough

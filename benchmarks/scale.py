@@ -158,10 +158,10 @@ def _steps(
         SplitOptions,
         TableOptions,
     )
+    from aam.network.batches import TrainingBatches
     from aam.network.inference.stored_networks import DiversityScale, ModelConfig
     from aam.network.model.shape import NetworkShape
     from aam.network.training.fit import fit
-    from aam.network.training.loader import TrainingBatches
     from aam.network.training.module import LossWeights, TrainingModule
     from aam.network.training.observers import Observer
     from aam.network.training.runtime import Runtime

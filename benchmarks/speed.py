@@ -221,8 +221,8 @@ def _steps(
     import torch
 
     from aam.contract.options.groups import LoopOptions
+    from aam.network.batches import TrainingBatches
     from aam.network.training.fit import make_optimizer
-    from aam.network.training.loader import TrainingBatches
     from aam.network.training.module import LossWeights, TrainingModule
 
     loop = LoopOptions(batch_size=BATCH)

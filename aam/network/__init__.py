@@ -1,1 +1,1 @@
-"""The network: what needs PyTorch. The study reaches it through `aam.wings` alone."""
+"""The network: everything that needs PyTorch. The study imports it only through `aam.wings`."""

@@ -1,6 +1,6 @@
 """Door of the network: the functions of `aam.wings.Network`, documented there.
 
-Each imports PyTorch when it is called, which takes 2 CPU-seconds.
+Each function imports PyTorch when it is called, because the import takes 2 CPU-seconds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from aam.data.distances import DistanceMatrix
     from aam.network.distributed.collectives import Communicator
     from aam.network.inference.stored_networks import ModelConfig
-    from aam.network.member import TransformerReader
     from aam.network.numerics.backends import BackendPolicy
+    from aam.network.transformer_member import TransformerReader
     from aam.pipeline.labelled_study import LabelledStudy
     from aam.pipeline.plan import Session
 
 
 def member() -> TransformerReader:
-    from aam.network.member import MEMBER
+    from aam.network.transformer_member import MEMBER
 
     return MEMBER
 
@@ -82,6 +82,6 @@ def tensorboard_writer() -> tuple[Any, Any]:
 
 
 def unifrac_matrix(options: Unifrac) -> DistanceMatrix:
-    from aam.network.commands.unifrac import distances
+    from aam.network.unifrac import distances
 
     return distances(options)

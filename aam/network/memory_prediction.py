@@ -1,9 +1,9 @@
-"""Peak memory of training and inference, predicted without a GPU and without the memory.
+"""Peak memory of training and inference, predicted without a GPU and without using the memory.
 
-A step runs on fake tensors, which have shapes and no values, while `LiveStorages` counts the bytes
-of all tensors. Gradients and the states of the optimizer exist before it, as in any later step. Of
-several ranks the first is predicted, whose shard of a batch is the largest; its process group has
-one process, and its collectives move nothing.
+A step runs on fake tensors (shapes without values), while `LiveStorages` counts the bytes of all
+tensors. Gradients and optimizer states exist before the step, as in any step but the first. With
+several ranks the memory of the first rank is predicted, because it has the largest shard of a
+batch; its process group has one process, and collectives move no data.
 """
 
 from __future__ import annotations
@@ -34,26 +34,20 @@ from aam.contract.options.groups import LoopOptions, SpeedOptions
 from aam.data.metadata import read_metadata
 from aam.data.study import Study
 from aam.environment import shard_sizes
-from aam.network.batches import Batch, BatchPlan, BatchShard, draw_asvs, reading_plan
+from aam.network.batches import Batch, BatchPlan, BatchShard, draw_asvs
 from aam.network.distributed.strategies import FSDP_ON_CPU, DTensor, local_tensor, shard
 from aam.network.inference.outputs import CHUNK, apply_to_batch
 from aam.network.inference.stored_networks import ModelConfig
 from aam.network.model.attention import AUTO, Backends, named
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.fit import freeze_unused, make_optimizer
-from aam.network.training.module import (
-    LossWeights,
-    TrainingModule,
-    clip_grads_with_norm_,
-    gradient_norm,
-)
+from aam.network.training.module import LossWeights, TrainingModule
 from aam.network.training.runs import (
     choose_length,
     choose_shape,
     configure_model,
-    fit_target,
     load_pretraining_study,
     read_pretrained_encoder,
 )
@@ -66,7 +60,7 @@ BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 
 @contextmanager
 def fake_process_group(ranks: int, fsdp: bool) -> Iterator[DeviceMesh | None]:
-    """Make a process group of the ranks without their processes; yield its mesh for FSDP."""
+    """Make a process group of `ranks` without their processes; yield its mesh for FSDP."""
     if ranks == 1:
         yield None
         return
@@ -78,7 +72,7 @@ def fake_process_group(ranks: int, fsdp: bool) -> Iterator[DeviceMesh | None]:
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
+    # PyTorch 2.7 needs this module for collectives of fake tensors; 2.13 does not.
     importlib.import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
@@ -89,13 +83,13 @@ def fake_process_group(ranks: int, fsdp: bool) -> Iterator[DeviceMesh | None]:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of a training step of one rank, as the allocator counts them."""
+    """Memory of a training step of one rank, in bytes, as the allocator counts them."""
 
     parameters: int  # and buffers
     optimizer: int
     gradients: int
-    activations: int  # what the forward pass stores for the backward pass
-    peak: int  # at any time, with the batch and temporary tensors
+    activations: int  # stored by the forward pass for the backward pass
+    peak: int  # including the batch and temporary tensors
 
 
 def predict_step(
@@ -107,7 +101,7 @@ def predict_step(
     ranks: int = 1,
     fsdp: bool = False,
 ) -> StepMemory:
-    """Return the memory of a step of the module that `make` builds, on a batch of these shapes."""
+    """Predict the memory of a training step of the module that `make` builds, on a batch."""
     with (
         fake_process_group(ranks, fsdp) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -119,12 +113,12 @@ def predict_step(
             shard(task, mesh)
             trained = [p for p in task.parameters() if p.requires_grad]
         elif ranks > 1:
-            # DDP holds all gradients in one tensor, as views (`gradient_as_bucket_view`), which
-            # exists from the beginning; each gradient is copied there when it is complete.
+            # DDP allocates one tensor for all gradients at the start, and gradients are views of it
+            # (`gradient_as_bucket_view`); each gradient is copied into its view when complete.
             sizes = [p.numel() for p in trained]
-            parts = torch.split(torch.empty(sum(sizes)), sizes)
+            buckets = torch.split(torch.empty(sum(sizes)), sizes)
             views: dict[Tensor, Tensor] = {
-                p: part.view_as(p) for p, part in zip(trained, parts, strict=True)
+                p: bucket.view_as(p) for p, bucket in zip(trained, buckets, strict=True)
             }
 
             def keep(weight: Tensor) -> None:
@@ -137,10 +131,10 @@ def predict_step(
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
         steps.optimizer.step()
-        # From here on as in any later step: weights, gradients and optimizer states exist.
-        before = storages.live
-        storages.peak = before
-        stored = steps.run(lambda: storages.live - before)
+        # Weights, gradients and optimizer states now exist, as in any step but the first.
+        persistent = storages.live
+        storages.peak = persistent
+        stored = steps.run(lambda: storages.live - persistent)
         states = steps.optimizer.state.values()
         return StepMemory(
             parameters=size_of([*task.parameters(), *task.buffers()], block),
@@ -152,7 +146,7 @@ def predict_step(
 
 
 class TrainingSteps:
-    """Training steps in the order of `network.training.loop`; `forward` may stand for `task`."""
+    """Training steps as in `network.training.loop`; `forward` may replace the module to call."""
 
     def __init__(
         self,
@@ -171,27 +165,24 @@ class TrainingSteps:
 
     def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
-        loop = self.task.loop
         with warnings.catch_warnings():
-            # PyTorch 2.13 renames its reduce-scatter.
+            # PyTorch 2.13 deprecates the name of its reduce-scatter.
             warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-            # With accumulated gradients those of an earlier batch exist beside the activations,
-            # which is the larger peak.
-            if loop.gradient_accumulation_steps == 1:
+            # With gradient accumulation the peak is larger: gradients of an earlier batch exist
+            # beside the activations.
+            if self.task.loop.gradient_accumulation_steps == 1:
                 self.optimizer.zero_grad()
             with torch.autocast("cpu", self.dtype, enabled=self.mixed):
                 loss = self.forward(self.batch)
             stored = after_forward()
             torch.autograd.backward(loss)
-        norm = gradient_norm(self.task)
-        if loop.max_grad_norm:
-            clip_grads_with_norm_(list(self.task.parameters()), loop.max_grad_norm, norm)
+        self.task.clip_gradients(self.task.gradient_norm())
         self.optimizer.step()
         return stored
 
 
 def fake(batch: Batch) -> Batch:
-    """Return a batch of the same shapes without values."""
+    """Return a batch with the same shapes, without values."""
     shapes = {
         name: torch.empty(value.shape, dtype=value.dtype)
         for name, value in vars(batch).items()
@@ -201,7 +192,7 @@ def fake(batch: Batch) -> Batch:
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count of the bytes of all storages that operations make, and of its maximum."""
+    """Count of the bytes of all live tensor storages, and its peak."""
 
     def __init__(self, block: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -211,8 +202,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> LiveStorages:
-        # FSDP empties and refills the storages of gathered parameters with `resize_`, which is no
-        # operation that the mode intercepts.
+        # FSDP empties and refills the storages of gathered parameters with `resize_`, but this mode
+        # does not intercept `resize_`.
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             resized = self._resize(storage, size)
             if storage._cdata in self._sizes:
@@ -229,19 +220,19 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # PyTorch wraps each operation for its compiler otherwise: a tenth of all time
+        return False  # otherwise PyTorch wraps each operation for its compiler: a tenth of the time
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # its operations on local tensors follow
+            return NotImplemented  # operations on its local tensors follow
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, Tensor):
                 storage = value.untyped_storage()
-                # By the storage and not the tensor: views share one, which lives as long as any of
-                # them.
+                # Counted by storage, not by tensor: views share a storage, and it lives as long as
+                # any of them.
                 if (key := storage._cdata) not in self._sizes:
                     weakref.finalize(storage, self._free, key)
                     self._set(key, storage.nbytes())
@@ -258,7 +249,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def size_of(values: Iterable[Any], block: int) -> int:
-    """Return the bytes of all tensors in `values`; of sharded ones the part of this rank."""
+    """Return the bytes of all tensors in `values`; of sharded tensors, the bytes on this rank."""
     sizes = [local_tensor(v).untyped_storage().nbytes() for v in values if isinstance(v, Tensor)]
     return sum(-(-size // block) * block for size in sizes)
 
@@ -267,24 +258,24 @@ MAX_SAMPLES = 4096  # largest batch size that is considered
 
 
 class LargestBatches:
-    """Batches of the samples with most ASVs, of any size, with shapes and no values."""
+    """Largest batches: batches of any size of the samples with most ASVs, without values."""
 
     def __init__(self, study: Study, plan: BatchPlan) -> None:
         self.plan = plan
-        # In this order the largest batch of any size is the first samples, so that its sizes are
+        # In this order the largest batch of a size has the first samples, so its dimensions are
         # prefix maxima of arrays that are computed once.
         self.rows_N = np.argsort(-study.table.richness, kind="stable")[:MAX_SAMPLES]
         self.rows_N = self.rows_N.astype(np.int64)
         self.samples = len(self.rows_N)
         self.by_matrix = study.distances is not None
         self.by_tree = study.phylogeny is not None
-        _, kept = draw_asvs(study, plan, self.rows_N)
-        sizes_N = np.diff(kept.indptr)
+        _, read = draw_asvs(study, plan, self.rows_N)
+        sizes_N = np.diff(read.indptr)
         self.widest_N = np.maximum.accumulate(np.maximum(sizes_N, 1))
         self.narrowest_N = np.minimum.accumulate(sizes_N)
         row_of_entry = np.repeat(np.arange(self.samples), sizes_N)
-        asvs, first = np.unique(kept.indices, return_index=True)
-        # By the first sample that has the ASV: the distinct ASVs of a batch are then a prefix.
+        asvs, first = np.unique(read.indices, return_index=True)
+        # Ordered by the first sample that has the ASV, so that the ASVs of a batch are a prefix.
         by_row = np.argsort(row_of_entry[first], kind="stable")
         self.first_rows = row_of_entry[first][by_row]
         lengths = (study.tokens_FL[asvs[by_row]] != PAD).sum(axis=1)
@@ -296,7 +287,7 @@ class LargestBatches:
         return int(np.searchsorted(self.first_rows, size))
 
     def batch(self, size: int, ranks: int = 1, sequences: bool = False) -> Batch:
-        """Return the batch of `size` samples, or the shard of the first of several ranks."""
+        """Return the largest batch of `size` samples; with several ranks the first rank's shard."""
         distinct, samples = self.asvs(size), shard_sizes(size, ranks)[0]
         asvs = shard_sizes(distinct, ranks)[0]
         length = max(int(self.longest[distinct - 1]), 1)
@@ -333,23 +324,23 @@ class LargestBatches:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings that change the memory of a step and not the network."""
+    """Settings of a step that change its memory but not the network."""
 
     batch_size: int
     speed: SpeedOptions
     ranks: int = 1
-    fsdp: bool = False  # whether they shard the network, or copy it (DDP)
+    fsdp: bool = False  # whether ranks shard the network (FSDP) or copy it (DDP)
 
     @property
     def precision(self) -> Precision:
-        """Precision of the step; "auto" is bf16."""
+        """Precision of the step; "auto" counts as bf16."""
         requested = self.speed.mixed_precision
         return "bf16" if requested == "auto" else requested
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The network, losses and batches of a training run."""
+    """Training run whose memory is predicted: its network, losses and batches."""
 
     config: ModelConfig
     study: Study
@@ -357,23 +348,23 @@ class TrainingRun:
     loop: LoopOptions
     batches: LargestBatches
     backends: Backends
-    values: npt.NDArray[np.float64] | None = None  # the target of each row; None in pretraining
-    frozen: bool = False  # whether the encoder is, so that every ASV is encoded once
+    values: npt.NDArray[np.float64] | None = None  # label of each row; None in pretraining
+    frozen: bool = False  # whether the encoder is frozen, so that every ASV is encoded once
     covariates: CovariateInputs | None = None
 
     def memory(self, settings: StepSettings) -> StepMemory:
-        """Return the memory of the first rank in a step on its largest batch."""
+        """Predict the memory of the first rank in a step on its largest batch."""
         ranks, fsdp = settings.ranks, settings.fsdp
         batch = self.batches.batch(settings.batch_size, ranks, self.values is not None)
         make = partial(self.module, settings.speed)
         memory = predict_step(make, batch, settings.precision, ranks=ranks, fsdp=fsdp)
         if not self.frozen:
             return memory
-        first = predict_inference(self.config, self.study).peak
-        return dataclasses.replace(memory, peak=max(memory.peak, first))
+        encoding = predict_inference(self.config, self.study).peak
+        return dataclasses.replace(memory, peak=max(memory.peak, encoding))
 
     def module(self, speed: SpeedOptions) -> TrainingModule:
-        """Return the module that is trained, its weights not those of a pretrained encoder."""
+        """Return the training module, with random weights."""
         network = self.config.network(self.backends, speed.gradient_checkpointing)
         vectors_FD = None
         if self.frozen:
@@ -391,15 +382,15 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """Bytes of inference."""
+    """Memory of inference, in bytes."""
 
-    parameters: int  # and buffers, of all networks
-    vectors: int  # of all ASVs of the table
+    parameters: int  # parameters and buffers of all networks
+    vectors: int  # vectors of all ASVs of the table
     peak: int
 
 
 def pretraining_run(options: Pretrain) -> TrainingRun:
-    """Read the study of a pretraining run."""
+    """Read the study of a pretraining run, to predict its memory."""
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
     study, metric, plan = load_pretraining_study(options, base)
@@ -411,8 +402,8 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
 
 
 def training_run(options: Train, labelled: LabelledStudy | None = None) -> TrainingRun:
-    """Read the study and the labels of a training run; of several folds, the first is taken."""
-    # As the run does, since a transformer takes long to train.
+    """Read the study and labels of a training run, to predict the memory of its first fold."""
+    # `auto` is 1 fold for a transformer, as in the run, because its training takes long.
     options = dataclasses.replace(options, folds=1 if options.folds == "auto" else options.folds)
     if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
         check_heads(options.model)
@@ -422,8 +413,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
         length = choose_length(base, options.sample)
         labelled = load_labelled_study(options, length, options.split, metadata)
     split = labelled.splits[0]
-    target = fit_target(options, labelled, split)
-    config = configure_model(options, labelled, base, split, target)
+    config = configure_model(options, labelled, base, split)
     weights = LossWeights.of(options.task, options.target_penalty)
     study, batches = labelled.study, LargestBatches(labelled.study, config.plan)
     return TrainingRun(
@@ -433,7 +423,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
 
 
 def _backends(options: Pretrain | Train) -> Backends:
-    """Return `math` where the options name it; fused kernels need the same memory as each other."""
+    """Return the backend `math` if it is requested; all fused kernels need the same memory."""
     math = options.device.attn_implementation == "math"
     return Backends(named("math"), named("math")) if math else AUTO
 
@@ -441,11 +431,11 @@ def _backends(options: Pretrain | Train) -> Backends:
 def predict_inference(
     config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1
 ) -> InferenceMemory:
-    """Return the memory of encoding all ASVs, and with `batch_size` of reading the samples."""
+    """Predict the memory of encoding all ASVs and, with `batch_size`, of reading the samples."""
     number, longest = study.tokens_FL.shape
     batch = None
     if batch_size:
-        largest = LargestBatches(study, reading_plan(config.plan))
+        largest = LargestBatches(study, config.plan.for_inference)
         batch = largest.batch(min(batch_size, largest.samples))
     with FakeTensorMode(), LiveStorages(BLOCK) as storages, torch.no_grad():
         models = [config.network().eval() for _ in range(networks)]

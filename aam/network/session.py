@@ -1,4 +1,4 @@
-"""Session of a run with a network: ranks, device, precision and attention backends."""
+"""Session of a training run with a network: ranks, device, precision and attention backends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aam.members.member import Member
 from aam.network.batch_size import automatic
 from aam.network.distributed.process_group import process_group
 from aam.network.inference.stored_networks import StoredNetwork
-from aam.network.member import Transformer
 from aam.network.memory_prediction import training_run
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import check_split
 from aam.network.training.runs import choose_length, read_pretrained_encoder
-from aam.network.training.runtime import Runtime, check_resources, make_runtime
+from aam.network.training.runtime import Runtime, check_resources
+from aam.network.transformer_member import Transformer
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import Session
 from aam.pipeline.run_folder import RecordFact, check_folds, no_record
@@ -31,7 +31,7 @@ from aam.pipeline.run_folder import RecordFact, check_folds, no_record
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSession(Session):
-    """Session of a run with a network; `make_runtime` is called when the study is read."""
+    """Session of a run with a network; the runtime is made when the study has been read."""
 
     base: StoredNetwork | None
     make_runtime: functools.partial[Runtime]
@@ -41,16 +41,16 @@ class NetworkSession(Session):
     def start(
         cls, options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
     ) -> NetworkSession:
-        """Join the group of the ranks, and choose what is `auto` for this host."""
+        """Join the process group of the ranks, and replace `auto` in the options for this host."""
         options = automatic(options, functools.partial(training_run, labelled=labelled))
         with ExitStack() as ranks:
             group = process_group(options.scale, options.device, options.loop.batch_samples)
             communicator = ranks.enter_context(group)
-            # Before `auto` is replaced: nodes may have different numbers of cores.
+            # Compared before `auto` is replaced, since nodes may differ in their number of cores.
             communicator.require_equal_options(values_of(options))
             options = check_resources(options)
             base = read_pretrained_encoder(options.pretrained_encoder)
-            # The attention heads, for which backends are probed, are those of the encoder.
+            # Backends are probed with the attention heads of the encoder.
             sizes = base.config.shape if base else options.model
             return cls(
                 options,
@@ -59,7 +59,7 @@ class NetworkSession(Session):
                 gpu_names(),
                 base=base,
                 make_runtime=functools.partial(
-                    make_runtime, options, sizes, policy or TORCH_POLICY, communicator
+                    Runtime.choose, options, sizes, policy, communicator
                 ),
                 ranks=ranks.pop_all(),
             )

@@ -1,9 +1,9 @@
-"""Files of nested plain values and tensors: safetensors, with the plain values as JSON.
+"""Tensor files: nested plain values and tensors in a safetensors file, plain values as JSON.
 
-The tensors are those of a safetensors file, named by their path in the content. The metadata of
-the file has the content as JSON, in which `{"$tensor": NAME}` is in place of a tensor, and the
-CRC-32 of both. Reading runs no code of the file: safetensors compares every size with the file, and
-a changed byte changes the CRC-32.
+The file stores the tensors under their path in the content. Its metadata has the content as JSON,
+with `{"$tensor": NAME}` in place of a tensor, and the CRC-32 of JSON and tensors. Reading executes
+no code from the file: safetensors compares every size with the file, and a changed byte changes the
+CRC-32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aam.contract.files import atomic_write, require
 from aam.memory import memory_available, shown_size
 
 _CONTENT, _CRC = "aam", "crc32"  # entries of the metadata
-_TENSOR = "$tensor"  # key of the only entry of a dictionary that is in place of a tensor
+_TENSOR = "$tensor"  # the only key of a dictionary that stands for a tensor
 
 _ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, TypeError, MemoryError)
 """Exceptions of safetensors, json and torch on damaged files."""
@@ -37,35 +37,35 @@ _ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, Type
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write nested dictionaries, lists, numbers, strings and tensors atomically, and flush."""
     tensors: dict[str, Tensor] = {}
-    # With NaN and Infinity, which Python's JSON has: an epoch in fp16 may have such sums.
+    # Python's JSON allows NaN and Infinity: an epoch in fp16 may have such sums.
     text = json.dumps(_without_tensors(content, "", tensors, set()))
     metadata = {_CONTENT: text, _CRC: str(_crc(text, tensors))}
     with atomic_write(path) as temporary:
         try:
             save_file(tensors, temporary, metadata)
-        except SafetensorError as error:  # such as that of a full disk
-            # The error of safetensors has the number of the system's error in its text alone.
+        except SafetensorError as error:  # for example, the disk is full
+            # safetensors gives the number of the system's error only in the text.
             match = re.search(r"os error (\d+)", str(error))
             number = int(match[1]) if match else errno.EIO
             raise OSError(number, os.strerror(number), str(path)) from error
-        # `atomic_write` renames; a rename may reach the disk before the content of the file does.
+        # `atomic_write` renames the file, and the rename may reach the disk before the content.
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the content of a file on the CPU; a tuple that was written is a list."""
+    """Read the content of a tensor file on the CPU; tuples are read as lists."""
     size, free = require(path, "checkpoint").stat().st_size, memory_available()
     try:
         if size > free:
             raise ValueError(
-                f"it has {shown_size(size)}, and {shown_size(free)} of memory are free"
+                f"it has {shown_size(size)}, but {shown_size(free)} of memory are free"
             )
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if not metadata.keys() >= {_CONTENT, _CRC}:
                 raise ValueError("it is a safetensors file of another program")
-            # A copy: the tensors of safetensors are parts of the mapped file.
+            # Copied, since the tensors of safetensors are views of the mapped file.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         text = metadata[_CONTENT]
         if metadata[_CRC] != str(_crc(text, tensors)):
@@ -78,15 +78,15 @@ def read(path: Path) -> dict[str, Any]:
         raise DataError(
             "The checkpoint cannot be read",
             f"'{path}', {str(error).partition(chr(10))[0] or type(error).__name__}",
-            "choose another one, or train it again with this version",
+            "choose another checkpoint, or train it again with this version",
         ) from error
 
 
 def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor], storages: set[int]) -> Any:
-    """Return plain values with references in place of tensors, which are put into `found`."""
+    """Replace tensors by references, and add them to `tensors`."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()
-        # safetensors refuses a part of a storage, and two tensors of one storage.
+        # safetensors refuses views of a larger storage, and two tensors that share a storage.
         storage = value.untyped_storage()
         if storage.nbytes() != value.nbytes or storage.data_ptr() in storages:
             value = value.clone()
@@ -106,7 +106,7 @@ def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor], storages
 
 
 def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return plain values with tensors in place of their references."""
+    """Replace references by their tensors."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             return tensors[value[_TENSOR]]
@@ -117,12 +117,12 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _crc(text: str, tensors: Mapping[str, Tensor]) -> int:
-    """Return the CRC-32 of plain values, and of the names, types, shapes and bytes of tensors."""
+    """Return the CRC-32 of plain values and of names, types, shapes and bytes of tensors."""
     crc = zlib.crc32(text.encode())
-    # Sorted: a file of safetensors does not keep the order in which its tensors were written.
+    # Sorted, since a safetensors file does not keep the order in which tensors were written.
     for name, value in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
-        # A tensor of one value may have a stride of 0, with which its bytes cannot be viewed.
+        # A tensor of one value may have a stride of 0, and then its bytes cannot be viewed.
         flat = value.reshape(-1).as_strided((value.numel(),), (1,))
         crc = zlib.crc32(flat.view(torch.uint8).numpy().data, crc)
     return crc

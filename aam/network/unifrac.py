@@ -1,6 +1,6 @@
-"""UniFrac distances and Faith's PD: of all samples of a table in tiles, of a batch as one tile.
+"""UniFrac distances and Faith's PD, of a table in tiles or of a batch; command `aam unifrac`.
 
-For samples i and j, with l_b the length of branch b, p_ib the fraction of i's reads below b
+For samples i and j, with l_b the length of branch b, p_ib the fraction of i's reads below b,
 and s_b = p_ib + p_jb:
 
     unweighted            sum l_b over branches of one sample / sum l_b over branches of either
@@ -10,27 +10,28 @@ and s_b = p_ib + p_jb:
     Faith's PD            sum l_b over branches of the sample
 
 Lozupone and Knight 2005, Lozupone et al. 2007, Chen et al. 2012, Faith 1992. The stem above the
-common ancestor counts, as in scikit-bio. The distance of a sample without reads is that of
-p = 0 (1 from any other; the weighted sum if not normalized); two of them are at distance 0.
+common ancestor counts, as in scikit-bio. A sample without reads has p = 0 for all branches, so its
+distance to a sample with reads is 1 (not normalized: the weighted sum); two samples without reads
+have distance 0.
 
-A tile depends on its samples and the tree alone. Tiles can be computed one at a time, in any order
-and by several processes, with the same bits; memory holds one tile and the reads of its samples
+A tile depends only on its samples and the tree. Tiles can be computed one at a time, in any order
+and by several processes, with the same bits. Memory holds one tile, and the reads of its samples
 below the branches. Only tiles on and above the diagonal are computed. A batch is one tile of the
-tree that its ASVs span, so that its cost depends on its samples, not on the study or the tree.
+tree that its ASVs span, so its cost depends on its samples and not on the study or the tree.
 
-Most branches are near the tips and have reads of few samples, so of the branches that two samples
-have in common
+Most branches are near the tips and have reads of few samples. So branches are divided:
 
-* those with reads of many samples of the tile are dense: a matrix product of presences
-  (unweighted), or `torch.cdist` with p = 1 (weighted);
-* the other ones are sparse: a product of sparse presences, or the smaller of each two values, as
+* A dense branch has reads of many samples of the tile. Dense branches are computed by a matrix
+  product of presences (unweighted), or by `torch.cdist` with p = 1 (weighted).
+* A sparse branch has reads of few samples. Sparse branches are computed by a product of sparse
+  presences, or from the smaller of two values, by
       sum l |p_i - p_j| = sum l p_i + sum l p_j - 2 sum l min(p_i, p_j),
   and likewise for the sums of generalized UniFrac.
 
 On a GPU all branches are dense.
 
-Shapes: N samples, F features, G branches, n and m samples of two blocks, g branches at a time; of a
-batch, B samples and U of the features.
+Shapes: N samples, F features, G branches; n and m samples of two blocks, g branches at a time; B
+samples of a batch, and U features of its samples.
 """
 
 from __future__ import annotations
@@ -40,28 +41,35 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from aam.console import track
-from aam.contract.errors import DataError
-from aam.contract.options.groups import Metric
-from aam.data.distances import DistanceMatrix
+from aam.console import info, track
+from aam.contract.errors import DataError, UsageError
+from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.options.commands.studies import Unifrac
+from aam.contract.options.groups import DeviceOptions, Metric
+from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix
+from aam.data.metadata import ID_HEADER
 from aam.data.phylogeny import Phylogeny
+from aam.data.study import read_with_tree
 from aam.data.table import FeatureTable
+from aam.members.output_tables import write_table
 from aam.memory import GIB, memory_available, shown_size
+from aam.network.numerics.device import choose_device, print_device
 from aam.network.unifrac_binaries import ENGINES
 
 TILE = 512
-"""Samples in a row and in a column of a tile. Other values give other rounding errors."""
+"""Samples in a row and in a column of a tile. Rounding errors depend on it."""
 
 BRANCHES = 256  # dense branches that are processed at a time
-ROWS = 4  # samples whose sparse branches are compared with those of a block at a time
+ROWS = 4  # samples that are compared with a block at a time, by their sparse branches
 
 DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.2}
-"""Share of the pairs of a tile that have reads below a branch, from which on it is dense.
+"""Metric -> share of a tile's pairs of samples with reads below a branch, from which it is dense.
 
 Near these shares the dense and the sparse computation take the same time on one core.
 """
@@ -77,11 +85,11 @@ Tile = tuple[slice, slice, Array]  # rows and columns of the matrix, and their d
 class SampleBlock:
     """Reads of n samples below the branches."""
 
-    # float64 [n, G]: proportions of the reads of a sample; for weighted UniFrac, times the branch
-    # length; for unweighted UniFrac, 1
+    # float64 [n, G]: proportion of a sample's reads below a branch; for weighted UniFrac, times the
+    # branch length; for unweighted UniFrac, 1
     by_sample: sparse.csr_array
-    by_branch: sparse.csr_array  # the same, [G, n]
-    # float64 [n], length of the branches above a sample's ASVs (unweighted UniFrac), or mean
+    by_branch: sparse.csr_array  # the same values, [G, n]
+    # float64 [n]: total length of the branches above a sample's ASVs (unweighted UniFrac), or mean
     # distance of its reads from the root
     totals: Array
 
@@ -93,7 +101,7 @@ class PhylogeneticMetric:
         self,
         metric: Metric,
         alpha: float,  # exponent of generalized UniFrac, 0 to 1
-        above_FG: sparse.csr_array,  # int64 [F, G], 1 where a branch is above a feature
+        above_FG: sparse.csr_array,  # int64 [F, G], 1 if the branch is above the feature
         lengths_G: Array,  # float64 [G]
         device: str = "cpu",
     ) -> None:
@@ -108,25 +116,25 @@ class PhylogeneticMetric:
         """Sum the reads of n samples below the branches."""
         counts = counts_nF.astype(np.int64)
         below = counts @ self._above_FG
-        below.sort_indices()  # Sums take the branches in one order, which fixes their rounding.
+        below.sort_indices()  # the order of a sum determines its rounding
         lengths = self._lengths_G[below.indices]
         if self._kind == "unweighted":
-            values, parts = np.ones(below.nnz), lengths
+            values, weighted = np.ones(below.nnz), lengths
         else:
             reads = np.asarray(counts.sum(axis=1)).ravel()
             values = below.data / np.repeat(reads, np.diff(below.indptr))
-            parts = values * lengths
+            weighted = values * lengths
         if self._kind == "weighted":
-            # |l p - l q| = l |p - q|, and the same for the minimum: lengths are multiplied once.
-            values = parts
+            # |l p - l q| = l |p - q|, and likewise for the minimum: lengths are multiplied once.
+            values = weighted
         by_sample = sparse.csr_array((values, below.indices, below.indptr), shape=below.shape)
-        of_entry = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
-        totals = _bincount(of_entry, parts, below.shape[0])
+        rows = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
+        totals = _bincount(rows, weighted, below.shape[0])
         return SampleBlock(by_sample, by_sample.T.tocsr(), totals)
 
     def distances(self, a: SampleBlock, b: SampleBlock) -> Array:
         """Compute the distances [n, m] of the samples of two blocks; symmetric for one block."""
-        # Pairs of samples that both have reads below a branch: the number of its sparse products.
+        # Pairs of samples that both have reads below a branch: its number of sparse products.
         pairs = np.diff(a.by_branch.indptr).astype(np.int64) * np.diff(b.by_branch.indptr)
         share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
         is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
@@ -150,15 +158,16 @@ class PhylogeneticMetric:
         shared = (rows @ b.by_branch[sparse_branches]).toarray()
         for first, second, length in self._dense(a, b, is_dense):
             shared += ((first * length) @ second.T).cpu().numpy()
-        both = a.totals[:, None] + b.totals
-        # Length above one sample alone = |a| + |b| - 2 |a and b|, above either = |a| + |b| - |a and
-        # b|. The three sums round differently, so the first of equal samples may be just below 0.
-        return _ratio((both - 2 * shared).clip(min=0), both - shared)
+        total = a.totals[:, None] + b.totals
+        # With |a| the branch length above sample a: the length above only one of two samples is
+        # |a| + |b| - 2 |a and b|, above either |a| + |b| - |a and b|. The three sums round
+        # differently, so for equal samples the first may be just below 0.
+        return _ratio((total - 2 * shared).clip(min=0), total - shared)
 
     def _weighted(
         self, a: SampleBlock, b: SampleBlock, sparse_branches: Branches, is_dense: Mask
     ) -> Array:
-        # Both sums are in the order of the branches, so equal samples are at distance 0.
+        # Both sums are in the order of the branches, so equal samples have distance 0.
         rows, columns = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
         (common,) = _sums(a, b, sparse_branches, None, lambda p, q: (np.minimum(p, q),))
         distances: Array = (rows[:, None] + columns - 2 * common).clip(min=0)
@@ -171,29 +180,29 @@ class PhylogeneticMetric:
     ) -> Array:
         alpha = self._alpha
 
-        def less_than_alone(p: Array, q: Array) -> tuple[Array, ...]:
-            both = p + q
-            weight = _power(torch.from_numpy(both), alpha - 1).numpy()
-            # A branch of one sample alone adds p ** alpha to both sums. `rows` and `columns` add it
-            # for all branches, so it is subtracted where both samples have reads.
-            alone = p**alpha + q**alpha
-            return np.abs(p - q) * weight - alone, both * weight - alone
+        def correction(p: Array, q: Array) -> tuple[Array, ...]:
+            total = p + q
+            weight = _power(torch.from_numpy(total), alpha - 1).numpy()
+            # A branch with reads of one sample adds p ** alpha to both sums. `rows` and `columns`
+            # add it for all branches, so it is subtracted for branches of both samples.
+            added = p**alpha + q**alpha
+            return np.abs(p - q) * weight - added, total * weight - added
 
         weights_G = self._lengths_G * ~is_dense
         rows, columns = (
-            # Of the values to the power of alpha; zeros stay zeros.
+            # The values to the power of alpha; zeros stay zeros.
             sparse.csr_array((block.data**alpha, block.indices, block.indptr), block.shape)
             @ weights_G
             for block in (a.by_sample, b.by_sample)
         )
-        sums = _sums(a, b, sparse_branches, self._lengths_G[sparse_branches], less_than_alone)
+        sums = _sums(a, b, sparse_branches, self._lengths_G[sparse_branches], correction)
         difference, total = (values + rows[:, None] + columns for values in sums)
         for first, second, length in self._dense(a, b, is_dense):
             for row, p in enumerate(first):
-                both = second + p
-                weight = _power(both, alpha - 1)
+                proportions = second + p
+                weight = _power(proportions, alpha - 1)
                 difference[row] += ((second - p).abs_().mul_(weight) @ length).cpu().numpy()
-                total[row] += (both.mul_(weight) @ length).cpu().numpy()
+                total[row] += (proportions.mul_(weight) @ length).cpu().numpy()
         return _ratio(difference.clip(min=0), total)
 
     def _dense(
@@ -203,11 +212,11 @@ class PhylogeneticMetric:
         branches = np.flatnonzero(is_dense)
         for start in range(0, branches.size, BRANCHES):
             chosen = branches[start : start + BRANCHES]
-            parts = (a.by_branch[chosen].toarray().T, b.by_branch[chosen].toarray().T)
+            values = (a.by_branch[chosen].toarray().T, b.by_branch[chosen].toarray().T)
             first, second, lengths = (
-                # A copy, whose alignment in memory is always the same.
-                torch.tensor(np.ascontiguousarray(part), device=self._device)
-                for part in (*parts, self._lengths_G[chosen])
+                # A copy, so that the alignment in memory is always the same.
+                torch.tensor(np.ascontiguousarray(array), device=self._device)
+                for array in (*values, self._lengths_G[chosen])
             )
             yield first, second, lengths
 
@@ -218,9 +227,9 @@ def compute_tiles(
     metric: Metric,  # name of the UniFrac metric; "unifrac" is "unweighted"
     alpha: float = 0.5,  # exponent of generalized UniFrac, 0 to 1
     device: str = "cpu",
-    max_bytes: int = GIB,  # memory for blocks that several tiles use; it does not change the result
+    max_bytes: int = GIB,  # memory for blocks that several tiles use; does not change the result
 ) -> Iterator[Tile]:
-    """Yield the tiles on and above the diagonal of a distance matrix, row by row."""
+    """Yield the tiles on and above the diagonal of a UniFrac distance matrix, row by row."""
     samples, features = counts.shape
     ones = np.ones(phylogeny.indices.size, dtype=np.int64)
     lengths_G = np.asarray(phylogeny.lengths_G)
@@ -228,35 +237,35 @@ def compute_tiles(
         (ones, phylogeny.indices, phylogeny.indptr), shape=(features, lengths_G.size)
     )
     measure = PhylogeneticMetric(metric, alpha, above_FG, lengths_G, device)
-    parts = [slice(start, min(start + TILE, samples)) for start in range(0, samples, TILE)]
-    kept: dict[int, SampleBlock] = {}
-    kept_bytes: dict[int, int] = {}
+    slices = [slice(start, min(start + TILE, samples)) for start in range(0, samples, TILE)]
+    blocks: dict[int, SampleBlock] = {}
+    sizes: dict[int, int] = {}  # bytes of the stored blocks
 
     def block(number: int) -> SampleBlock:
-        if number in kept:
-            return kept[number]
-        made = measure.block(counts[np.arange(parts[number].start, parts[number].stop)])
+        if number in blocks:
+            return blocks[number]
+        block = measure.block(counts[np.arange(slices[number].start, slices[number].stop)])
         arrays = [
             array
-            for matrix in (made.by_sample, made.by_branch)
+            for matrix in (block.by_sample, block.by_branch)
             for array in (matrix.data, matrix.indices, matrix.indptr)
         ]
         size = sum(array.nbytes for array in arrays)
-        if sum(kept_bytes.values()) + size <= max_bytes:
-            kept[number], kept_bytes[number] = made, size
-        return made
+        if sum(sizes.values()) + size <= max_bytes:
+            blocks[number], sizes[number] = block, size
+        return block
 
-    pairs = [(row, column) for row in range(len(parts)) for column in range(row, len(parts))]
+    pairs = [(row, column) for row in range(len(slices)) for column in range(row, len(slices))]
     for row, column in track(pairs, "UniFrac", len(pairs), "tiles"):
-        for unused in [number for number in kept if number < row]:
-            del kept[unused], kept_bytes[unused]
+        for unused in [number for number in blocks if number < row]:
+            del blocks[unused], sizes[unused]
         a = block(row)
         b = a if row == column else block(column)
-        yield parts[row], parts[column], measure.distances(a, b)
+        yield slices[row], slices[column], measure.distances(a, b)
 
 
 def unifrac_matrix(
-    table: FeatureTable,  # reads of N samples; its features are those of `phylogeny`, in this order
+    table: FeatureTable,  # reads of N samples, with the features of `phylogeny` in the same order
     phylogeny: Phylogeny,
     metric: Metric,  # name of the UniFrac metric; "unifrac" is "unweighted"
     alpha: float = 0.5,  # exponent of generalized UniFrac, 0 to 1
@@ -264,17 +273,18 @@ def unifrac_matrix(
     max_bytes: int = GIB,
     device: str = "cpu",
 ) -> DistanceMatrix:
-    """Compute the distances between all samples of a table, in float64.
+    """Compute the UniFrac distances between all samples of a table, in float64.
 
-    `max_bytes` are for tiles, beside the result. docs/experiments/cost.md has times of the engines.
+    `max_bytes` limits the memory for tiles, without the result. docs/experiments/cost.md has the
+    times of the engines.
     """
     samples, available = len(table.sample_ids), memory_available()
-    # A float64 for each pair. Refused here rather than by a process that is killed after hours.
+    # Refused at the start, so that the process is not killed after hours.
     if (needed := 8 * samples**2) > available:
         raise DataError(
             "The distance matrix does not fit in memory",
             f"{samples} samples take {shown_size(needed)}, {shown_size(available)} are available",
-            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
+            "write an .h5 file: it is computed in tiles; `aam pretrain` needs no matrix",
         )
     if engine in ENGINES:
         values = ENGINES[engine](table.counts[np.arange(samples)], phylogeny, metric, alpha)
@@ -285,7 +295,7 @@ def unifrac_matrix(
 
 
 def fill(matrix: Any, tiles: Iterable[Tile]) -> tuple[float, float]:
-    """Write tiles into an array or HDF5 data set; return the smallest and largest distance."""
+    """Write tiles into an array or HDF5 dataset; return the smallest and largest distance."""
     low, high = np.inf, -np.inf
     for rows, columns, distances in tiles:
         matrix[rows, columns] = distances
@@ -321,31 +331,31 @@ def faith_pd(counts: sparse.csr_array, phylogeny: Phylogeny) -> Array:
 def _spanned(
     counts: sparse.csr_array, phylogeny: Phylogeny
 ) -> tuple[sparse.csr_array, sparse.csr_array, Array]:
-    """Reduce a batch to the tree of its U ASVs: counts, branches above each, lengths."""
-    # Tip branches are numbered in the tree's order.
+    """Reduce a batch to the tree that its U ASVs span: counts, branches above ASVs, lengths."""
+    # Tip branches are numbered in tree order.
     present = np.unique(counts.indices[counts.data > 0])
     features_U = present[np.argsort(phylogeny.indices[phylogeny.indptr[present]])]
-    # The ancestors of each feature, feature after feature, as one gather from the CSR rows. Sorting
-    # them needs no array of the size of the complete tree.
+    # The ancestors of each feature, one feature after the other, by one gather from the CSR rows.
+    # Sorting them needs no array with the size of the complete tree.
     starts = phylogeny.indptr[features_U]
     depths = phylogeny.indptr[features_U + 1] - starts
     offsets = np.cumsum(depths) - depths
     branches = phylogeny.indices[np.arange(depths.sum()) + np.repeat(starts - offsets, depths)]
     tips = np.repeat(np.arange(features_U.size), depths)
-    # In tree order the ASVs below a branch are contiguous. A stable sort keeps the tips of a branch
-    # ascending: its first and last entry are its span.
+    # In tree order the ASVs below a branch are contiguous. A stable sort leaves the tips of a
+    # branch in ascending order, so the first and the last tip are the span of the branch.
     order = np.argsort(branches, kind="stable")
     branches = branches[order]
     news = np.flatnonzero(np.diff(branches, prepend=-1))
     firsts: Branches = tips[order[news]]
     ends = tips[order[np.append(news[1:], order.size) - 1]] + 1 if news.size else firsts
-    # Branches of one span form a chain in the spanned tree and are merged. A span as one number
-    # makes `np.unique` sort integers, not rows.
+    # Branches with the same span form a chain in the spanned tree and are merged. Spans are encoded
+    # as one number, so that `np.unique` sorts integers instead of rows.
     width = features_U.size + 1
-    spans, which = np.unique(firsts * width + ends, return_inverse=True)
-    lengths_G = _bincount(which, phylogeny.lengths_G[branches[news]], spans.size)
+    spans, span_of_branch = np.unique(firsts * width + ends, return_inverse=True)
+    lengths_G = _bincount(span_of_branch, phylogeny.lengths_G[branches[news]], spans.size)
     firsts, sizes = spans // width, spans % width - spans // width
-    # The ASVs below each branch, branch after branch: firsts[g], ..., firsts[g] + sizes[g] - 1.
+    # The ASVs below each branch, one branch after the other: firsts[g] to firsts[g] + sizes[g] - 1.
     below = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes - firsts, sizes)
     indptr = np.concatenate([[0], np.cumsum(sizes)])
     ones = np.ones(below.size, dtype=np.int64)
@@ -360,7 +370,7 @@ def _sums(
     lengths_g: Array | None,
     function: Callable[[Array, Array], tuple[Array, ...]],
 ) -> list[Array]:
-    """Sum functions of the values of all pairs of samples over the branches that both have."""
+    """Sum functions of the values of two samples over their common branches, for all pairs."""
     rows, columns = a.by_sample[:, branches], b.by_branch[branches]
     samples, samples_b = rows.shape[0], columns.shape[1]
     tiles: list[list[Array]] = []
@@ -370,34 +380,85 @@ def _sums(
         # For each entry (sample, branch) of a, the samples of b with reads below that branch.
         chosen = columns[rows.indices[entries]]
         repeats = np.diff(chosen.indptr)
-        # `bincount` sums by place (row * m + column) in the order of the entries, so that a sum has
+        # `bincount` sums by pair (row * m + column) in the order of the entries, so that a sum has
         # the same bits in any process.
         first = np.repeat(np.arange(len(indptr) - 1) * samples_b, np.diff(indptr))
-        places = np.repeat(first, repeats) + chosen.indices
+        pairs = np.repeat(first, repeats) + chosen.indices
         values = function(np.repeat(rows.data[entries], repeats), chosen.data)
         if lengths_g is not None:
             weights = np.repeat(lengths_g[rows.indices[entries]], repeats)
             values = tuple(value * weights for value in values)
         size = (len(indptr) - 1) * samples_b
-        tiles.append([_bincount(places, value, size).reshape(-1, samples_b) for value in values])
-    return [np.concatenate(parts) for parts in zip(*tiles, strict=True)]
+        tiles.append([_bincount(pairs, value, size).reshape(-1, samples_b) for value in values])
+    return [np.concatenate(rows_of_sum) for rows_of_sum in zip(*tiles, strict=True)]
 
 
-def _bincount(places: NDArray[np.int64], weights: Array, size: int) -> Array:
+def _bincount(indices: NDArray[np.int64], weights: Array, size: int) -> Array:
     # Without entries, numpy's function returns integers.
-    return np.bincount(places, weights, size).astype(np.float64, copy=False)
+    return np.bincount(indices, weights, size).astype(np.float64, copy=False)
 
 
 def _power(values: Tensor, exponent: float) -> Tensor:
-    """Raise values >= 0 to an exponent of -1 to 1; the power of zero is finite.
+    """Raise values >= 0 to an exponent of -1 to 1; a power of zero is finite.
 
-    Branches without reads in two samples have the weight 0 ** (alpha - 1), infinite for alpha < 1,
-    times a difference of 0, which would be NaN.
+    For a branch without reads of two samples the weight 0 ** (alpha - 1) would be infinite if
+    alpha < 1, and its product with a difference of 0 would be NaN.
     """
-    # Of an exponent of -0.5, the default, torch computes `rsqrt` itself: 3 times as fast.
+    # For an exponent of -0.5, the default, PyTorch computes `rsqrt`, which is 3 times as fast.
     return values.clamp(min=1e-30) ** exponent
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
-    """Divide elementwise; 0 where the denominator is 0."""
+    """Divide elementwise; the ratio is 0 if the denominator is 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+def run_unifrac(options: Unifrac) -> None:
+    """Run `aam unifrac`: write the distance matrix, or a TSV of sample-id and faith_pd."""
+    output = options.output
+    if options.unifrac_metric != "faith_pd":
+        checked_suffix(output)
+    elif output.suffix != ".tsv":
+        raise UsageError("Faith PD is written as TSV", f"'{output.name}'", "end the name with .tsv")
+    refuse_existing(output, options.overwrite)
+    if output.suffix == ".npy":
+        refuse_existing(output.with_suffix(".txt"), options.overwrite)
+    if options.unifrac_metric == "faith_pd":
+        table, phylogeny = read_with_tree(options)
+        columns = {ID_HEADER: list(table.sample_ids), "faith_pd": faith_pd(table.counts, phylogeny)}
+        write_table(output, pd.DataFrame(columns))
+        info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
+        return
+    device = choose_device(DeviceOptions(device=options.device))
+    if options.engine not in ENGINES:
+        print_device(device)
+    table, phylogeny = read_with_tree(options)
+    metric, alpha = options.unifrac_metric, options.unifrac_alpha
+    limit = options.input.max_memory_gb
+    size = GIB if isinstance(limit, str) else int(limit * GIB)
+    # HDF5 is written tile by tile, so that the matrix need not fit in memory; other engines compute
+    # the whole matrix.
+    if output.suffix == ".h5" and options.engine not in ENGINES:
+        samples = len(table.sample_ids)
+        tiles = compute_tiles(table.counts, phylogeny, metric, alpha, str(device), size)
+        with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
+            low, high = fill(matrix, tiles)
+    else:
+        matrix_NN = unifrac_matrix(
+            table, phylogeny, metric, alpha, options.engine, size, str(device)
+        )
+        matrix_NN.write(output)
+        samples = len(matrix_NN.ids)
+        upper = matrix_NN.values[np.triu_indices(samples, 1)]
+        low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
+    spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
+    info(f"Distances of {samples} samples{spread}, are in '{output}'.")
+
+
+def distances(options: Unifrac) -> DistanceMatrix:
+    """Compute the distances between all samples without writing them (`aam.unifrac`)."""
+    table, phylogeny = read_with_tree(options)
+    metric, alpha = options.unifrac_metric, options.unifrac_alpha
+    chosen = choose_device(DeviceOptions(device=options.device))
+    print_device(chosen)
+    return unifrac_matrix(table, phylogeny, metric, alpha, device=str(chosen))

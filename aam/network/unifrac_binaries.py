@@ -1,9 +1,9 @@
 """UniFrac by unifrac-binaries: the program `ssu` or the Python package `unifrac`, if installed.
 
-Their input is the sheared tree and the table, with generated names (ssu refuses quotes in names),
-in a temporary folder. Two limitations of both have a workaround here: they ignore a length on the
-root node, so the stem is written as the only child of a root without length; and they return NaN
-for two samples without reads, which are at distance 0.
+Their input is the sheared tree and the table in a temporary folder, with generated names (ssu
+refuses quotes in names). This module works around two limitations of both. They ignore the length
+of the root node, so the stem is written as the only child of a root without length. They return NaN
+for two samples without reads, so that distance is set to 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METHODS: dict[str, str] = {
     "weighted_normalized": "weighted_normalized_fp64",
     "generalized": "generalized_fp64",
 }
-"""Metric -> value of `ssu -m`, and function of the package."""
+"""Metric -> value of `ssu -m` and name of the function in the package."""
 
 TABLE, TREE, MATRIX = "table.biom", "tree.nwk", "matrix.h5"
 
@@ -40,7 +40,7 @@ TABLE, TREE, MATRIX = "table.biom", "tree.nwk", "matrix.h5"
 def run_ssu(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
 ) -> NDArray[np.float64]:
-    """Compute all distances [N, N] between the samples of `counts` [N, F] by the program `ssu`."""
+    """Compute the UniFrac distances [N, N] of samples, `counts` [N, F], by the program `ssu`."""
     program = shutil.which("ssu")
     if program is None:
         raise Unavailable(
@@ -67,10 +67,10 @@ def run_ssu(
 def run_package(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
 ) -> NDArray[np.float64]:
-    """Compute the distances [N, N] between the samples of `counts` [N, F] by `unifrac`."""
+    """Compute the UniFrac distances [N, N] of samples, `counts` [N, F], by package `unifrac`."""
     try:
         import unifrac
-    except (ImportError, ValueError) as error:  # ValueError: built for another version of numpy.
+    except (ImportError, ValueError) as error:  # ValueError: built for another numpy
         raise Unavailable(
             "The Python package 'unifrac' cannot be imported",
             f"--engine unifrac, {error}",
@@ -93,14 +93,14 @@ ENGINES: dict[str, Callable[[sparse.csr_array, Phylogeny, Metric, float], NDArra
     "ssu": run_ssu,
     "unifrac": run_package,
 }
-"""Engines of `aam unifrac` besides torch."""
+"""Engines of `aam unifrac` besides PyTorch."""
 
 
 @contextmanager
 def _inputs(counts: sparse.csr_array, phylogeny: Phylogeny) -> Iterator[Path]:
     """Write table and tree into a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="aam-unifrac-") as name:
-        import biom  # 0.25 CPU-seconds, which training does without
+        import biom  # takes 0.25 CPU-seconds; training does not need it
 
         samples, features = counts.shape
         ids = [f"f{column}" for column in range(features)], [f"s{row}" for row in range(samples)]
@@ -111,17 +111,17 @@ def _inputs(counts: sparse.csr_array, phylogeny: Phylogeny) -> Iterator[Path]:
 
 
 def newick(phylogeny: Phylogeny) -> str:
-    """Write a phylogeny as Newick, with the tips named f0, f1, ... by column.
+    """Write a phylogeny as Newick; the tips are named f0, f1, ... by column.
 
-    In a postorder a branch is its parent's last child if the parent comes next. The stem, where
+    In postorder a branch is the last child of its parent if the parent comes next. The stem, if
     there is one, is the only child of the root.
     """
     branches, indptr = phylogeny.indices, phylogeny.indptr
     total = phylogeny.lengths_G.size
     parents = np.full(total, total)
-    inside = np.ones(branches.size, dtype=bool)
-    inside[indptr[1:] - 1] = False  # The last branch of each list has none above it.
-    parents[branches[inside]] = branches[np.flatnonzero(inside) + 1]
+    has_parent = np.ones(branches.size, dtype=bool)
+    has_parent[indptr[1:] - 1] = False  # the last branch above a tip has no parent
+    parents[branches[has_parent]] = branches[np.flatnonzero(has_parent) + 1]
     # The bracket of each branch opens before its first tip.
     features = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
     tips = branches[indptr[:-1]]

@@ -31,7 +31,7 @@ from aam.contract.gpus import GPU, one_gpu
 from aam.contract.records import read_json
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.memory import GIB, memory_available
-from aam.network.numerics.report import Cost, from_json, summary, worst
+from aam.network.numerics.report import CheckReport, Cost
 from aam.number_format import significant
 from aam.run_record import launched_by
 from aam.stack.tune import CONTEXT, Trial
@@ -374,14 +374,14 @@ def measure_check(context: Context) -> CheckedDevices:
         except PartFailure as failure:  # the other GPUs are still checked
             devices.append(CheckedDevice(name, failed=str(failure)))
             continue
-        report = from_json(done.stdout)
+        report = CheckReport.from_json(done.stdout)
         costs = costs or report.costs
         usual = [1000 / cost.milliseconds for cost in report.costs if _is_usual(cost)]
         faults = {backend: list(report.faults(backend)) for backend in report.backends}
         device = CheckedDevice(
             f"{name}, {report.identity['device']}",
-            summary(report),
-            {backend: worst(report.of(backend)) for backend in report.backends},
+            report.summary,
+            report.outcomes,
             {backend: names for backend, names in faults.items() if names},
             report.overhead,
             statistics.median(usual) if usual else None,

@@ -42,7 +42,7 @@ from aam.network.model.attention import AUTO, Backends
 from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
 from aam.network.model.transformer import FEED_FORWARD, AttentionPooling, TransformerBlock
-from aam.network.numerics.backends import TORCH_POLICY, choose_attention
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import (
     Precision,
     arch_of,
@@ -515,7 +515,7 @@ def run_golden(options: GoldenGenerate | GoldenCompare) -> int:
     )
     device = choose_device(requested)
     precision = choose_precision(stack.mixed_precision, arch_of(device))
-    backends, _ = choose_attention(requested, device, SHAPE, TORCH_POLICY, precision)
+    backends, _ = BackendPolicy().choose_attention(requested, device, SHAPE, precision)
     current = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
     batches = {name: batch(name) for name in SAMPLES}
     measured = measure(weights(), batches, device, backends, precision)

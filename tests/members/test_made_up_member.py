@@ -86,7 +86,7 @@ def test_it_trains_predicts_and_reports(
     command = ("export", "--model", tmp_path / "alone", "--output-dir", tmp_path / "onnx")
     assert aam(*command) == DataError.status
     (line,) = capsys.readouterr().err.splitlines()
-    assert "Nothing that can be exported: " in line
+    assert "The model has no network to export: " in line
     assert not (tmp_path / "onnx").exists()
 
 

@@ -14,7 +14,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options.groups import TableOptions
 from aam.data.study import load_study
 from aam.members.importance import clade_table
-from aam.network.batches import FixedBatches, reading_plan
+from aam.network.batches import FixedBatches
 from aam.network.inference.stored_networks import read_networks
 from aam.network.model.network import Predictor
 from tests.support.commands import aam, read, train
@@ -55,7 +55,7 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     found = read(tmp_path / "a.tsv")
     assert found["attention"].sum() == pytest.approx(1)
     assert found["attention"].is_monotonic_decreasing
-    batch = FixedBatches(study, reading_plan(config.plan), np.arange(36), 36)[0]
+    batch = FixedBatches(study(config.plan), np.arange(36), 36)[0]
     with torch.no_grad():
         vectors_UD = network.encoder.nucleotides(batch.tokens_UL, True)[0]
         inputs = (batch.slots_BS, batch.counts_BS, batch.attend_BS)

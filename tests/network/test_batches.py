@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from aam.data.study import Study
 from aam.data.table import auto_depth, rarefy
 from aam.environment import SINGLE_RANK, Ranks
-from aam.network.batches import BatchPlan, FixedBatches, choose_masked, make_batch, unmasked
-from aam.network.training.loader import RunSampler, TrainingBatches, loader, share_of
+from aam.network.batches import (
+    BatchPlan,
+    FixedBatches,
+    RunSampler,
+    TrainingBatches,
+    choose_masked,
+    loader,
+    make_batch,
+    shard_of,
+)
 from aam.network.unifrac import pairwise
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
@@ -64,7 +72,7 @@ def test_masked_tokens_are_hidden_and_kept_as_targets(study: Study) -> None:
     assert batch.labels_UL is not None
     assert torch.equal(batch.tokens_UL == 6, batch.labels_UL > 0)
     assert set(batch.labels_UL.unique().tolist()) == {0, 1, 2, 3, 4}
-    np.testing.assert_array_equal(unmasked(batch).numpy(), study.tokens_FL[batch.asvs_U])
+    np.testing.assert_array_equal(batch.unmasked().numpy(), study.tokens_FL[batch.asvs_U])
     share = (batch.labels_UL > 0).float().mean().item()
     assert 0.12 < share < 0.18
 
@@ -135,7 +143,7 @@ def test_workers_make_the_same_batches(study: Study) -> None:
 def test_a_batch_travels_in_one_piece(study: Study, ranks: Ranks) -> None:
     """Also one without ASVs of its own, whose tensors are empty."""
     for rows in (np.arange(5), np.arange(1)):
-        batch = share_of(make_batch(study, TASKS, rows), ranks, True)
+        batch = shard_of(make_batch(study, TASKS, rows), ranks, True)
         (packed,) = loader([make_batch(study, TASKS, rows)], None, 1, False, 1, ranks, True)
         received = packed.to(torch.device("cpu"))
         assert type(received) is type(batch)

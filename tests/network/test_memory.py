@@ -19,7 +19,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import LoopOptions, ScaleOptions, SpeedOptions
 from aam.data.study import Study
 from aam.environment import Ranks
-from aam.network.batches import make_batch
+from aam.network.batches import make_batch, shard_of
 from aam.network.distributed.collectives import Communicator
 from aam.network.distributed.strategies import shard
 from aam.network.memory_prediction import TrainingSteps, predict_step, training_run
@@ -27,7 +27,6 @@ from aam.network.model.attention import AUTO, Backends, named
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import Precision
-from aam.network.training.loader import share_of
 from aam.network.training.module import LossWeights, TrainingModule
 from tests.support import local_ranks
 from tests.support.allocator import allocated_peak, copy
@@ -133,7 +132,7 @@ def make_task(study: Study) -> TrainingModule:
 def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bool) -> int:
     """Return the peak of a step of this rank in bytes."""
     study, ranks = read(study_dir), communicator.ranks
-    batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
+    batch = shard_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
 
     def make() -> TrainingSteps:
         task, own = make_task(study).train(), copy(batch)
@@ -158,7 +157,7 @@ def test_the_peak_of_a_rank_is_that_of_its_allocator(
     scale = ScaleOptions(fsdp=fsdp, distributed=not fsdp)
     truth = local_ranks.together(2, scale, measured, study_dir, tmp_path, fsdp)
     ranks = Ranks(rank=0, world_size=2)
-    batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
+    batch = shard_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
     predicted = predict_step(
         lambda: make_task(study),
         batch,

@@ -34,7 +34,7 @@ from aam.network.batch_size import (
     show_step,
     with_chunk,
 )
-from aam.network.batches import Batch, BatchShard, make_batch
+from aam.network.batches import Batch, BatchShard, make_batch, shard_of
 from aam.network.memory_prediction import (
     LargestBatches,
     StepMemory,
@@ -42,8 +42,7 @@ from aam.network.memory_prediction import (
     TrainingRun,
     pretraining_run,
 )
-from aam.network.numerics.report import from_json, store_report, to_json
-from aam.network.training.loader import share_of
+from aam.network.numerics.report import CheckReport
 from tests.support import local_ranks
 from tests.support.check_reports import KEY
 from tests.support.commands import aam, pretrain
@@ -79,7 +78,7 @@ def test_the_largest_batch_has_the_shapes_of_the_batch_of_its_samples(
 
 def test_the_shard_has_the_shapes_of_that_of_the_first_rank(study: Study) -> None:
     batches = LargestBatches(study, PLAN)
-    real = share_of(make_batch(study, PLAN, batches.rows_N[:7]), Ranks(0, 2), True)
+    real = shard_of(make_batch(study, PLAN, batches.rows_N[:7]), Ranks(0, 2), True)
     predicted = batches.batch(7, ranks=2, sequences=True)
     assert isinstance(real, BatchShard)
     assert shapes(predicted) == shapes(real)
@@ -93,10 +92,10 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     assert aam("check", "--quick", "--device", "cpu", "--json") == 0
     of_cpu = tmp_path / "cpu.json"
     of_cpu.write_text(capsys.readouterr().out)
-    assert from_json(of_cpu.read_text()).overhead is None
+    assert CheckReport.from_json(of_cpu.read_text()).overhead is None
     of_gpu = tmp_path / "gpu.json"
-    report = dataclasses.replace(from_json(of_cpu.read_text()), overhead=700 * 2**20)
-    of_gpu.write_text(to_json(report))
+    report = dataclasses.replace(CheckReport.from_json(of_cpu.read_text()), overhead=700 * 2**20)
+    of_gpu.write_text(report.to_json())
     memory = StepMemory(parameters=1, optimizer=2, gradients=3, activations=4, peak=5)
 
     def shown(path: Path | None) -> str:
@@ -107,10 +106,10 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     assert part("driver and libraries, assumed", shown(None)) == 1024
     assert part("driver and libraries, measured", shown(of_gpu)) == 700
     cache = tmp_path / "cache"
-    assert store_report(dataclasses.replace(report, key=KEY), cache) == ""
+    assert dataclasses.replace(report, key=KEY).store(cache) == ""
     monkeypatch.setenv(CHECK_REPORTS, str(cache))
     assert part("driver and libraries, measured", shown(None)) == 700
-    with pytest.raises(DataError, match="The check report has no memory of a GPU"):
+    with pytest.raises(DataError, match="The check report has no measurement of GPU memory"):
         shown(of_cpu)
     of_gpu.write_text("{")
     with pytest.raises(DataError):
@@ -123,7 +122,7 @@ def test_the_check_of_a_gpu_measures_the_memory_of_driver_and_libraries(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     aam("check", "--quick", "--device", "cuda", "--json")
-    overhead = from_json(capsys.readouterr().out).overhead
+    overhead = CheckReport.from_json(capsys.readouterr().out).overhead
     assert overhead is not None
     assert 50 * 2**20 < overhead < torch.cuda.get_device_properties(0).total_memory
 

@@ -182,7 +182,7 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
     ("output", "more", "status", "sentence"),
     [
         ("m.xlsx", [], 64, "end its name with one of .tsv, .lsmat, .npy, .h5"),
-        ("m.h5", ["--unifrac-metric", "faith_pd"], 64, "Faith PD is a TSV"),
+        ("m.h5", ["--unifrac-metric", "faith_pd"], 64, "Faith PD is written as TSV"),
         (
             "m.tsv",
             ["--unifrac-metric", "faith_pd", "--engine", "ssu"],

@@ -258,7 +258,7 @@ def test_an_unknown_member_and_networks_of_different_runs(
     assert predict(rewrite(run, tmp_path / "same", twice("ph"))) == 0
     assert "mean of 2 models" in capsys.readouterr().err
     assert predict(rewrite(run, tmp_path / "other", twice("depth"))) == DATA
-    assert "The networks are of different runs: " in sentence(capsys)
+    assert "The networks come from different runs: " in sentence(capsys)
 
 
 def test_predictions_that_are_not_finite(

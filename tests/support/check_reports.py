@@ -9,7 +9,7 @@ import torch
 from aam.contract.version import __version__
 from aam.network.model.attention import TORCH, Backend
 from aam.network.numerics.check import CheckPlan as Check
-from aam.network.numerics.check import conclude, measure
+from aam.network.numerics.check import check_attention
 from aam.network.numerics.report import CheckReport, StackKey
 
 CPU = torch.device("cpu")
@@ -21,4 +21,4 @@ def report(*wrong: Backend, key: StackKey = KEY) -> CheckReport:
     names = {backend.name: backend for backend in wrong}
     backends = tuple(names.get(backend.name, backend) for backend in TORCH)
     plan = Check(True, ("fp32", "bf16"), recomputed=True)
-    return replace(conclude(measure(backends, plan, CPU), quick=True), key=key)
+    return replace(check_attention(backends, plan, CPU), key=key)

@@ -20,17 +20,14 @@ import torch
 
 from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
 from aam.data.study import load_study
-from aam.network.batches import BatchPlan
+from aam.network.batches import BatchPlan, TrainingBatches
 from aam.network.model.attention import AUTO, Backend, Backends, named
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.training.fit import make_optimizer
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import (
     LossWeights,
     TrainingModule,
-    clip_grads_with_norm_,
-    gradient_norm,
 )
 from aam.network.training.observers import add_noise
 from tests.support.faulty_backends import first_mask, right
@@ -75,8 +72,7 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
                 loss = task(batch)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
-            norm = gradient_norm(task)
-            clip_grads_with_norm_(list(task.parameters()), task.loop.max_grad_norm, norm)
+            task.clip_gradients(task.gradient_norm())
             optimizer.step()
             if kernel == "fp16":
                 with torch.no_grad():

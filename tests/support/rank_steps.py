@@ -23,7 +23,7 @@ from aam.contract.options.groups import (
     TableOptions,
 )
 from aam.data.study import Study, load_study
-from aam.network.batches import Batch, BatchPlan, FixedBatches
+from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, TrainingBatches, loader
 from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
 from aam.network.distributed.strategies import full_tensor, local_tensor, parallelize
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig, Target
@@ -39,7 +39,6 @@ from aam.network.training.fit import (
     make_schedule,
     optimizer_steps,
 )
-from aam.network.training.loader import RunSampler, TrainingBatches, loader
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer

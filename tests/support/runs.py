@@ -11,10 +11,9 @@ import torch
 
 from aam.contract.options.groups import LoopOptions
 from aam.data.study import Study
-from aam.network.batches import FixedBatches
+from aam.network.batches import FixedBatches, loader
 from aam.network.inference.stored_networks import ModelConfig, read_networks
 from aam.network.model.network import Encoder, Predictor
-from aam.network.training.loader import loader
 from aam.network.training.module import LossWeights, TrainingModule
 from tests.support.commands import aam, read
 

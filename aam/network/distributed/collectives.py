@@ -1,7 +1,7 @@
-"""Collectives of training: all-gather of rows with their gradient, and all-reduce of sums.
+"""Collectives of training: all-gather of rows with their gradient, all-reduce of sums, broadcast.
 
 With one rank each function returns its argument. All ranks call the same functions in the same
-order, also those without rows.
+order, even a rank without rows.
 """
 
 from __future__ import annotations
@@ -37,27 +37,28 @@ def world_size() -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather of rows in the order of ranks; backward is a reduce-scatter of the gradients."""
+    """All-gather of rows in the order of ranks; its backward is a reduce-scatter of gradients."""
 
     @staticmethod
     def forward(ctx: Any, local_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
         ctx.sizes, longest = sizes, max(sizes)
-        # All-gather of PyTorch needs parts of one shape on every rank, also on one without rows.
+        # PyTorch's all-gather needs tensors of one shape on every rank, even on a rank without
+        # rows.
         padded = F.pad(local_ND.contiguous(), (0, 0, 0, longest - len(local_ND)))
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(gathered, padded)
+        return torch.cat([rows[:size] for rows, size in zip(gathered, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         sizes, rank = ctx.sizes, dist.get_rank()
-        parts, longest = torch.split(grads[0].contiguous(), sizes), max(sizes)
         if dist.get_backend() != CONTROL_BACKEND:
-            padded = [F.pad(p, (0, 0, 0, longest - len(p))) for p in parts]
+            by_rank, longest = torch.split(grads[0].contiguous(), sizes), max(sizes)
+            padded = [F.pad(rows, (0, 0, 0, longest - len(rows))) for rows in by_rank]
             shard = torch.empty_like(padded[rank])
             dist.reduce_scatter_tensor(shard, torch.cat(padded))
             return shard[: sizes[rank]], None
-        # Gloo of the older PyTorch has no reduce-scatter and adds no half precision.
+        # Gloo of older PyTorch has no reduce-scatter and does not add half precision.
         total = grads[0].contiguous()
         total = total.float() if total.dtype in (torch.bfloat16, torch.float16) else total.clone()
         dist.all_reduce(total)
@@ -65,10 +66,10 @@ class _Gather(torch.autograd.Function):
 
 
 def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-    """All-gather rows, with a gradient that flows back to the rank of each row.
+    """All-gather rows of all ranks, with a gradient that flows back to the rank of each row.
 
     The backward pass adds the gradients of all ranks. If the loss of each rank is its share of one
-    sum, a row has the gradient of that sum. `sizes` are the numbers of rows of the ranks.
+    sum, a row gets the gradient of the whole sum. `sizes` are the numbers of rows of the ranks.
 
     >>> all_gather_rows(torch.ones(2, 3), [2]).shape
     torch.Size([2, 3])
@@ -96,7 +97,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 def all_gather_arrays(
     local: npt.NDArray[np.float64], device: torch.device
 ) -> npt.NDArray[np.float64]:
-    """All-gather arrays along the first axis, whose length may differ between ranks."""
+    """All-gather arrays along the first axis; its length may differ between ranks."""
     if world_size() == 1:
         return local
     rows = torch.as_tensor(local, dtype=torch.float64, device=device)
@@ -109,20 +110,20 @@ def all_gather_arrays(
 
 @dataclass(frozen=True)
 class Communicator(RankGroup):
-    """The ranks of a run. All ranks call its methods, in the same order.
+    """Collectives of small messages between the ranks; all ranks call them in the same order.
 
     >>> SINGLE_PROCESS.all_gather("gpu-1"), SINGLE_PROCESS.any_rank(False)
     (['gpu-1'], False)
     """
 
-    ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
+    ranks: Ranks = SINGLE_RANK  # rank of this process, and the world size
     # publishes the current step with the heartbeat of this rank
     publish_step: Callable[[int], None] = lambda step: None
     # gloo process group for small messages; None for one process
     control: dist.ProcessGroup | None = None
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have called this."""
         if self.control is not None:
             dist.barrier(group=self.control)
 
@@ -131,7 +132,7 @@ class Communicator(RankGroup):
         if self.control is None:
             return flag
         flags = torch.tensor([flag], dtype=torch.int32)
-        # On the CPU by gloo: a collective of NCCL would make every step wait for the GPU.
+        # On the CPU, by gloo: a collective of NCCL would make every step wait for the GPU.
         dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.control)
         return bool(flags.item())
 
@@ -164,13 +165,13 @@ class Communicator(RankGroup):
         """Raise an error if values differ between the ranks."""
         if self.control is None:
             return
-        of_ranks = self.all_gather({name: str(value) for name, value in values.items()})
-        main = of_ranks[0]
-        for rank, theirs in enumerate(of_ranks):
+        by_rank = self.all_gather({name: str(value) for name, value in values.items()})
+        main = by_rank[0]
+        for rank, rank_values in enumerate(by_rank):
             differences = [
-                f"{name} {theirs.get(name, 'nothing')} instead of {main.get(name, 'nothing')}"
-                for name in sorted(theirs.keys() | main.keys())
-                if theirs.get(name) != main.get(name)
+                f"{name} {rank_values.get(name, 'nothing')} instead of {main.get(name, 'nothing')}"
+                for name in sorted(rank_values.keys() | main.keys())
+                if rank_values.get(name) != main.get(name)
             ]
             if differences:
                 raise error(
@@ -180,28 +181,28 @@ class Communicator(RankGroup):
                 )
 
     def require_equal_options(self, values: Mapping[str, Any]) -> None:
-        """Refuse ranks whose programs, libraries or options (values by flag) differ."""
+        """Refuse ranks whose programs, libraries or options (by flag) differ."""
         programs = {
             "aam": __version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "Python": ".".join(map(str, sys.version_info[:2])),
         }
-        # The launcher plans on each node of a job, whose images and GPUs may differ.
+        # The launcher plans on each node of a job, and images and GPUs of nodes may differ.
         launch = launched_by(os.environ) or {}
         programs["image"] = str(launch.get("digest") or launch.get("place"))
         gpus = {str(gpu).partition(" at ")[0] for gpu in launch.get("gpus", ())}
         programs["GPUs"] = ", ".join(sorted(gpus))
         self.require_equal(programs | dict(values), UsageError)
 
-    def require_equal_data(self, **parts: Any) -> None:
-        """Refuse ranks whose input or decisions differ, by digest: no rank sends its arrays."""
+    def require_equal_data(self, **data: Any) -> None:
+        """Refuse ranks whose input or decisions differ; they compare digests, not arrays."""
         if self.control is not None:
-            self.require_equal({name: digest(part) for name, part in parts.items()}, DataError)
+            self.require_equal({name: digest(value) for name, value in data.items()}, DataError)
 
 
 def digest(value: Any) -> str:
-    """Return a short digest of arrays, tensors, texts, numbers and containers of them.
+    """Return a short digest of arrays, tensors, texts and numbers, or of containers of these.
 
     >>> digest([1, 2]) == digest((1, 2)), digest([1, 2]) == digest([2, 1])
     (True, False)
@@ -215,38 +216,32 @@ def _add(sum_: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
-        # With the shape, since arrays of other shapes may have the same bytes.
+        # With the shape, since arrays of different shapes may have the same bytes.
         sum_.update(f"{value.dtype} {value.shape} ".encode())
         sum_.update(np.ascontiguousarray(value).data)
     elif isinstance(value, csr_array):
-        for part in (value.indptr, value.indices, value.data):
-            _add(sum_, part)
+        for array in (value.indptr, value.indices, value.data):
+            _add(sum_, array)
+    elif isinstance(value, Study) and (origin := value.origin) is not None:
+        # A memory-mapped study: the header has the checksums of the store's files, so no rank reads
+        # all files. The path is omitted, because it may differ between nodes.
+        header = (origin.path / "store.json").read_text()
+        _add(sum_, (header, origin.max_bp, origin.with_tree, origin.rows, value.distances))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             _add(sum_, getattr(value, field.name))
     elif isinstance(value, Mapping):
-        for key, part in value.items():
+        for key, item in value.items():
             _add(sum_, key)
-            _add(sum_, part)
+            _add(sum_, item)
     elif isinstance(value, (list, tuple)):
         sum_.update(f"{len(value)} ".encode())
-        for part in value:
-            _add(sum_, part)
+        for item in value:
+            _add(sum_, item)
     elif value is None or isinstance(value, (str, int, float, bool, Path, np.generic)):
         sum_.update(f"{value!r} ".encode())
     else:
         raise TypeError(f"no digest of {type(value).__name__}")
 
 
-def identity(study: Study) -> Any:
-    """Return the identity of a study for `digest`: itself, or the header of a memory-mapped one."""
-    origin = study.origin
-    if origin is None:
-        return study
-    # The header has the checksums of the store's files, so no rank reads them all. The path is
-    # left out: it may differ between nodes.
-    header = (origin.path / "store.json").read_text()
-    return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
-
-
-SINGLE_PROCESS = Communicator()  # communicator of a run of one process
+SINGLE_PROCESS = Communicator()  # communicator of a run with one process

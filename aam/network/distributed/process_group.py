@@ -43,21 +43,21 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "RCCL_NET_PLUGIN")
 
 
 def check_interfaces(variables: Mapping[str, str], existing: Sequence[str]) -> None:
-    """Refuse settings that name network interfaces which do not exist."""
+    """Refuse settings that name network interfaces that do not exist."""
     for name in _INTERFACES:
         value = variables.get(name, "")
-        # "^a,b" leaves out, "=a" means exactly; without that mark a name is a prefix.
+        # "^a,b" excludes names, "=a" is an exact name; without these marks a name is a prefix.
         if not value or value.startswith("^") or not existing:
             continue
         # NCCL matches prefixes, gloo complete names.
         exact = value.startswith("=") or name.startswith("GLOO")
-        named = value.lstrip("=").split(",")
+        prefixes = value.lstrip("=").split(",")
         missing = [
             prefix
-            for prefix in named
+            for prefix in prefixes
             if not any(i == prefix if exact else i.startswith(prefix) for i in existing)
         ]
-        if len(missing) == len(named):
+        if len(missing) == len(prefixes):
             raise UsageError(
                 "The network interface does not exist",
                 f"{name}={value}; this node has {', '.join(existing)}",
@@ -68,7 +68,7 @@ def check_interfaces(variables: Mapping[str, str], existing: Sequence[str]) -> N
 def describe_network(
     variables: Mapping[str, str], device: str, existing: Sequence[str]
 ) -> list[str]:
-    """Return lines with the backend, the settings, the interfaces and the network plugin."""
+    """Return lines about the network: backend, settings, interfaces and plugin."""
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
         return [f"Network: gloo over TCP, interface {chosen}; this node has {', '.join(existing)}."]
@@ -79,35 +79,35 @@ def describe_network(
     plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
     if plugin in (None, "none"):
         return lines
-    where = "not found; traffic goes over sockets"
+    status = "not found; traffic goes over sockets"
     for library in (plugin, f"libnccl-net-{plugin}.so", f"librccl-net-{plugin}.so"):
         with suppress(OSError):
             ctypes.CDLL(library)  # as NCCL and RCCL do
-            where = "found"
-    return [*lines, f"Network plugin '{plugin}': {where}."]
+            status = "found"
+    return [*lines, f"Network plugin '{plugin}': {status}."]
 
 
 _INTERVAL = 1.0  # seconds between two heartbeats
 
 _SHORT_TIMEOUT = 5.0
-"""Seconds without a heartbeat after which a rank has failed if a connection was closed too."""
+"""Seconds without a heartbeat after which a rank counts as failed if a connection was closed."""
 
 _GRACE = 10.0
-"""Least seconds in which the main thread may raise the error before the process is ended."""
+"""Minimum number of seconds for the main thread to raise the error before the process is ended."""
 
 _CONNECTION_ERRORS = ("connection", "gloo", "nccl", "broken pipe", "socket", "timed out")
-"""Parts of the messages of errors that the failure of another rank causes."""
+"""Words in the messages of errors that the failure of another rank causes."""
 
 _DONE = "left"
 
 
 class RankFailure(AamError):
-    """Failure of another rank, which ends this one."""
+    """Failure of another rank: it ends this rank too."""
 
 
 @dataclass(frozen=True)
 class _Peer:
-    """The last message of a rank, when it was read, and the rank's last step."""
+    """Last message of another rank, the time at which it was read, and the rank's last step."""
 
     message: str
     time: float
@@ -115,13 +115,13 @@ class _Peer:
 
 
 class Heartbeat:
-    """Heartbeats of the ranks of a run.
+    """Heartbeats: each rank publishes one per second and detects ranks that fail.
 
     The message of a rank is "COUNT STEP" while it works, "left" when it is done, "failed SENTENCE"
-    after its own error, and "lost SENTENCE" when it stops because another rank has failed.
+    after its own error, and "lost SENTENCE" if it stops because another rank failed.
 
-    The store of PyTorch ends with rank 0. After `timeout` seconds without a heartbeat a rank has
-    failed.
+    PyTorch's store ends with rank 0. A rank counts as failed after `timeout` seconds without a
+    heartbeat.
     """
 
     def __init__(self, store: Store, ranks: Ranks, timeout: float) -> None:
@@ -133,7 +133,7 @@ class Heartbeat:
         self._step = self._count = 0
 
     def publish_step(self, step: int) -> None:
-        """Set the step that the next heartbeats of this rank carry."""
+        """Set the step that the next heartbeats of this rank report."""
         self._step = step
 
     @contextmanager
@@ -144,17 +144,17 @@ class Heartbeat:
         try:
             yield
             self._finish(thread)
-        except Interrupted:  # all ranks have agreed to stop
+        except Interrupted:  # all ranks stop together
             self._finish(thread)
             raise
         except Exception as error:
-            # A closed connection is an effect; the rank that failed is the cause to report.
+            # A closed connection is a consequence; the cause to report is the rank that failed.
             failure = self._await_failure() if _is_connection_error(error) else None
             self._stop.set()
             thread.join()
             first, *_ = (str(error).strip() or type(error).__name__).splitlines()
             self._publish(f"lost {failure}" if failure else f"failed {first}")
-            # The store ends with this process; the others read the message within their interval.
+            # The store ends with this process; the other ranks read the message within an interval.
             if self._ranks.is_main and self._peers:
                 time.sleep(3 * _INTERVAL)
             if failure:
@@ -165,7 +165,7 @@ class Heartbeat:
             thread.join()
 
     def _finish(self, thread: threading.Thread) -> None:
-        """Wait for rank 0, which applies the trained network, and as rank 0 for all others."""
+        """Wait until rank 0 has applied the trained network; as rank 0, wait for all others."""
         while 0 in self._peers and self._peers[0].message != _DONE:
             failure = self._exchange(self._timeout)
             if failure:
@@ -182,19 +182,19 @@ class Heartbeat:
             self._read_peers()
 
     def _run(self) -> None:
-        """Exchange heartbeats until the block ends; end the process if its main thread hangs."""
+        """Exchange heartbeats until the block ends; end the process if the main thread hangs."""
         while not self._stop.wait(_INTERVAL):
             failure = self._exchange(self._timeout)
-            # The main thread's error has more detail, but that thread may be blocked in a kernel.
+            # The main thread's error has more detail, but the thread may be blocked in a kernel.
             if failure and not self._stop.wait(max(self._timeout, _GRACE)):
                 self._publish(f"lost {failure}")
                 print(f"aam: rank {self._ranks.rank}: {failure}", file=sys.stderr, flush=True)
-                # Not `sys.exit`, which ends this thread alone; the main thread may never return to
+                # `sys.exit` would end this thread alone, and the main thread may never return to
                 # Python.
                 os._exit(failure.status)
 
     def _await_failure(self) -> RankFailure | None:
-        """Return which rank has failed after a connection was closed."""
+        """Return the failure of a rank after a connection was closed; None without one."""
         until = time.monotonic() + self._timeout + _SHORT_TIMEOUT
         while time.monotonic() < until:
             failure = self._exchange(min(_SHORT_TIMEOUT, self._timeout))
@@ -204,11 +204,11 @@ class Heartbeat:
         return None
 
     def _exchange(self, timeout: float) -> RankFailure | None:
-        """Publish a heartbeat, read those of the others; return the first failure among them."""
+        """Publish a heartbeat and read the messages of other ranks; return the first failure."""
         with self._lock:
             try:
-                # The count makes each message a new one: peers compare messages, and so need no
-                # clock in common.
+                # The count makes each message unique: ranks compare messages, so they need no
+                # common clock.
                 self._count += 1
                 self._store.set(f"heartbeat/{self._ranks.rank}", f"{self._count} {self._step}")
                 self._read_peers()
@@ -226,7 +226,7 @@ class Heartbeat:
 
     def _read_peers(self) -> None:
         for rank, peer in self._peers.items():
-            # `get` of a key that is not there would block until the timeout of the store.
+            # `get` of a missing key would block until the timeout of the store.
             if self._store.check([f"heartbeat/{rank}"]):
                 message = self._store.get(f"heartbeat/{rank}").decode()
                 if message != peer.message:
@@ -246,22 +246,22 @@ class Heartbeat:
 
 
 def _is_connection_error(error: BaseException | None) -> bool:
-    """Whether a closed connection is among the causes: a sharded network fails in turn."""
+    """Return whether an error or one of its causes is a closed connection."""
     while error is not None:
         text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
-        if isinstance(error, dist.DistError) or any(part in text for part in _CONNECTION_ERRORS):
+        if isinstance(error, dist.DistError) or any(word in text for word in _CONNECTION_ERRORS):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
-"""How long ranks wait for each other at the start: a queue may start them minutes apart."""
+"""Time that ranks wait for each other at the start: a queue may start them minutes apart."""
 
-_REMIND = 5.0  # seconds after which the first rank prints that it waits for others
+_REMIND = 5.0  # seconds after which the first rank prints that it waits for other ranks
 
 _COLLECTIVE_TIMEOUT = timedelta(hours=2)
-"""How long a collective may take. Heartbeats detect a failed rank long before."""
+"""Timeout of a collective. Heartbeats detect a failed rank long before."""
 
 
 @contextmanager
@@ -273,18 +273,18 @@ def process_group(
     check_options(scale, ranks, batch_size)
     if not ranks.is_main:
         console.quiet = True
-    place = choose_device(device)
-    if ranks.world_size > 1 and is_gpu(place):
+    torch_device = choose_device(device)
+    if ranks.world_size > 1 and is_gpu(torch_device):
         number = torch.cuda.device_count()
-        # Slurm may show each process its own GPU only.
+        # Slurm may make only one GPU visible to each process.
         if ranks.local_world_size > number and not (number == 1 and ranks.launcher == "srun"):
             raise UsageError(
                 "More processes than GPUs",
                 f"{ranks.local_world_size} processes on this node, {number} GPUs",
                 "start one process for each GPU",
             )
-        place = select_gpu(ranks.local_rank % number)
-    print_device(place)
+        torch_device = select_gpu(ranks.local_rank % number)
+    print_device(torch_device)
     training = scale if isinstance(scale, ScaleOptions) else ScaleOptions()
     if training.fsdp_sharded_checkpoint:
         info("--fsdp-sharded-checkpoint: no longer needed; every checkpoint is one file.")
@@ -294,7 +294,7 @@ def process_group(
         yield Communicator()
         return
     interfaces = sorted(name for _, name in socket.if_nameindex())
-    if is_gpu(place):
+    if is_gpu(torch_device):
         check_interfaces(os.environ, interfaces)
     # Before the process group: heartbeats then cover its initialization too.
     store = _rendezvous(ranks)
@@ -302,23 +302,23 @@ def process_group(
     try:
         with beat.monitor():
             dist.init_process_group(
-                collective_backend(place),
-                # A prefix of its own, so that keys of PyTorch and of the heartbeats never collide.
+                collective_backend(torch_device),
+                # A separate prefix, so that keys of PyTorch and of heartbeats never collide.
                 store=PrefixStore("group", store),
                 rank=ranks.rank,
                 world_size=ranks.world_size,
                 timeout=_COLLECTIVE_TIMEOUT,
             )
             if batch_size is None:
-                info(f"{ranks.world_size} processes, {place.type}.")
+                info(f"{ranks.world_size} processes, {torch_device.type}.")
             else:
                 strategy = "FSDP" if training.fsdp else "DDP"
-                low, rest = divmod(batch_size, ranks.world_size)
+                low, remainder = divmod(batch_size, ranks.world_size)
                 info(
-                    f"{ranks.world_size} processes ({strategy}), {place.type}, batches of "
-                    f"{batch_size} samples: {f'{low} to {low + 1}' if rest else low} each."
+                    f"{ranks.world_size} processes ({strategy}), {torch_device.type}, batches of "
+                    f"{batch_size} samples: {f'{low} to {low + 1}' if remainder else low} each."
                 )
-            for line in describe_network(os.environ, place.type, interfaces):
+            for line in describe_network(os.environ, torch_device.type, interfaces):
                 info(line)
             yield Communicator(ranks, beat.publish_step, dist.new_group(backend=CONTROL_BACKEND))
     finally:
@@ -329,7 +329,7 @@ def process_group(
 
 def _rendezvous(ranks: Ranks) -> Store:
     """Set the variables of torchrun, meet the other ranks and return the common store."""
-    # `env://` reads the variables of torchrun, which srun does not set.
+    # `env://` reads the variables of torchrun; srun does not set them.
     os.environ |= {
         "RANK": str(ranks.rank),
         "WORLD_SIZE": str(ranks.world_size),
@@ -338,19 +338,19 @@ def _rendezvous(ranks: Ranks) -> Store:
         "MASTER_PORT": str(ranks.main_port),
     }
     if ranks.world_size == 1:
-        # FSDP needs a process group also for one rank, and a store in memory needs no port.
+        # FSDP needs a process group even for one rank; a store in memory needs no port.
         return dist.HashStore()  # type: ignore[attr-defined]
     try:
-        # PyTorch tries for ten minutes to resolve a name that does not exist.
+        # Without this PyTorch would try for ten minutes to resolve a name that does not exist.
         socket.getaddrinfo(ranks.main_address, ranks.main_port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unavailable(
-            "The name of the first rank's node cannot be resolved",
+            "The host name of the first rank's node cannot be resolved",
             f"'{ranks.main_address}' on {socket.gethostname()}, {error.strerror}",
             "set MASTER_ADDR to an address of that node",
         ) from error
-    place = f"{ranks.main_address}, port {ranks.main_port}"
-    waiting = f"Waiting for {ranks.world_size} ranks to meet at {place}."
+    address = f"{ranks.main_address}, port {ranks.main_port}"
+    waiting = f"Waiting for {ranks.world_size} ranks to meet at {address}."
     reminder = threading.Timer(_REMIND, info, [waiting])
     reminder.daemon = True
     reminder.start()
@@ -359,7 +359,7 @@ def _rendezvous(ranks: Ranks) -> Store:
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
         raise RankFailure(
-            "Not all ranks started", f"{place}, {reason}", "read the output of the other ranks"
+            "Not all ranks started", f"{address}, {reason}", "read the output of the other ranks"
         ) from error
     finally:
         reminder.cancel()

@@ -1,7 +1,7 @@
-"""Strategies: one process, DDP or FSDP, of PyTorch.
+"""Strategies of distributed training: one process, DDP or FSDP; state dicts of model and optimizer.
 
-FSDP is PyTorch's `fully_shard` (FSDP 2): parameters are sharded one by one and gathered transformer
-layer by layer, on GPUs and, for tests, on CPUs.
+FSDP is PyTorch's `fully_shard` (FSDP 2): each parameter is sharded, and parameters are gathered one
+transformer layer at a time. It runs on GPUs and, for tests, on CPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aam.network.numerics.device import is_gpu
 
 try:
     from torch.distributed.tensor import DTensor as DTensor  # exported to other modules
-except ImportError:  # PyTorch 2.4, which the image for MI50 has
+except ImportError:  # PyTorch 2.4, in the image for MI50
     from torch.distributed._tensor import DTensor as DTensor  # type: ignore[attr-defined]
 
 StateDict = dict[str, Any]
@@ -44,7 +44,7 @@ _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")  # keys of the state of a parame
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """Return a tensor whole; if it is sharded this is a collective, which all ranks call."""
+    """Return the whole tensor; if it is sharded this is a collective that all ranks must call."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -54,37 +54,37 @@ def local_tensor(value: Tensor) -> Tensor:
 
 
 def model_state_dict(module: nn.Module) -> StateDict:
-    """Return whole weights by name, on the CPU; all ranks call this, and rank 0 gets them."""
+    """Return whole weights by name, on the CPU of rank 0; all ranks must call this."""
     return get_model_state_dict(module, options=_WHOLE)
 
 
 def optimizer_state_dict(module: nn.Module, optimizer: Optimizer) -> StateDict:
-    """Return the optimizer's state by parameter name, without options, which are the run's."""
+    """Return the optimizer's state by parameter name, without its options."""
     state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)
     groups = [{"params": list(group["params"])} for group in state.get("param_groups", [])]
     return {"state": state.get("state", {}), "param_groups": groups}
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole weights by name into a module; all ranks call this for a sharded one."""
-    new = module.state_dict()
-    wrong = sorted(new.keys() ^ weights.keys()) or [
-        name for name, value in new.items() if value.shape != weights[name].shape
+    """Load whole weights by name into a module; all ranks must call this for a sharded module."""
+    current = module.state_dict()
+    wrong = sorted(current.keys() ^ weights.keys()) or [
+        name for name, value in current.items() if value.shape != weights[name].shape
     ]
     if wrong:
         raise DataError(
-            "The checkpoint is of another network",
+            "The checkpoint has the weights of another network",
             f"'{wrong[0]}' differs, and {len(wrong) - 1} more",
-            "give the options that the checkpoint was made with",
+            "give the options with which the checkpoint was made",
         )
     set_model_state_dict(module, dict(weights), options=_loading())
 
 
 def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -> None:
-    """Load a state of `optimizer_state_dict` into the AdamW of a module that may be sharded."""
+    """Load the output of `optimizer_state_dict` into the AdamW of a module, sharded or not."""
     parameters = dict(module.named_parameters())
     names = {parameter: name for name, parameter in parameters.items()}
-    # By name and in order: two optimizers of as many parameters may train different ones.
+    # By name and in order: two optimizers of equally many parameters may train different ones.
     groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
     if groups != [group["params"] for group in stored["param_groups"]]:
         trained = sum(map(len, groups))
@@ -92,13 +92,13 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     state = {}
     for name in (name for group in groups for name in group):
         parameter = parameters[name]
-        # A parameter without a stored state has had no step. Without a state of the optimizer
-        # PyTorch makes one by a step, which calls its hooks.
+        # A parameter without a stored state has had no step. If the optimizer had no state, PyTorch
+        # would make one by a step, and that step would call its hooks.
         optimizer.state[parameter] = _zeros(torch.zeros_like(parameter))
-        own_state = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
-        if missing := set(_STATE_KEYS) - own_state.keys():
+        moments = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
+        if missing := set(_STATE_KEYS) - moments.keys():
             raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
-        for key, value in own_state.items():
+        for key, value in moments.items():
             if value.shape not in ((), parameter.shape):
                 raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
             if bool(value.isnan().any()):  # squares of large gradients may be infinite
@@ -114,7 +114,7 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
 
 
 def _loading() -> StateDictOptions:
-    # Without a process group nothing is sharded, and PyTorch could not distribute the state.
+    # Without a process group nothing is sharded, and PyTorch cannot distribute a full state.
     return StateDictOptions(full_state_dict=dist.is_available() and dist.is_initialized())
 
 
@@ -138,7 +138,7 @@ except ImportError:  # PyTorch 2.5
 def parallelize(
     module: nn.Module, scale: ScaleOptions, ranks: Ranks, device: torch.device
 ) -> nn.Module:
-    """Move a module to the device; return the module to call: DDP wraps it, FSDP shards it."""
+    """Move a module to the device and wrap it (DDP) or shard it (FSDP); return what to call."""
     if scale.fsdp and device.type == "cpu" and not FSDP_ON_CPU:
         raise Unavailable(
             "FSDP needs a GPU with this PyTorch",
@@ -152,28 +152,27 @@ def parallelize(
     if ranks.world_size == 1:
         return module
     with warnings.catch_warnings():
-        # PyTorch 2.13 and later; what it names instead still sends all buffers at the start.
+        # PyTorch 2.13 deprecates it, but the replacement still sends all buffers at the start.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-        # Every trained parameter has a gradient in every step, on every rank: `freeze_unused`.
+        # `freeze_unused` ensures that every trained parameter has a gradient in every step.
         return DistributedDataParallel(
             module,
             device_ids=[device] if is_gpu(device) else None,
             broadcast_buffers=False,  # they are equal on all ranks
-            # Gradients are views of the buckets of the all-reduce, which saves a copy of all of
-            # them.
+            # Gradients are views of the buckets of the all-reduce, which saves copying them.
             gradient_as_bucket_view=True,
         )
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Shard a training module in place over a mesh, each transformer layer separately."""
-    for part in module.modules():
-        if isinstance(part, TransformerBlock):
-            fully_shard(part, mesh=mesh)
-            # PyTorch 2.7 does not gather a layer whose forward pass is recomputed after the
-            # backward pass of another chunk of ASVs has sharded it again; 2.13 does.
-            part.register_forward_pre_hook(lambda layer, _: layer.unshard())
-    # The layers first: the root then shards the parameters that are left.
+    for block in module.modules():
+        if isinstance(block, TransformerBlock):
+            fully_shard(block, mesh=mesh)
+            # The backward pass of a chunk of ASVs shards a layer again. If the forward pass of
+            # another chunk is then recomputed, PyTorch 2.7 does not gather the layer; 2.13 does.
+            block.register_forward_pre_hook(lambda layer, _: layer.unshard())
+    # The layers come first: the root then shards the remaining parameters.
     fully_shard(module, mesh=mesh)
-    # FSDP gathers parameters in `forward` alone; the validation calls another method.
+    # FSDP gathers parameters only in `forward`, but the validation calls another method.
     register_fsdp_forward_method(module, "validation_step")

@@ -1,4 +1,4 @@
-"""Application of the networks of a model to samples: one network, or one for each fold."""
+"""Application of trained networks to samples: ASV vectors, embeddings, outputs of the target."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from aam.members.output_tables import (
     require_finite,
     write_embeddings,
 )
-from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches, reading_plan
+from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
 from aam.network.inference.asv_vectors import digest, open_vectors
 from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
 from aam.network.model.community_profile import weighted_sum
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy, choose_attention
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import choose_device
 from aam.nucleotide_codes import PAD
 
@@ -38,12 +38,12 @@ CHUNK = 512  # sequences encoded at a time
 
 
 def encode_asvs(
-    encoder: Encoder,  # network in any mode; it is left in evaluation mode on `device`
+    encoder: Encoder,  # it is moved to `device` and set to evaluation mode
     study: Study,
     device: torch.device,
     vectors: AsvVectorOptions = NO_VECTORS,
 ) -> Tensor:
-    """Encode every sequence of the study, on a CPU independently of the other sequences."""
+    """Encode every ASV of the study; on a CPU a vector does not depend on the other sequences."""
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
     vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
@@ -53,15 +53,15 @@ def encode_asvs(
         hashes_F = hash_sequences(tokens_FL)
         new_F = ~stored.fill(hashes_F, vectors_FD)
         stored.show(int((~new_F).sum()), len(new_F))
-    # Sequences that need an attention mask are in chunks of their own, and all chunks have one
-    # shape: masks and shapes choose the kernels, whose sums differ by rounding.
+    # Sequences that need an attention mask are in separate chunks, and all chunks have one shape:
+    # masks and shapes determine the kernel, and the sums of kernels differ by rounding.
     short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
     chunks = [
         group[start : start + CHUNK]
         for group in (np.flatnonzero(new_F & ~short_F), np.flatnonzero(new_F & short_F))
         for start in range(0, len(group), CHUNK)
     ]
-    # The last chunk of a group is filled up with its own sequences.
+    # The last chunk of a group is filled up with sequences of the same chunk.
     encoded = encoder.encode_all(torch.from_numpy(tokens_FL[np.resize(c, CHUNK)]) for c in chunks)
     steps = track(encoded, "Encoding ASVs", len(chunks), "chunks")
     for chunk, vectors_KD in zip(chunks, steps, strict=True):
@@ -74,31 +74,30 @@ def encode_asvs(
 
 
 def apply_network(
-    network: Encoder | Predictor,  # network in any mode; it is left in evaluation mode on `device`
+    network: Encoder | Predictor,  # it is moved to `device` and set to evaluation mode
     study: Study,
     plan: BatchPlan,  # rarefaction and largest number of ASVs of a sample
     rows: npt.NDArray[np.int64],  # int64 [N], rows of the samples in the study
-    batch_size: int,  # samples at a time; the outputs depend on it by rounding alone
+    batch_size: int,  # samples at a time; outputs depend on it by rounding alone
     device: torch.device,
     asv_vectors_FD: Tensor,
     reads_pass: int = 0,  # number of the rarefaction; validation uses 0
     covariates: CovariateInputs | None = None,
-    terms_FW: Tensor | None = None,  # `profile_terms` of the ASVs, if they are computed already
-    title: str = "Reading samples",  # name of the progress bar; empty for none
+    terms_FW: Tensor | None = None,  # `profile_terms` of the ASVs, if already computed
+    title: str = "Reading samples",  # label of the progress bar; "" for no progress bar
 ) -> tuple[npt.NDArray[np.float32], Tensor | None]:
-    """Return embeddings [N, D] and outputs [N, C] of samples, None for an encoder, in float32."""
+    """Return embeddings [N, D] and outputs [N, C] of samples, float32; no outputs of an encoder."""
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
     shape = network.encoder.shape
-    # Small tensors that stay between the large ones of each batch would fragment the heap.
+    # Allocated at once: small tensors between the large ones of each batch would fragment the heap.
     embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
     outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
-    arguments = device, asv_vectors_FD, covariates, terms_FW, title
-    applied = _applied(network, study, batches, *arguments)
+    applied = _applied(network, study, batches, device, asv_vectors_FD, covariates, terms_FW, title)
     for k, (embedding_BD, outputs_BC) in enumerate(applied):
-        part = slice(k * batch_size, k * batch_size + len(embedding_BD))
-        embeddings_ND[part] = embedding_BD
+        samples = slice(k * batch_size, k * batch_size + len(embedding_BD))
+        embeddings_ND[samples] = embedding_BD
         if outputs_NC is not None and outputs_BC is not None:
-            outputs_NC[part] = outputs_BC
+            outputs_NC[samples] = outputs_BC
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, embeddings_ND.numpy())
     if outputs_NC is not None:
@@ -137,7 +136,7 @@ def apply_to_batch(
     terms_FW: Tensor | None,
     covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return embeddings [B, D], and outputs [B, C], None for an encoder."""
+    """Return embeddings [B, D] and outputs [B, C] of a batch; no outputs of an encoder."""
     embedding_BD, members_BSD = network.encoder.samples(
         asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
     )
@@ -147,48 +146,33 @@ def apply_to_batch(
     if terms_FW is not None:
         sums_BW = weighted_sum(terms_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
         profile_BW = sums_BW + network.profile_offset()
-    known = None if covariates is None else covariates.take(batch.rows_B)
-    outputs_XBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BW, known)
+    covariates_B = None if covariates is None else covariates.take(batch.rows_B)
+    outputs_XBC = network.heads(
+        embedding_BD, members_BSD, batch.attend_BS, profile_BW, covariates_B
+    )
     return embedding_BD, outputs_XBC.mean(dim=0)
 
 
 def profile_terms(
     network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
 ) -> Tensor | None:
-    """Return `Predictor.profile_terms` [F, W] of every sequence, once; None without a profile."""
+    """Return `Predictor.profile_terms` [F, W] of every sequence; None without a profile."""
     if isinstance(network, Encoder) or network.profile is None:
         return None
     network.to(device).eval()
     terms_FW = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
     for start in range(0, len(tokens_FL), CHUNK):
         # The last chunk is filled up, so that all matrix products have one shape.
-        part_KW = terms_FW[start : start + CHUNK]
+        terms_KW = terms_FW[start : start + CHUNK]
         tokens_KL = np.resize(tokens_FL[start : start + CHUNK], (CHUNK, tokens_FL.shape[1]))
-        part_KW[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(part_KW)]
+        terms_KW[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(terms_KW)]
     return terms_FW
-
-
-def write_study_embeddings(
-    folder: Path,
-    network: Encoder | Predictor,
-    study: Study,
-    plan: BatchPlan,
-    batch_size: int,
-    asv_vectors_FD: Tensor,
-) -> None:
-    """Write embeddings.tsv of every sample of the study, batch by batch."""
-    ids = study.table.sample_ids
-    batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
-    applied = _applied(network.encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
-    write_embeddings(
-        folder / "embeddings.tsv", ids, (embeddings.numpy() for embeddings, _ in applied)
-    )
 
 
 def fit_profile(
     network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
 ) -> None:
-    """Standardise a predictor's community profile on the training samples `rows`."""
+    """Standardize the community profile of a predictor by the training samples `rows`."""
     profile = network.profile
     if profile is None:
         return
@@ -200,70 +184,79 @@ def fit_profile(
 
 @dataclass(frozen=True)
 class LoadedNetwork:
-    """A network with its weights and configuration."""
+    """A stored network that was built on a device."""
 
-    stored: StoredNetwork  # its configuration and weights
-    network: Encoder | Predictor  # network with its weights, in any mode
+    stored: StoredNetwork  # configuration and weights
+    network: Encoder | Predictor  # module with these weights, in any mode
     device: torch.device  # device that computes
-    attention: dict[str, Any]  # entry of the run record (`network.numerics.backends`)
+    attention: dict[str, Any]  # entry of the run record about the attention backends
 
     @property
     def config(self) -> ModelConfig:
         """Configuration of the network."""
         return self.stored.config
 
+    def warn_of_shallow(self, study: Study) -> None:
+        """Warn of samples that have fewer reads than the rarefaction depth of the network."""
+        depth = self.config.plan.rarefy_depth
+        if below := study.shallow(depth):
+            warn(
+                f"Samples with fewer than the model's {depth} reads are read whole: "
+                f"{first_few(below)}."
+            )
+
+    def embed(self, study: Study, settings: InferenceSettings) -> npt.NDArray[np.float32]:
+        """Return the embedding of every sample, float32 [N, D], by the encoder alone."""
+        encoder, rows = self.network.encoder, np.arange(len(study.table.sample_ids))
+        vectors_FD = encode_asvs(encoder, study, self.device, settings.vectors)
+        plan, size = self.config.plan.for_inference, settings.batch_size
+        return apply_network(encoder, study, plan, rows, size, self.device, vectors_FD)[0]
+
+    def write_embeddings(
+        self, path: Path, study: Study, batch_size: int, asv_vectors_FD: Tensor
+    ) -> None:
+        """Write the embedding of every sample of the study, batch by batch."""
+        ids = study.table.sample_ids
+        rows, plan = np.arange(len(ids)), self.config.plan.for_inference
+        batches = FixedBatches(study, plan, rows, batch_size)
+        applied = _applied(self.network.encoder, study, batches, self.device, asv_vectors_FD)
+        write_embeddings(path, ids, (embeddings.numpy() for embeddings, _ in applied))
+
 
 def build_networks(
-    stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
+    stored: Sequence[StoredNetwork], device: DeviceOptions, policy: BackendPolicy | None = None
 ) -> list[LoadedNetwork]:
-    """Build the networks of a model."""
+    """Build the networks of a model, with attention backends that compute correctly."""
     first = _output_signature(stored[0].config)
     if any(_output_signature(network.config) != first for network in stored):
         evidence = f"{len(stored)} networks have different shapes or targets"
-        raise DataError("The networks are of different runs", evidence, "train again")
+        raise DataError("The networks come from different runs", evidence, "train again")
     chosen_device = choose_device(device)
-    backends, record = choose_attention(device, chosen_device, stored[0].config.shape, policy)
+    policy = policy or BackendPolicy()
+    shape = stored[0].config.shape
+    backends, record = policy.choose_attention(device, chosen_device, shape)
     return [
         LoadedNetwork(network, network.build(backends), chosen_device, record) for network in stored
     ]
 
 
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
-    """Return the facts that networks must have in common for a mean of their predictions."""
+    """Return what networks must have in common for a mean of their predictions."""
     target = config.target
-    # Categories differ: one that too few training samples of a fold have is unknown in that fold.
+    # Categories may differ: a category is unknown in a fold with too few training samples of it.
     columns = config.covariates and config.covariates.columns
     shape = dataclasses.replace(config.shape, covariates=None)
     outputs = target and (target.column, target.classes, target.quantiles, target.levels)
     return shape, columns, outputs
 
 
-def warn_of_shallow(study: Study, config: ModelConfig) -> None:
-    """Name the samples that have fewer reads than a network draws."""
-    if below := study.shallow(config.plan.rarefy_depth):
-        warn(
-            f"Samples with fewer than the model's {config.plan.rarefy_depth} reads are read whole: "
-            f"{first_few(below)}."
-        )
-
-
 def encode_for_networks(
     networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
 ) -> Iterator[Tensor]:
-    """Yield the vectors [F, D] of all ASVs for each network; networks of one encoder share them."""
+    """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""
     last, vectors_FD = None, torch.empty(0)
     for loaded in networks:
         encoder = loaded.network.encoder
         if (weights := digest(encoder.nucleotides)) != last:
             last, vectors_FD = weights, encode_asvs(encoder, study, loaded.device, vectors)
         yield vectors_FD
-
-
-def embed(
-    loaded: LoadedNetwork, study: Study, settings: InferenceSettings
-) -> npt.NDArray[np.float32]:
-    """Return the embedding of every sample, float32 [N, D], by the encoder alone."""
-    encoder, device = loaded.network.encoder, loaded.device
-    asv_vectors_FD = encode_asvs(encoder, study, device, settings.vectors)
-    rows, plan = np.arange(len(study.table.sample_ids)), reading_plan(loaded.config.plan)
-    return apply_network(encoder, study, plan, rows, settings.batch_size, device, asv_vectors_FD)[0]

@@ -1,4 +1,4 @@
-"""Stored networks: weights with the configuration of their network, validated against it."""
+"""Stored networks: configuration and weights of a network, validated; the state of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aam.contract.errors import DataError
-from aam.contract.options.groups import TRANSFORMER, CovariateOptions, LossType, Metric
+from aam.contract.options.groups import TRANSFORMER, LossType, Metric
 from aam.contract.records import (
     AboveZero,
     InsideOne,
@@ -31,9 +31,9 @@ from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import UNLIMITED, OutputRange, TargetTransform
 from aam.network.batches import BatchPlan
 from aam.network.model.attention import AUTO, Backends
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor
-from aam.network.model.shape import CovariateShape, NetworkShape
+from aam.network.model.shape import NetworkShape
 from aam.nucleotide_codes import VOCABULARY as LETTERS
 from aam.serialization import model_folder
 from aam.serialization.model_folder import State
@@ -41,21 +41,21 @@ from aam.serialization.model_folder import State
 
 @dataclass(frozen=True)
 class Target:
-    """Metadata column to predict."""
+    """Target of a network: the metadata column to predict, and how to encode and decode it."""
 
     column: str  # name of the metadata column
-    classes: tuple[str, ...] = ()  # names of the categories; empty for a number
-    # weight of each category in the loss; empty for equal weights
+    classes: tuple[str, ...] = ()  # names of the classes; empty for a number
+    # weight of each class in the loss; empty for equal weights
     class_weights: tuple[NonNegative, ...] = ()
-    transform: TargetTransform | None = None  # transform of a number; None for a category
+    transform: TargetTransform | None = None  # transform of a number; None for classes
     loss_type: LossType = "huber"  # loss of a number, on the transformed scale
-    # levels predicted by the quantile loss, rising; empty otherwise
+    # quantiles that the quantile loss predicts, ascending; empty for other losses
     quantiles: tuple[InsideOne, ...] = ()
-    # weights of errors above and below in the asymmetric loss
+    # weights of predictions above and below the label in the asymmetric loss
     over_penalty: NonNegative = 1.0
     under_penalty: NonNegative = 1.0
     range: OutputRange = UNLIMITED  # range of the predictions of a number, in its units
-    # ordered categories, the lowest first, whose ranks are the number; else empty
+    # ordered categories, the lowest first, if the number is their rank; else empty
     levels: tuple[str, ...] = ()
 
     @property
@@ -65,12 +65,12 @@ class Target:
 
     @property
     def middle(self) -> int:
-        """Index of the output that predicts a number: of several quantiles the nearest to 0.5."""
+        """Index of the output that predicts a number: the quantile nearest to 0.5."""
         levels = self.quantiles
         return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
 
     def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
-        """Encode labels for the loss: transformed numbers in float32, or codes in int64."""
+        """Encode labels for the loss: transformed numbers as float32, or class codes as int64."""
         if self.classes:
             return torch.from_numpy(values.astype(np.int64))
         assert self.transform is not None
@@ -99,8 +99,8 @@ class Target:
             return probabilities_BC
         assert self.transform is not None
         if self.quantiles:
-            # Quantiles do not cross: sorting never increases the pinball loss (Chernozhukov,
-            # Fernández-Val and Galichon 2010).
+            # Sorted, so that quantiles do not cross. Sorting never increases the pinball loss
+            # (Chernozhukov, Fernández-Val and Galichon 2010).
             outputs_BC = outputs_BC.sort(dim=-1).values
         numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
         return self.range.clip(self.transform.undo(numbers_BC))
@@ -115,11 +115,11 @@ class Target:
     def quantile_columns(
         self, predictions_BC: npt.NDArray[np.float64]
     ) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the columns q_<quantile>; nothing without the quantile loss."""
+        """Return the columns q_<quantile>; none without the quantile loss."""
         return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(self.quantiles)}
 
 
-FORMAT = 3  # version of the checkpoint format; another one is refused
+FORMAT = 3  # version of the checkpoint format; other versions are refused
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class DiversityScale:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Configuration from which a network and its batches are built."""
+    """Configuration of a stored network: everything needed to build it and its batches."""
 
     command: model_folder.Command  # "pretrain" or "train"
     shape: NetworkShape
@@ -141,11 +141,34 @@ class ModelConfig:
     standard: DiversityScale
     target: Target | None  # target of the predictor; None after pretraining
     options: PlainOptions
-    # encoder of the metadata columns that the target reads; None without any
+    # encoder of the covariates; None without covariates
     covariates: CovariateEncoder | None = None
 
+    @classmethod
+    def from_plain(cls, stored: Any, source: str) -> ModelConfig:
+        """Decode the output of `to_plain`; `source` is named in errors."""
+        version = convert(stored, _StoredVersion, "aam")
+        check_format("checkpoint", version.format, FORMAT, f"{source}, aam {version.version}")
+        if version.vocabulary != "".join(LETTERS):
+            raise DataError(
+                "The checkpoint has a different vocabulary",
+                f"{source}, '{version.vocabulary}' instead of '{''.join(LETTERS)}'",
+                "train it again",
+            )
+        return convert(stored, cls, "aam")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Convert the configuration to dictionaries, lists, strings and numbers."""
+        return {
+            "format": FORMAT,
+            "version": __version__,
+            "torch": str(torch.__version__),
+            "vocabulary": "".join(LETTERS),
+            **asdict(self),
+        }
+
     def inputs(self, covariates: Covariates | None) -> CovariateInputs | None:
-        """Encode the covariates of samples; None without any."""
+        """Encode the covariates of samples; None without covariates."""
         if self.covariates is None or covariates is None:
             return None
         numbers_NJ = self.covariates.numbers_NJ(covariates).astype(np.float32)
@@ -158,17 +181,6 @@ class ModelConfig:
         return network_class(self.shape, self.metric, backends, recompute)
 
 
-def to_plain(config: ModelConfig) -> dict[str, Any]:
-    """Convert a configuration to dictionaries, lists, strings and numbers."""
-    return {
-        "format": FORMAT,
-        "version": __version__,
-        "torch": str(torch.__version__),
-        "vocabulary": "".join(LETTERS),
-        **asdict(config),
-    }
-
-
 class _StoredVersion(msgspec.Struct):
     """Entries of a configuration of any version."""
 
@@ -177,35 +189,8 @@ class _StoredVersion(msgspec.Struct):
     vocabulary: str
 
 
-def from_plain(stored: Any, source: str) -> ModelConfig:
-    """Build a configuration from the output of `to_plain`; `source` is named in errors."""
-    version = convert(stored, _StoredVersion, "aam")
-    check_format("checkpoint", version.format, FORMAT, f"{source}, aam {version.version}")
-    if version.vocabulary != "".join(LETTERS):
-        raise DataError(
-            "The checkpoint has a different vocabulary",
-            f"{source}, '{version.vocabulary}' instead of '{''.join(LETTERS)}'",
-            "train it again",
-        )
-    return convert(stored, ModelConfig, "aam")
-
-
-def covariate_shape(
-    encoder: CovariateEncoder | None, options: CovariateOptions
-) -> CovariateShape | None:
-    """Return the sizes of the covariates of an encoder; None without one."""
-    if encoder is None:
-        return None
-    return CovariateShape(
-        tuple(len(names) + 1 for names in encoder.categories.values()),
-        2 * len(encoder.numbers),
-        options.categorical_embed_dim,
-        options.categorical_fusion,
-    )
-
-
 class _ShapesOnly(TorchFunctionMode):
-    """Skip arithmetic on the meta device, whose kernels import 800 modules, a second."""
+    """Mode that skips arithmetic on the meta device: its kernels import 800 modules, a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -217,31 +202,6 @@ class _ShapesOnly(TorchFunctionMode):
         return (torch.empty if name in ("rand", "randn") else func)(*args, **keywords)
 
 
-def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
-    """Compare names, shapes and types of weights with the network of a configuration."""
-    if config.shape.embedding_dim % config.shape.attention_heads:
-        raise Mismatch(f"the heads ({config.shape.attention_heads}) do not divide the width")
-    if config.shape.attention_layers > len(weights):  # a million layers take hours to build
-        raise Mismatch(f"{config.shape.attention_layers} layers have {len(weights)} weights")
-    try:
-        # Shapes alone: a damaged configuration must not allocate memory.
-        with torch.device("meta"), _ShapesOnly():
-            expected = config.network().state_dict()
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise Mismatch("no network has the sizes of the config") from error
-
-    def kind(weight: Tensor | None) -> tuple[torch.Size, bool] | None:
-        return None if weight is None else (weight.shape, weight.is_floating_point())
-
-    names = sorted(expected.keys() | weights.keys())
-    unlike = [name for name in names if kind(expected.get(name)) != kind(weights.get(name))]
-    if unlike:
-        more = f" and {len(unlike) - 1} more are" if len(unlike) > 1 else " is"
-        raise Mismatch(f"'{unlike[0]}'{more} of another network")
-    if broken := [name for name in names if not torch.isfinite(weights[name]).all()]:
-        raise Mismatch(f"'{broken[0]}' has values that are not finite")
-
-
 @dataclass(frozen=True)
 class StoredNetwork:
     """Configuration and weights of a network."""
@@ -249,56 +209,82 @@ class StoredNetwork:
     config: ModelConfig  # configuration from which the network is built
     weights: Mapping[str, Tensor]  # arrays by parameter name, on the CPU
 
+    def check(self) -> None:
+        """Compare names, shapes and types of the weights with the network of the configuration."""
+        shape, weights = self.config.shape, self.weights
+        if shape.embedding_dim % shape.attention_heads:
+            raise Mismatch(f"the heads ({shape.attention_heads}) do not divide the width")
+        if shape.attention_layers > len(weights):  # a million layers take hours to build
+            raise Mismatch(f"{shape.attention_layers} layers have {len(weights)} weights")
+        try:
+            # Only shapes: a damaged configuration must not allocate memory.
+            with torch.device("meta"), _ShapesOnly():
+                expected = self.config.network().state_dict()
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise Mismatch("no network has the sizes of the config") from error
+
+        def kind(weight: Tensor | None) -> tuple[torch.Size, bool] | None:
+            return None if weight is None else (weight.shape, weight.is_floating_point())
+
+        names = sorted(expected.keys() | weights.keys())
+        unlike = [name for name in names if kind(expected.get(name)) != kind(weights.get(name))]
+        if unlike:
+            more = f" and {len(unlike) - 1} more do" if len(unlike) > 1 else " does"
+            raise Mismatch(f"'{unlike[0]}'{more} not fit the config")
+        if broken := [name for name in names if not torch.isfinite(weights[name]).all()]:
+            raise Mismatch(f"'{broken[0]}' has values that are not finite")
+
     def build(self, backends: Backends = AUTO) -> Encoder | Predictor:
-        """Build the network."""
+        """Build the network with these weights."""
         network = self.config.network(backends)
         network.load_state_dict(self.weights)
         return network
 
     @property
     def encoder_weights(self) -> dict[str, Tensor]:
-        """Weights of its encoder."""
+        """Weights of the encoder alone."""
         prefix = "" if self.config.target is None else "encoder."
         names = self.weights.items()
         return {name.removeprefix(prefix): w for name, w in names if name.startswith(prefix)}
 
 
 def network_state(networks: Sequence[StoredNetwork]) -> State:
-    """Return the state of networks, one for each fold."""
+    """Return the state that a model stores for its networks, one for each fold."""
     arrays = {
         f"{fold}/{name}": weight.detach().cpu().numpy()
         for fold, network in enumerate(networks, start=1)
         for name, weight in network.weights.items()
     }
-    return State({"networks": [to_plain(network.config) for network in networks]}, arrays)
+    return State({"networks": [network.config.to_plain() for network in networks]}, arrays)
 
 
 def restore_networks(state: State) -> list[StoredNetwork]:
-    """Build networks from their state, and validate their weights."""
+    """Decode the networks of a stored model, and validate their weights."""
     entries = convert(state.settings, dict[str, list[Any]], TRANSFORMER).get("networks", [])
     networks = []
     for fold, entry in enumerate(entries, start=1):
-        config, prefix = from_plain(entry, f"network {fold} of the model"), f"{fold}/"
+        config = ModelConfig.from_plain(entry, f"network {fold} of the model")
+        prefix = f"{fold}/"
         weights = {
             name.removeprefix(prefix): torch.from_numpy(array)
             for name, array in state.arrays.items()
             if name.startswith(prefix)
         }
-        check_weights(config, weights)
         networks.append(StoredNetwork(config, weights))
+        networks[-1].check()
     if not networks:
         raise Mismatch("the transformer has no network")
     return networks
 
 
 def read_networks(path: Path) -> list[StoredNetwork]:
-    """Read the networks of a model, and no other member."""
+    """Read the networks of a model folder, without its other members."""
     folder = model_folder.read(path)
     if TRANSFORMER not in folder.members:
         raise DataError(
             "The model has no network",
             f"'{path}' has {', '.join(folder.members)}",
-            "train with the member transformer, or use an encoder of `aam pretrain`",
+            "train with the member transformer, or give an encoder of `aam pretrain`",
         )
     state = folder.state(TRANSFORMER)
     try:

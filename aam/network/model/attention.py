@@ -1,8 +1,8 @@
 """Scaled dot-product attention with a selectable backend.
 
 A backend is a name and a function. A network gets its backends as arguments, so a test can pass a
-faulty one. There is no dropout on attention weights: on the CPU it disables the fused kernel and is
-four times slower. Shape suffixes: see `aam.network.model`.
+faulty backend. Attention weights have no dropout: on the CPU dropout disables the fused kernel and
+is four times slower. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Backend:
     """Implementation of attention."""
 
     name: str  # a value of --attn-implementation
-    function: Function  # raises RuntimeError where it cannot run on a device, dtype or mask
+    function: Function  # raises RuntimeError for a device, dtype or mask that it does not support
 
 
 def _torch(kernel: str | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention by torch's `kernel`; None leaves the choice to torch."""
     if kernel is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    # The context is entered in each call: one around the network is no longer active when gradient
-    # checkpointing recomputes a block in the backward pass, which would run another kernel.
+    # The context is entered in each call: a context around the network is no longer active when
+    # gradient checkpointing recomputes a block in the backward pass, and another kernel would run.
     with sdpa_kernel([getattr(SDPBackend, kernel)]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -59,17 +59,17 @@ assert tuple(backend.name for backend in TORCH) == BACKENDS
 class Backends:
     """Backends of a network."""
 
-    plain: Backend  # used where all members of all sets exist
-    masked: Backend  # used where a mask is needed, which some backends do not support
+    plain: Backend  # for batches in which all members of all sets exist
+    masked: Backend  # for batches with a mask, because some backends support no mask
 
 
 def backend_name(requested: AttnImplementation) -> str:
-    """Return the name of a requested backend; "sdpa" is another name of "auto"."""
+    """Return the name of the requested backend; "sdpa" is another name for "auto"."""
     return "auto" if requested == "sdpa" else requested
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
-    """Return a requested backend."""
+    """Return the requested attention backend."""
     return next(backend for backend in backends if backend.name == backend_name(name))
 
 
@@ -79,15 +79,16 @@ AUTO = Backends(named("auto"), named("auto"))  # the choice of torch
 class AttentionMask(NamedTuple):
     """Mask of N sets of K members, made once for all layers."""
 
-    attend_N11K: Tensor  # True where a member exists, and in every place of a set without members
+    attend_N11K: Tensor  # True for members that exist, and for all of a set without members
     inhabited_N111: Tensor  # True for a set with members
 
     @classmethod
     def of(cls, attend_NK: Tensor | None) -> AttentionMask | None:
-        """Make the mask of the members that exist (True); None where all do."""
+        """Make the mask of the members that exist (True); None if all exist."""
         if attend_NK is None:
             return None
-        # A row without members is 0/0 in some kernels: it attends to all, then its output is 0.
+        # Some kernels compute 0/0 for a set without members, so such a set attends to everything
+        # and its output is then set to 0.
         inhabited_N1 = attend_NK.any(dim=-1, keepdim=True)
         return cls((attend_NK | ~inhabited_N1)[:, None, None, :], inhabited_N1[:, None, None, :])
 
@@ -111,15 +112,15 @@ def attention(
     >>> attention(q_NHKE, q_NHKE, v_NHKE, mask)[0, 0, :, 0]
     tensor([1., 1.])
     """
-    # Of a rank with fewer sets than others; some kernels reject empty input. `shape[0]` and not
-    # `len`, which would make the number of sets a constant of an exported graph.
+    # A rank may have no sets, and some kernels reject empty input. With `len` instead of `shape[0]`
+    # the number of sets would be a constant of an exported graph.
     if v_NHKE.shape[0] == 0:
         return v_NHKE
     if mask is None:
         # Flash attention takes no mask, so a mask of ones would exclude the fastest kernel.
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
     out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, mask.attend_N11K)
-    # A product, which keeps the order of the output in memory; `masked_fill` would copy it.
+    # A product keeps the memory layout of the output; `masked_fill` would copy it.
     return out_NHKE * mask.inhabited_N111
 
 

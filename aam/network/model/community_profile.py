@@ -2,9 +2,10 @@
 
 Each sequence is turned into random Fourier features of its letters (Rahimi and Recht, NIPS 2007):
 the product of two sequences' features is close to exp(-differences / WIDTH), so equal sequences
-have the same features and similar ones similar features. A sample is the sum over its ASVs,
-weighted by the log of their abundance. Nothing is learned: ASVs stay distinct that a narrow learned
-vector merges (the strength of random forests on tables), and similar ASVs stay similar.
+have equal features and similar sequences have similar features. The profile of a sample is the sum
+over its ASVs, weighted by the log of their abundance. Nothing is learned. ASVs that a narrow
+learned vector would merge stay distinct (the strength of random forests on tables), and similar
+ASVs stay similar.
 Shape suffixes: see `aam.network.model`; W profile features.
 """
 
@@ -21,7 +22,7 @@ from aam.nucleotide_codes import BASES, FINEST, WIDTH
 
 
 def log_abundance(counts_BS: Tensor) -> Tensor:
-    """Return log10(1 + FINEST relative abundance) of counts; 0 where there are no reads.
+    """Return log10(1 + FINEST x relative abundance) of counts; 0 for an ASV without reads.
 
     >>> log_abundance(torch.tensor([[9999.0, 1.0, 0.0]])).round(decimals=2)
     tensor([[4.0000, 0.3000, 0.0000]])
@@ -73,8 +74,8 @@ class CommunityProfile(nn.Module):
         letters = (tokens_UL[..., None] == bases).flatten(1).to(self.frequencies.dtype)
         # The angles are tens of radians: in half precision their cosine would be random.
         with torch.autocast(tokens_UL.device.type, enabled=False):
-            # Only the letters that the batch has: padding is a letter of zeros, so the sum is the
-            # same.
+            # Padding is a letter of zeros, so letters beyond the longest sequence of the batch can
+            # be omitted from the sum.
             return (letters @ self.frequencies[: letters.shape[1]] + self.phases).cos()
 
     @torch.no_grad()
@@ -83,5 +84,5 @@ class CommunityProfile(nn.Module):
         return weighted_sum(features_UW, slots_BS, counts_BS)
 
     def forward(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-        """Return standardized profiles [B, W]; arguments as of `raw`."""
+        """Return standardized profiles [B, W]."""
         return (self.raw(features_UW, slots_BS, counts_BS) - self.centre) / self.spread

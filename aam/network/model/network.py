@@ -1,8 +1,8 @@
 """Encoder and predictor: sequences -> ASVs -> samples -> distances, and a target.
 
-Pretraining trains `Encoder`; `Predictor` contains an encoder and adds the target. ASVs are encoded
-separately from samples: each distinct ASV once in a batch, or once in a study if the encoder is
-frozen. Shape suffixes: see `aam.network.model`.
+Pretraining trains an `Encoder`; a `Predictor` contains an encoder and adds the target heads. ASVs
+are encoded separately from samples: each distinct ASV once in a batch, or once in a study if the
+encoder is frozen. Shape suffixes: see `aam.network.model`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from aam.contract.options.groups import Metric
 from aam.network.model.attention import AUTO, Backends
 from aam.network.model.community_profile import CommunityProfile
-from aam.network.model.covariates import UNKNOWN_RATE, CovariateEmbedding, CovariateInputs
-from aam.network.model.nucleotides import NucleotideEncoder
-from aam.network.model.samples import SampleEncoder
+from aam.network.model.covariate_embedding import CovariateEmbedding, CovariateInputs
+from aam.network.model.encoders import NucleotideEncoder, SampleEncoder
 from aam.network.model.shape import NetworkShape, at_least_fp32
 from aam.network.model.transformer import AttentionPooling, TransformerEncoder
 
@@ -28,9 +27,9 @@ PROFILE_HIDDEN = 256  # width of the hidden layer of the profile head
 class PairwiseDistance(nn.Module):
     """Root-mean-square difference of two embeddings, scaled by a learned positive number.
 
-    The mean over the width makes its range independent of the width. Bounded measures (all UniFrac
-    variants but plain weighted) go through tanh, so predictions lie in [0, 1); the distance of an
-    embedding to itself is exactly 0.
+    Taking the mean over the width makes the range independent of the width. The prediction of a
+    bounded metric (every UniFrac metric except "weighted") goes through tanh, so it lies in [0, 1).
+    The distance of an embedding to itself is exactly 0.
 
     >>> head = PairwiseDistance(bounded=True)
     >>> embeddings_BD = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
@@ -42,14 +41,14 @@ class PairwiseDistance(nn.Module):
     def __init__(self, bounded: bool) -> None:
         super().__init__()
         self.bounded = bounded
-        # A vector of one: FSDP cannot shard a tensor without dimensions.
+        # A vector of one number: FSDP cannot shard a tensor without dimensions.
         self.scale = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, a_ND: Tensor, b_ND: Tensor) -> Tensor:
         """Return the distances [N] between the rows of `a_ND` and `b_ND`, whose axes broadcast."""
         square_N = (at_least_fp32(a_ND) - at_least_fp32(b_ND)).square().mean(dim=-1)
-        # The square root has no gradient at 0, where the distance is 0 and stays 0. NaN counts as
-        # not 0, so that it stays NaN.
+        # The square root has no gradient at 0, so a distance of 0 is left out of it and stays 0.
+        # NaN counts as nonzero, so that it stays NaN.
         nonzero_N = square_N != 0
         root_N = torch.where(nonzero_N, square_N, 1.0).sqrt() * nonzero_N
         distance_N = F.softplus(self.scale) * root_N
@@ -75,7 +74,7 @@ class Encoder(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder itself, as `Predictor.encoder` is that of a predictor."""
+        """The encoder itself, for code that takes an encoder or a predictor."""
         return self
 
     def encode_all(self, chunks: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -88,7 +87,7 @@ class Encoder(nn.Module):
 
 
 class ProfileHead(nn.Sequential):
-    """Readout of the community profile: dropout, a linear layer; activation, dropout, outputs."""
+    """Head of the community profile: dropout, linear layer, activation, dropout, output layer."""
 
     def hidden(self, profile_BW: Tensor) -> Tensor:
         """Return the hidden layer [B, W], before the activation."""
@@ -97,7 +96,7 @@ class ProfileHead(nn.Sequential):
         return hidden_BW
 
     def forward(self, hidden_BW: Tensor) -> Tensor:
-        """Return the outputs [B, C] from the hidden layer, to which covariates may be added."""
+        """Return the outputs [B, C] from the hidden layer, after covariates were added to it."""
         outputs_BC = hidden_BW
         for layer in list(self)[2:]:
             outputs_BC = layer(outputs_BC)
@@ -107,10 +106,11 @@ class ProfileHead(nn.Sequential):
 class Predictor(nn.Module):
     """Encoder with two target heads, whose outputs are averaged.
 
-    One reads the hidden states of the members with a further transformer, since the embedding is
-    trained for UniFrac. The other reads the community profile. The loss is the mean of their
-    losses, so each is trained independently of the other. Covariates join the members before the
-    transformer and the hidden layer of the profile head; at the start they change nothing.
+    The first head reads the hidden states of a sample's ASVs through another transformer, because
+    the embedding is trained for UniFrac. The second head reads the community profile. The loss is
+    the mean of the losses of both heads, so each head is trained independently. Covariates are
+    joined with the ASVs before the transformer, and with the hidden layer of the profile head; at
+    the start of training they change nothing.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Predictor(nn.Module):
             self.covariates = CovariateEmbedding(shape.covariates)
             width, concat = shape.covariates.width, shape.covariates.fusion == "concat"
             self.fusion = nn.Linear(dim + width if concat else width, dim)
-            # The identity or zero: at the start the hidden states are those without covariates, for
-            # which a pretrained encoder was trained.
+            # The identity or zero: a pretrained encoder was trained without covariates, so they
+            # must not change the hidden states at the start.
             (nn.init.eye_ if concat else nn.init.zeros_)(self.fusion.weight)
             nn.init.zeros_(self.fusion.bias)
             if self.profile is not None:
@@ -172,10 +172,10 @@ class Predictor(nn.Module):
         attend_BS: Tensor | None,
         tokens_UL: Tensor,
         slots_BS: Tensor,
-        counts_BS: Tensor,  # its reads, 0 where there is none
+        counts_BS: Tensor,  # reads of each ASV, 0 for padding
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [X, B, C] of X heads; `tokens_UL` are not masked."""
+        """Return the outputs [X, B, C] of the X heads; `tokens_UL` must be unmasked."""
         profile_BW = None
         if self.profile is not None:
             features_UW = self.profile.features(tokens_UL)
@@ -184,11 +184,11 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def profile_terms(self, tokens_UL: Tensor) -> Tensor:
-        """Return the terms [U, W] of sequences in the hidden layer of the profile head.
+        """Return what each sequence adds to the hidden layer of the profile head, [U, W].
 
-        Without dropout this layer is linear in the profile: it is the sum of these terms, weighted
-        by the log abundances, and of `profile_offset`. A term takes fewer bytes than the features
-        of the sequence.
+        Without dropout the hidden layer is linear in the profile: it is `profile_offset` plus the
+        sum of these terms, weighted by the log abundances. A term takes fewer bytes than the
+        features of a sequence.
         """
         first = self.profile_head[1]
         assert self.profile is not None and isinstance(first, nn.Linear)
@@ -210,31 +210,31 @@ class Predictor(nn.Module):
         profile_BW: Tensor | None,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [X, B, C]; `profile_BW` is before covariates and activation."""
-        known_BW = None
+        """Return the outputs [X, B, C]; `profile_BW` is `ProfileHead.hidden` of the profile."""
+        covariates_BW = None
         if self.covariates is not None:
             sizes, device = self.encoder.shape.covariates, hidden_BSD.device
             assert sizes is not None
             covariates = covariates or CovariateInputs.unknown(sizes, len(hidden_BSD), device)
             if self.training:
-                covariates = covariates.with_unknown(UNKNOWN_RATE)
-            known_BW = self.covariates(covariates)
-            hidden_BSD = self._fuse(hidden_BSD, known_BW)
+                covariates = covariates.with_unknown()
+            covariates_BW = self.covariates(covariates)
+            hidden_BSD = self._fuse(hidden_BSD, covariates_BW)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
         if profile_BW is not None:
-            if known_BW is not None:
-                profile_BW = profile_BW + self.profile_fusion(known_BW)
+            if covariates_BW is not None:
+                profile_BW = profile_BW + self.profile_fusion(covariates_BW)
             outputs.append(self.profile_head(profile_BW).to(outputs[0].dtype))
         return torch.stack(outputs)
 
-    def _fuse(self, hidden_BSD: Tensor, known_BW: Tensor) -> Tensor:
+    def _fuse(self, hidden_BSD: Tensor, covariates_BW: Tensor) -> Tensor:
         """Join the vector of the covariates with the hidden state of every member."""
         assert self.encoder.shape.covariates is not None
-        known_B1W = known_BW[:, None].to(hidden_BSD.dtype)
+        covariates_B1W = covariates_BW[:, None].to(hidden_BSD.dtype)
         if self.encoder.shape.covariates.fusion == "add":
-            fused_BSD: Tensor = hidden_BSD + self.fusion(known_B1W)
+            fused_BSD: Tensor = hidden_BSD + self.fusion(covariates_B1W)
             return fused_BSD
-        known_BSW = known_B1W.expand(-1, hidden_BSD.shape[1], -1)
-        fused_BSD = self.fusion(torch.cat([hidden_BSD, known_BSW], dim=-1))
+        covariates_BSW = covariates_B1W.expand(-1, hidden_BSD.shape[1], -1)
+        fused_BSD = self.fusion(torch.cat([hidden_BSD, covariates_BSW], dim=-1))
         return fused_BSD

@@ -1,4 +1,4 @@
-"""Sizes of the network, which determine its parameters; stored in every checkpoint."""
+"""Sizes of the network: they determine its parameters and are stored in every checkpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from aam.contract.records import Count, Fraction, Positive
 class CovariateShape:
     """Sizes of the covariates."""
 
-    # number of codes of each categorical column, 0 for unknown included
+    # number of codes of each categorical column, including 0 for unknown
     categories: tuple[Positive, ...]
     numbers: Count  # numeric inputs: two for each column, its value and whether it is missing
-    embed_dim: Positive  # width of a category's vector, and of that of all numbers
+    embed_dim: Positive  # width of the vector of a categorical column, and of all numbers together
     fusion: Literal["concat", "add"]  # how the vectors join the hidden states of the ASVs
 
     @property
@@ -40,7 +40,7 @@ class NetworkShape:
     outputs: Count = 0  # outputs of the target head; 0 for a network without a target
     profile_features: Count = 0  # random features of the community profile; 0: no profile
     profile_dropout: Fraction = 0.7  # dropout of the profile head
-    # sizes of the covariates that the target reads; None: it reads the ASVs alone
+    # sizes of the covariates that the target heads read; None without covariates
     covariates: CovariateShape | None = None
     # whether the sample encoder predicts abundances that are hidden from it
     predicts_counts: bool = False
@@ -51,20 +51,8 @@ class NetworkShape:
         return -(-self.max_bp // self.nucleotide_patch)
 
 
-def least_weights(embedding_dim: int, attention_layers: int) -> int:
-    """Return the number of weights in the transformer layers of both encoders, a lower bound.
-
-    A layer has 3 D^2 for queries, keys and values, D^2 for their mixture, 8 D^2 for the
-    feed-forward part, and 13 D of biases and norms.
-
-    >>> least_weights(embedding_dim=128, attention_layers=4)
-    1586176
-    """
-    return 2 * attention_layers * embedding_dim * (12 * embedding_dim + 13)
-
-
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return a tensor of half precision in single precision, any other unchanged.
+    """Convert a tensor of half precision to float32; return any other tensor unchanged.
 
     >>> at_least_fp32(torch.ones(1, dtype=torch.bfloat16)).dtype
     torch.float32

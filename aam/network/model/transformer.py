@@ -1,7 +1,7 @@
 """Pre-norm transformer blocks over sets and sequences, and the pooling of a set to one vector.
 
-Notable: fused query-key-value projection; layers start different from each other (each is
-initialized independently); dropout on the residual branches only. Shape suffixes: see
+Notable: fused query-key-value projection; each layer is initialized independently, so layers start
+with different weights; dropout on the residual branches only. Shape suffixes: see
 `aam.network.model`.
 """
 
@@ -16,7 +16,7 @@ from aam.network.model.attention import AUTO, AttentionMask, Backends, attention
 from aam.network.model.shape import NetworkShape, at_least_fp32
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
-PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, widen, narrow
+PRODUCTS = 6  # successive matrix products of one block: qkv, scores, mix, out, widen, narrow
 
 
 class TransformerBlock(nn.Module):
@@ -37,10 +37,10 @@ class TransformerBlock(nn.Module):
     def forward(self, x_NKD: Tensor, mask: AttentionMask | None) -> Tensor:
         """Map hidden states [N, K, D] to hidden states [N, K, D]."""
         n, k, d = x_NKD.shape
-        # One product for queries, keys and values: the GPU reads the hidden states once.
+        # One product computes queries, keys and values, so the GPU reads the hidden states once.
         qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
-        # Unbound before the transpositions: the gradient is then one tensor in this order at once.
-        q_NHKE, k_NHKE, v_NHKE = (part.transpose(1, 2) for part in qkv_NK3HE.unbind(2))
+        # Unbound before they are transposed: the gradient is then already one tensor in this order.
+        q_NHKE, k_NHKE, v_NHKE = (x_NKHE.transpose(1, 2) for x_NKHE in qkv_NK3HE.unbind(2))
         mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, mask, self.backends)
         mixed_NKD = mixed_NHKE.transpose(1, 2).reshape(n, k, d)
         x_NKD = x_NKD + self.dropout(self.out(mixed_NKD))
@@ -93,8 +93,8 @@ class AttentionPooling(nn.Module):
         """Return the weight of each member [N, K], at least float32; the sum of a set is 1."""
         score_NK = at_least_fp32(self.score(x_NKD).squeeze(-1))
         if attend_NK is not None:
-            # The lowest number and not -inf, whose softmax is NaN in a set without members.
+            # Not -inf: in a set without members its softmax is NaN.
             score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
         weight_NK = score_NK.softmax(dim=-1)
-        # The softmax of a set without members is uniform; its weights become 0.
+        # In a set without members the softmax is uniform, so its weights are set to 0.
         return weight_NK if attend_NK is None else weight_NK * attend_NK

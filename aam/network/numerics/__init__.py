@@ -1,7 +1,7 @@
 """Numerics of a stack (GPU, driver, PyTorch): attention check, precision, rounding.
 
     probes + faults ──► check ──► report ──► backends
-    device ──► stack ─────┘
+    device ───────────────┘
 
-It depends on the attention of `aam.network.model`, not on data or training.
+It imports the attention of `aam.network.model` and nothing of data or training.
 """

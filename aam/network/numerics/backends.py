@@ -1,75 +1,65 @@
-"""Selection of attention backends before a run: backends with wrong results are replaced.
+"""Attention backends: selection before a run, and the command `aam check` that measures them.
 
-On a GPU the quick check runs, unless a report of this stack is kept (`network.numerics.report`).
-On a CPU nothing is measured: no fault is known there, and it would cost a second each time. The
-backends and the device types are values, so that a test can pass faulty ones.
+A backend with wrong results is replaced by a correct one. On a GPU the quick check runs, unless a
+report of this stack is stored (`network.numerics.report`). On a CPU nothing is measured: no fault
+is known there, and the check would cost a second in each run. The candidate backends and the types
+of devices to measure are arguments, so that a test can pass faulty backends.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from rich.console import Console
 
 from aam.console import info, warn
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
+from aam.contract.options.commands.measure import Check
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
-from aam.network.model.attention import TORCH, Backend, Backends, backend_name, runs
+from aam.network.model.attention import BACKENDS, TORCH, Backend, Backends, backend_name, runs
 from aam.network.model.shape import NetworkShape
-from aam.network.numerics.check import CheckPlan, conclude, measure, measure_in_child
-from aam.network.numerics.device import Precision, identify, is_gpu
+from aam.network.numerics.check import CheckPlan, check_attention
+from aam.network.numerics.device import Identity, Precision, choose_device, identify, is_gpu
 from aam.network.numerics.probes import DTYPES
-from aam.network.numerics.report import (
-    UNUSABLE,
-    WRONG,
-    CheckReport,
-    key_of,
-    load_report,
-    reports_folder,
-    store_report,
-    worst,
-)
-
-Use = Literal["plain", "masked"]
-Status = Literal["right", "wrong", "absent"]
-"""right: correct for every model, or it runs and was not measured. wrong: must not be used. absent:
-cannot run."""
-
-StatusOf = Callable[[str, Use], Status]  # the status of a backend, by name, without or with a mask
+from aam.network.numerics.report import CheckReport, StackKey, Status, StatusOf, Use, reports_folder
+from aam.network.numerics.report import page as report_page
 
 REPLACEMENTS = ("flash", "mem_efficient", "math", "auto")
-"""Substitutes for another backend: fused kernels first, and by name, so that the run record names
-the kernel that computed."""
+"""Substitutes for another backend. Fused kernels come first, and they are named, so that the run
+record names the kernel that computed."""
 
 
 def select_backends(
     requested: AttnImplementation, backends: Sequence[str], status_of: StatusOf, device: str
 ) -> tuple[str, str, str]:
-    """Select the requested backend where it is correct, else the next correct one.
+    """Select the requested attention backend if it is correct, else the next correct one.
 
-    Return the backends without and with a mask, and why another than the requested one; or "".
+    Return the backend without a mask, the backend with masks, and why one of them is not the
+    requested one ("" if both are).
 
     >>> status = {"flash": "wrong", "math": "right"}
     >>> select_backends("flash", list(status), lambda name, use: status[name], "cuda")
     ('math', 'math', '--attn-implementation flash computes wrong on cuda; math runs instead.')
     """
     preferred = backend_name(requested)
-    rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
+    candidates = [preferred, *(n for n in REPLACEMENTS if n in backends and n != preferred)]
 
     def first(use: Use) -> str:
-        # The first correct one ends the search, since a trial costs time on a GPU.
-        for name in (preferred, *rest):
+        # The first correct backend ends the search, since a trial costs time on a GPU.
+        for name in candidates:
             if status_of(name, use) == "right":
                 return name
         raise Unavailable(
             "No attention backend computes correctly on this device",
-            ", ".join(f"{name} {status_of(name, use)}" for name in (preferred, *rest)),
-            "`aam check` measures again, `aam-launch images` lists other images, --device cpu "
-            "computes correctly, --no-check skips the check",
+            ", ".join(f"{name} {status_of(name, use)}" for name in candidates),
+            "measure again (`aam check`), choose another image (`aam-launch images`), compute with "
+            "--device cpu, or skip the check with --no-check",
         )
 
     plain, masked = first("plain"), first("masked")
@@ -78,7 +68,7 @@ def select_backends(
     if preferred == plain:
         absent = status_of(preferred, "masked") == "absent"
         reason = f"{'supports no mask' if absent else 'computes wrong with masks'} on {device}"
-        used = f"{masked} runs where there is one"
+        used = f"{masked} runs with masks"
     else:
         absent = status_of(preferred, "plain") == "absent"
         reason = f"{'cannot run' if absent else 'computes wrong'} on {device}"
@@ -87,74 +77,53 @@ def select_backends(
     return plain, masked, f"--attn-implementation {preferred} {reason}; {used}."
 
 
-def reported_status(
-    report: CheckReport, dtypes: Collection[str], recomputed: bool = False
-) -> StatusOf:
-    """Return the status of each backend by a report; one wrong in one use is wrong in both."""
-
-    def status_of(backend: str, use: Use) -> Status:
-        cases = [
-            case for case in report.of(backend, dtypes) if recomputed or case.mask != "recomputed"
-        ]
-        if any(case.outcome in WRONG for case in cases):
-            return "wrong"
-        outcome = worst([case for case in cases if (case.mask == "none") == (use == "plain")])
-        return "absent" if outcome in UNUSABLE else "right"
-
-    return status_of
-
-
 @dataclass(frozen=True)
 class BackendPolicy:
-    """Candidate backends, and the types of devices on which they are measured."""
+    """Candidate attention backends, and the types of devices on which they are measured."""
 
     backends: tuple[Backend, ...] = TORCH
     devices: tuple[str, ...] = (GPU,)
 
+    def choose_attention(
+        self,
+        options: DeviceOptions,  # requested backend, and whether to measure
+        device: torch.device,
+        sizes: NetworkShape | ModelOptions,
+        precision: Precision = "none",  # precision of training; inference uses fp32
+        recomputed: bool = False,  # whether the run uses gradient checkpointing
+    ) -> tuple[Backends, dict[str, Any]]:
+        """Choose attention backends that compute correctly; return their run record entry too."""
+        # Inference after the training uses fp32, so fp32 is always measured.
+        dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
+        heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
+        plan = CheckPlan(True, dtypes, recomputed, heads, width)
+        by_name = {backend.name: backend for backend in self.backends}
+        report, evidence = _report(options, plan, device, self)
 
-TORCH_POLICY = BackendPolicy()  # the backends of torch, measured on GPUs
+        def tried(name: str, use: Use) -> Status:
+            masked = use == "masked"
+            can_run = all(runs(by_name[name], device, masked, DTYPES[dtype]) for dtype in dtypes)
+            return "right" if can_run else "absent"
 
-
-def choose_attention(
-    options: DeviceOptions,  # requested backend, and whether to measure
-    device: torch.device,
-    sizes: NetworkShape | ModelOptions,
-    policy: BackendPolicy,
-    precision: Precision = "none",  # precision of training; inference uses fp32
-    recomputed: bool = False,  # whether the run uses gradient checkpointing
-) -> tuple[Backends, dict[str, Any]]:
-    """Choose attention backends that compute correctly, and return their run record too."""
-    # Inference after the training uses fp32.
-    dtypes = ("fp32",) if precision == "none" else ("fp32", precision)
-    heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
-    plan = CheckPlan(True, dtypes, recomputed, heads, width)
-    by_name = {backend.name: backend for backend in policy.backends}
-    report, evidence = _report(options, plan, device, policy)
-
-    def tried(name: str, use: Use) -> Status:
-        masked = use == "masked"
-        fine = all(runs(by_name[name], device, masked, DTYPES[dtype]) for dtype in dtypes)
-        return "right" if fine else "absent"
-
-    # Where nothing was measured a backend that runs counts as right.
-    status_of = tried if report is None else reported_status(report, dtypes, recomputed)
-    requested = options.attn_implementation
-    plain, masked, warning = select_backends(requested, list(by_name), status_of, device.type)
-    record: dict[str, Any] = {
-        "requested": requested,
-        "without_mask": plain,
-        "with_mask": masked,
-        "evidence": evidence,
-    }
-    if warning:
-        warn(warning)
-    if report is not None:
-        wrong = {name: report.faults(name, dtypes) for name in report.backends}
-        record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
-        record["stack"] = report.identity
-        if warning and (faults := wrong.get(backend_name(requested))):
-            warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
-    return Backends(by_name[plain], by_name[masked]), record
+        # Without a measurement a backend that runs counts as right.
+        status_of = tried if report is None else report.status_of(dtypes, recomputed)
+        requested = options.attn_implementation
+        plain, masked, warning = select_backends(requested, list(by_name), status_of, device.type)
+        record: dict[str, Any] = {
+            "requested": requested,
+            "without_mask": plain,
+            "with_mask": masked,
+            "evidence": evidence,
+        }
+        if warning:
+            warn(warning)
+        if report is not None:
+            wrong = {name: report.faults(name, dtypes) for name in report.backends}
+            record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
+            record["stack"] = report.identity
+            if warning and (faults := wrong.get(backend_name(requested))):
+                warn(f"attention backend {backend_name(requested)}: {', '.join(faults)}")
+        return Backends(by_name[plain], by_name[masked]), record
 
 
 def _report(
@@ -165,28 +134,70 @@ def _report(
         return None, f"not measured on a {device.type}"
     if not options.check:
         return None, "not measured: --no-check"
-    here, folder = identify(device), reports_folder(os.environ)
-    key = key_of(here, *plan.sizes, os.environ) if folder else None
+    stack, folder = identify(device), reports_folder(os.environ)
+    key = StackKey.of(stack, *plan.sizes, os.environ) if folder else None
     if folder and key:
-        report, problem = load_report(key, folder)
+        report, problem = key.load(folder)
         if problem:
             warn(f"A check report is not used: {problem}.")
         elif report is not None and all(
-            report.identity.get(name) == getattr(here, name)
+            report.identity.get(name) == getattr(stack, name)
             for name in ("torch", "vendor", "aotriton")
         ):
             if set(plan.dtypes) <= set(report.dtypes) and report.recomputed >= plan.recomputed:
                 return report, f"measured for this stack, {report.made}"
-            # What the kept report has is measured again too: it replaces that report, and runs of
-            # another precision would otherwise measure in turns.
+            # The new report replaces the stored one, so it measures again what that one has.
+            # Otherwise runs of different precisions would replace each other's reports.
             dtypes = tuple(name for name in DTYPES if name in {*plan.dtypes, *report.dtypes})
             recomputed = plan.recomputed or report.recomputed
             plan = replace(plan, dtypes=dtypes, recomputed=recomputed)
     kind = "GPU" if is_gpu(device) else "CPU"
     info(f"Measuring whether this {kind} computes attention correctly.")
-    # In a child on a GPU: a faulty kernel may hang or end the process that runs it.
-    events = (measure_in_child if is_gpu(device) else measure)(policy.backends, plan, device)
-    report = replace(conclude(events, quick=True), key=key)
-    if folder and key and (problem := store_report(report, folder)):
-        warn(f"The check report is not kept: {problem}.")
+    report = replace(check_attention(policy.backends, plan, device), key=key)
+    if folder and key and (problem := report.store(folder)):
+        warn(f"The check report is not stored: {problem}.")
     return report, "measured before this run"
+
+
+def run_check(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
+    """Run `aam check`: measure the attention backends of a device and print the report."""
+    device = choose_device(DeviceOptions(device=options.device))
+    if not is_gpu(device) and options.device == "auto":
+        info("No GPU was found; the CPU is measured.")
+    plan = CheckPlan(options.quick, recomputed=not options.quick)
+    report = check_attention(backends, plan, device, options.timeout)
+    if all(case.unusable for case in report.cases):
+        notes = {c.backend: c.note for c in report.cases if c.outcome in ("failed", "memory")}
+        evidence = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "none can run"
+        cause = "No attention backend runs"
+        remedy = "this PyTorch may not be compiled for this GPU; choose another image"
+        if any(case.outcome == "memory" for case in report.cases):
+            cause = "Out of memory during the check"
+            remedy = "another program uses the memory of the GPU: end it, or use another GPU"
+        raise Unavailable(cause, evidence, remedy)
+    folder = reports_folder(os.environ)
+    key = StackKey.of(Identity(**report.identity), *plan.sizes, os.environ)
+    if folder is not None and key is not None:
+        report = replace(report, key=key)
+        # A folder that cannot be written must not hide the report.
+        if problem := report.store(folder):
+            warn(f"The check report is not stored: {problem}.")
+    if options.json:
+        print(report.to_json())
+    else:
+        console = Console(highlight=False, width=None if Console().is_terminal else 120)
+        console.print(report_page(report, conclusion(report)))
+    return 1 if report.wrong else 0
+
+
+def conclusion(report: CheckReport) -> str:
+    """Return whether the backends of a check report are right, and which of them `aam` uses."""
+    try:
+        status_of = report.status_of(report.dtypes)
+        plain, masked, _ = select_backends("auto", BACKENDS, status_of, "this device")
+    except Unavailable as error:
+        return str(error)
+    wrong = list(dict.fromkeys(case.backend for case in report.cases if case.wrong))
+    verdict = f"Wrong here: {', '.join(wrong)}" if wrong else "Right here"
+    uses = plain if plain == masked else f"{plain}, and {masked} with masks"
+    return f"{verdict}. aam uses {uses}. ({math.ceil(report.seconds)} s)"

@@ -1,9 +1,9 @@
 """Attention check: run every probe on every backend, as a stream of events, and report.
 
-The events show which probe was running when a child process stops. A GPU that hangs or crashes its
-process ends a child alone: a hanging call cannot be interrupted from within (it may hold the
-interpreter lock), so the parent has a timeout, and a child that crashes is followed by another
-without the backend that crashed it.
+The events show which probe was running when a child process stops. A GPU that hangs, or that
+crashes its process, stops only the child. A hanging call cannot be interrupted from within (it may
+hold the interpreter lock), so the parent has a timeout. After a crash another child continues with
+the backends that follow the one that crashed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,7 @@ from aam.contract.gpus import GPU
 from aam.network.model.attention import Backend
 from aam.network.numerics.device import CPU, Identity, identify, is_gpu
 from aam.network.numerics.faults import HALF, RECOMPUTED, identify_fault
-from aam.network.numerics.probes import (
-    DTYPES,
-    MASKS,
-    MaskKind,
-    Probe,
-    Shape,
-    differences,
-    expected_result,
-    probe_input,
-    run_probe,
-    shapes,
-    tolerance,
-)
+from aam.network.numerics.probes import DTYPES, MASKS, MaskKind, Probe, Shape, shapes
 from aam.network.numerics.report import Case, CheckReport, Cost, Outcome
 
 REPETITIONS = 3
@@ -54,22 +42,22 @@ COST_SHAPES = {
 TIMED_MASKS: tuple[MaskKind, ...] = ("none", "each")
 
 LONG = 1000
-"""Set size from which on only two masks are probed, since the expected result takes long."""
+"""Sets of at least this size are probed with two masks only: their expected result takes long."""
 
 _ABSENT = ("no available kernel", "no viable backend", "not compiled", "not supported")
-"""Errors of torch for a kernel that does not exist for a device, dtype or mask."""
+"""Errors of PyTorch for a kernel that does not exist for a device, dtype or mask."""
 _DRIVER = ("cuda error", "hip error", "cublas", "hipblas", "miopen", "cudnn error")
-"""Errors of driver and libraries, which say "operation not supported" of a device that fails."""
+"""Errors of driver and libraries: a failing device also gives "operation not supported"."""
 
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """The probes of a check: small ones alone and no times if it is quick."""
+    """The probes of a check; a quick check has small probes and measures no times."""
 
     quick: bool
     dtypes: tuple[str, ...] = tuple(DTYPES)
-    recomputed: bool = False  # for this torch imports its compiler
-    heads: int = 0  # of the network, and width of each; 0 for the default
+    recomputed: bool = False  # whether to probe recomputation, which imports PyTorch's compiler
+    heads: int = 0  # attention heads of the network, and width of each; 0 for the default
     width: int = 0
 
     @property
@@ -81,11 +69,11 @@ class CheckPlan:
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a probe of a backend; without both while the device starts."""
+    """The start of a probe of a backend; both are empty while the device starts."""
 
     backend: str = ""
     probe: Probe | None = None
-    timing: bool = False  # after all results are there
+    timing: bool = False  # times are measured after all results
 
     def __str__(self) -> str:
         if self.probe is None:
@@ -95,7 +83,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, other processes."""
+    """Bytes of GPU memory besides tensors: driver, kernels, BLAS workspace, other processes."""
 
     size: int
 
@@ -121,16 +109,16 @@ def measure(
             yield Begin(backend.name, probe)
             yield case_of(backend, probe, device)
     if is_gpu(device):
-        # The memory that a process needs besides its tensors. After the probes: the driver loads a
-        # kernel into the memory of the GPU with its first call.
+        # The memory that a process needs besides its tensors. It is measured after the probes,
+        # because the first call of a kernel loads it into the memory of the GPU.
         square = torch.ones(256, 256, device=device)
         square = square @ square
         torch.cuda.synchronize(device)
         del square
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
-        # The BLAS workspace, which PyTorch allocates with the first product, counts as overhead:
-        # the predicted peak of a step does not have it.
+        # PyTorch allocates the BLAS workspace with the first product. It counts as overhead because
+        # the predicted peak of a step does not include it.
         workspace = torch.cuda.memory_allocated(device)
         yield Overhead(total - free - torch.cuda.memory_reserved(device) + workspace)
     if plan.quick:
@@ -148,31 +136,29 @@ def measure(
 
 def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
     """Run one probe on a backend and compare the result with the expected one."""
-    given, true = probe_input(probe), expected_result(probe)
+    inputs, expected = probe.input_and_expected
     case = case_for(backend.name, probe, "right")
     try:
-        result = run_probe(backend, given, device)
-        fault = identify_fault(
-            probe, given, result, true, lambda: run_probe(backend, given, device, packed=False)
-        )
+        result = inputs.run(backend, device)
+        fault = identify_fault(probe, result, lambda: inputs.run(backend, device, packed=False))
     except RuntimeError as error:
-        if type(error).__name__ == "CheckpointError":  # its module brings torch's compiler along
+        if type(error).__name__ == "CheckpointError":  # its module imports PyTorch's compiler
             return dataclasses.replace(
                 case, outcome="wrong", fault=RECOMPUTED.name, note=_first_line(error)
             )
         return dataclasses.replace(case, outcome=_refusal(error), note=_first_line(error))
-    errors = differences(result, true)
+    errors = result.differences(expected)
     return dataclasses.replace(
         case,
         outcome="right" if fault is None else "harmless" if fault.harmless else "wrong",
         forward=_figure(errors[0].largest),
-        backward=_figure(max(part.largest for part in errors[1:])),
+        backward=_figure(max(error.largest for error in errors[1:])),
         fault=fault.name if fault else "",
     )
 
 
 def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Case:
-    """Return a case without figures."""
+    """Return the case of a probe without figures."""
     return Case(
         backend,
         probe.dtype,
@@ -180,18 +166,18 @@ def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Ca
         outcome,
         probe.shape.name,
         probe.shape.members,
-        allowed=_figure(tolerance(probe)) or 0.0,
+        allowed=_figure(probe.tolerance) or 0.0,
         note=note,
     )
 
 
 def _refusal(error: RuntimeError) -> Outcome:
-    """Return whether a kernel does not exist, is out of memory, or fails."""
+    """Return the outcome of an error: the kernel does not exist, is out of memory, or fails."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        # The allocator keeps the blocks of the failed probe, which the next one may need.
+        # The allocator keeps the blocks of the failed probe, but the next probe may need them.
         torch.cuda.empty_cache()
         return "memory"
-    # PyTorch has no error class for a kernel that does not exist, so its text decides.
+    # PyTorch has no error class for a kernel that does not exist, so the text decides.
     message = str(error).lower()
     absent = any(phrase in message for phrase in _ABSENT)
     return "absent" if absent and not any(name in message for name in _DRIVER) else "failed"
@@ -202,13 +188,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _figure(number: float) -> float | None:
-    """Return a number as JSON can hold it; None for NaN and infinity."""
+    """Round a number to 3 digits for the JSON; None for NaN and infinity."""
     return float(f"{number:.3g}") if number == number and number != float("inf") else None
 
 
 def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None:
-    """Measure time and peak memory; None where the backend cannot run."""
-    inputs = probe_input.__wrapped__(probe)  # large, and used once
+    """Measure time and peak memory of a backend; None if it cannot run."""
+    inputs = probe.make_input()  # not cached: they are large and used once
     qkv = inputs.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
     mask = None if inputs.mask_N11K is None else inputs.mask_N11K.to(device)
     upstream = inputs.upstream_NHKE.to(device)
@@ -219,26 +205,40 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
         q, k, v = qkv.unbind(0)
         torch.autograd.backward(backend.function(q, k, v, mask), upstream)
         if gpu:
-            # Kernels run asynchronously: without it the clock measures their launch.
+            # Kernels run asynchronously: without this the clock would measure their launch.
             torch.cuda.synchronize(device)
 
     try:
-        # Once without the clock: the first call compiles or loads the kernel.
+        # A first run that is not timed, because it compiles or loads the kernel.
         once()
         if gpu:
             torch.cuda.reset_peak_memory_stats(device)
-            before = torch.cuda.memory_allocated(device)
+            allocated = torch.cuda.memory_allocated(device)
         for _ in range(REPETITIONS):
             began = time.perf_counter()
             once()
             times.append(time.perf_counter() - began)
         if gpu:
-            peak = torch.cuda.max_memory_allocated(device) - before
+            peak = torch.cuda.max_memory_allocated(device) - allocated
     except RuntimeError as error:
         _refusal(error)
         return None
-    spent = _figure(1000 * statistics.median(times)) or 0.0
-    return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, spent, peak)
+    milliseconds = _figure(1000 * statistics.median(times)) or 0.0
+    return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, milliseconds, peak)
+
+
+def check_attention(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = 120.0
+) -> CheckReport:
+    """Run the attention check of a device and return its report.
+
+    On a GPU the probes run in a child process, because a faulty kernel may hang or end the process
+    that runs it; the report then has the results of the other backends. After `patience` seconds
+    without an event the GPU counts as hanging; its first kernel takes seconds.
+    """
+    if is_gpu(device):
+        return conclude(measure_in_child(backends, plan, device, patience), plan.quick)
+    return conclude(measure(backends, plan, device), plan.quick)
 
 
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
@@ -257,7 +257,7 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
         elif isinstance(event, Overhead):
             overhead = event.size
     assert identity is not None
-    # A case that is right in fp32 and wrong in a half precision has a fault of the precision.
+    # A case that is right in fp32 but wrong in a half precision has a fault of that precision.
     right = {(c.backend, c.mask, c.shape, c.members) for c in cases
              if c.dtype == "fp32" and c.outcome == "right"}  # fmt: skip
     for number, case in enumerate(cases):
@@ -276,38 +276,36 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
     )
 
 
-PATIENCE = 120.0
-"""Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
-
 _KILL_TIMEOUT = 5  # seconds to wait for a killed process
 
 
 def measure_in_child(
-    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
 ) -> Iterator[Event]:
-    """Run all probes in a child process; one that crashes is followed by another child."""
-    left = backends
-    while left:
+    """Run all probes in a child process; after a crash another child continues."""
+    pending = backends
+    while pending:
         reading, writing = os.pipe()
-        # The path comes first, so that no module of the current folder is imported.
+        # The path is set first, so that no module of the current folder is imported.
         boot = (
             f"import sys; sys.path[:] = {sys.path!r}; "
             f"from aam.network.numerics.check import work; work({writing})"
         )
-        # No `multiprocessing.Process`: spawning imports the main module again, so a script that
-        # fits a model without `if __name__ == "__main__"` would start itself without end, and
-        # Python waits at its end for a child, even for one that is stuck in the driver.
+        # Not `multiprocessing.Process`: spawning imports the main module again, so a script that
+        # fits a model without `if __name__ == "__main__"` would start itself endlessly. Also,
+        # Python waits for its children before it exits, even for a child that is stuck in the
+        # driver.
         process = subprocess.Popen(
             [sys.executable, "-c", boot], stdin=subprocess.PIPE, pass_fds=(writing,)
         )
-        # The parent's copy: with it open, the end of the child would not be an end of file.
+        # While the parent's copy is open, the end of the child is no end of file.
         os.close(writing)
         begun = Begin()
         with contextlib.closing(Connection(reading, writable=False)) as events:
             try:
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError), process.stdin as stream:
-                    pickle.dump((left, plan, device), stream)
+                    pickle.dump((pending, plan, device), stream)
                 while True:
                     if not events.poll(patience):
                         evidence = f"no result for {patience:g} s since {begun}"
@@ -333,10 +331,11 @@ def measure_in_child(
                 yield case_for(begun.backend, begun.probe, "crashed", cause)
                 if begun.timing:
                     return
-                left = left[[backend.name for backend in left].index(begun.backend) + 1 :]
+                names = [backend.name for backend in pending]
+                pending = pending[names.index(begun.backend) + 1 :]
             finally:
                 process.kill()
-                # A process in an uninterruptible call of the driver does not end even by SIGKILL.
+                # SIGKILL does not end a process in an uninterruptible call of the driver.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_KILL_TIMEOUT)
 
@@ -345,7 +344,7 @@ _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
 
 
 def work(writing: int) -> None:
-    """Run the child: read the probes from standard input, send events to `writing`."""
+    """Run the probes in the child: read them from standard input, send events to `writing`."""
     events = Connection(writing, readable=False)
     backends, plan, device = pickle.load(sys.stdin.buffer)
     try:

@@ -1,10 +1,9 @@
-"""The device of a run as PyTorch sees it: choice, name, architecture; precision, rounding, stack.
+"""Device of a run in PyTorch: choice, name, architecture, precision, rounding, stack identity.
 
-The stack is identified by the versions of torch, ROCm or CUDA, aotriton, Triton and kernel driver.
-This module and `aam.contract.gpus`, its part without PyTorch, are the only ones of `aam` that name
-a GPU vendor or branch on one. Precision follows from the architecture:
-`torch.cuda.is_bf16_supported()` cannot decide it, since with ROCm it is true for every GPU, also
-for those without bf16.
+The stack is identified by the versions of PyTorch, ROCm or CUDA, aotriton, Triton and the kernel
+driver. Only this module and `aam.contract.gpus`, which needs no PyTorch, name a GPU vendor or
+branch on one. Precision follows from the architecture: `torch.cuda.is_bf16_supported()` cannot
+decide it, since with ROCm it is true for every GPU, even for GPUs without bf16.
 """
 
 from __future__ import annotations
@@ -29,19 +28,20 @@ from aam.contract.options.groups import DeviceOptions, MixedPrecision
 
 CPU = "cpu"
 CONTROL_BACKEND = "gloo"
-"""Collective backend of CPUs, and of small messages between ranks on any device."""
+"""Collective backend for CPUs, and for small messages between ranks on any device."""
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
-    """Return the device of the options; of several GPUs the current one of the process."""
+    """Return the device that the options choose; a GPU is the current GPU of the process."""
     if options.device == GPU and not torch.cuda.is_available():
         raise Unavailable("No GPU", f"--device {GPU}", "use --device auto or cpu")
-    there = options.device != CPU and torch.cuda.is_available()
-    return torch.device(GPU, torch.cuda.current_device()) if there else torch.device(CPU)
+    if options.device != CPU and torch.cuda.is_available():
+        return torch.device(GPU, torch.cuda.current_device())
+    return torch.device(CPU)
 
 
 def select_gpu(number: int) -> torch.device:
-    """Make a GPU the current one, and return it."""
+    """Make a GPU the current GPU of the process, and return it."""
     device = torch.device(GPU, number)
     torch.cuda.set_device(device)
     return device
@@ -53,26 +53,26 @@ def is_gpu(device: torch.device) -> bool:
 
 
 class HostCopy:
-    """Copy of a tensor to the CPU, which waits for the device when the copy is read."""
+    """Asynchronous copy of a tensor to the CPU; reading it waits for the device."""
 
     def __init__(self, value: Tensor) -> None:
-        # Into page-locked memory, which PyTorch takes for a copy that does not block.
+        # PyTorch copies to page-locked memory if the copy does not block.
         self._copy = value.detach().to(CPU, non_blocking=True)
         self._done = None
         if is_gpu(value.device):
-            # Only work launched before the copy is waited for, not what was launched since.
+            # Reading waits for work launched before the copy, not for work launched since.
             self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self._done.record()
 
     def read(self) -> Tensor:
-        """Return the copy when it is complete."""
+        """Wait until the copy is complete, and return it."""
         if self._done is not None:
             self._done.synchronize()
         return self._copy
 
 
 def collective_backend(device: torch.device) -> str:
-    """Return the backend of `torch.distributed` for a device; with ROCm, NCCL is RCCL."""
+    """Return the backend of `torch.distributed` for a device; with ROCm, "nccl" is RCCL."""
     return "nccl" if is_gpu(device) else CONTROL_BACKEND
 
 
@@ -98,7 +98,7 @@ def hardware_name(device: torch.device) -> str:
 
 
 def print_device(device: torch.device) -> None:
-    """Print the device, which is the first line of a log."""
+    """Print the device, the first line of a log."""
     info(f"Device: {device_name(device)}")
 
 
@@ -108,13 +108,13 @@ def arch_of(device: torch.device) -> str:
         return CPU
     properties = torch.cuda.get_device_properties(device)
     if vendor() is AMD:
-        # Followed by features, as in gfx90a:sramecc+:xnack-.
+        # Features may follow the name, as in gfx90a:sramecc+:xnack-.
         return str(properties.gcnArchName).partition(":")[0]
     return f"sm_{properties.major}{properties.minor}"
 
 
 def vendor() -> GpuVendor:
-    """Return the vendor whose GPUs this build of PyTorch computes on."""
+    """Return the vendor of the GPUs that this build of PyTorch supports."""
     return AMD if torch.version.hip else NVIDIA
 
 
@@ -124,11 +124,10 @@ def runtime() -> str:
 
 
 def compile_fault() -> str:
-    """Return why torch.compile fails with this build on the network's masks; empty if it does not.
+    """Return why torch.compile of this build fails on the network's masks; "" if it does not.
 
-    With ROCm, torch gives Triton the loads of masks as int8 where the loop that carries them has
-    int1, which Triton refuses: upstream's cast is left out for ROCm (pytorch#110531), in torch
-    2.13.0 still.
+    For ROCm, PyTorch omits the cast of loaded masks from int8 to int1 (pytorch#110531, still in
+    2.13.0), and Triton refuses loops in which a mask has both types.
     """
     if vendor() is NVIDIA:
         return ""
@@ -144,7 +143,7 @@ FIRST_CUDA_WITH_BF16 = 80  # compute capability 8.0, Ampere
 
 
 def has_bf16(arch: str) -> bool | None:
-    """Return whether an architecture supports bf16; None for an unknown one.
+    """Return whether an architecture supports bf16; None for an unknown architecture.
 
     >>> has_bf16("gfx942"), has_bf16("sm_75"), has_bf16("gfx9999")
     (True, False, None)
@@ -154,15 +153,15 @@ def has_bf16(arch: str) -> bool | None:
     if arch.startswith(WITHOUT_BF16):
         return False
     capability = re.fullmatch(r"sm_(\d+)", arch)
-    # None and not False for an unknown architecture: a bf16 that is requested is then not refused.
+    # None and not False for an unknown architecture, so that bf16 is not refused there.
     return int(capability[1]) >= FIRST_CUDA_WITH_BF16 if capability else None
 
 
 def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
     """Choose the precision of training.
 
-    'auto' is bf16 on a GPU known to support it, else none: fp16 needs loss scaling and can
-    overflow, so it must be requested. A CPU gains nothing from either.
+    'auto' is bf16 on a GPU that is known to support it, else none. fp16 needs loss scaling and can
+    overflow, so it must be requested. A CPU gains nothing from either precision.
 
     >>> choose_precision("auto", "sm_90"), choose_precision("auto", "cpu")
     ('bf16', 'none')
@@ -180,25 +179,25 @@ def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
 
 
 UNIT = {"none": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
-"""Unit roundoff of each precision; none is fp32 (IEEE 754, and bf16's 8 significant bits)."""
+"""Unit roundoff of each precision: IEEE 754, and 8 significant bits of bf16; "none" is fp32."""
 
 SAFETY = 8.0
 """Factor from the expected rounding error to the tolerance.
 
-The largest of thousands of errors lies four or five standard deviations out, and two computations
-are compared that are both off."""
+The largest of thousands of errors is four or five standard deviations, and both of the computations
+that are compared have rounding errors."""
 
 
 def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> float:
     """Return the largest difference of two correct results, relative to their largest value.
 
-    A product of inner size K in a precision of unit roundoff u is off by about sqrt(K) u, relative
-    to its largest value (Higham and Mary, SIAM J. Sci. Comput. 2019: rounding errors are
-    independent, so they grow with the root of their number). Products in a row add up likewise.
-    Under mixed precision sums are kept in fp32 and what goes in and comes out is rounded, so the
-    narrow type's u counts without the root of K.
+    A matrix product of inner size K in a precision of unit roundoff u is off by about sqrt(K) u,
+    relative to its largest value: rounding errors are independent, so they grow with the root of
+    their number (Higham and Mary, SIAM J. Sci. Comput. 2019). The errors of successive products add
+    up likewise. Under mixed precision sums are computed in fp32 and only inputs and outputs are
+    rounded, so the u of the half precision counts without the root of K.
 
-    >>> fp32, bf16 = (product_tolerance(one, products=1, inner=64) for one in ("none", "bf16"))
+    >>> fp32, bf16 = (product_tolerance(name, products=1, inner=64) for name in ("none", "bf16"))
     >>> bf16 > 1000 * fp32
     True
     """
@@ -208,12 +207,12 @@ def product_tolerance(precision: MixedPrecision, products: int, inner: int) -> f
 
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
-"""Names under which Triton is installed; for ROCm the name changed with torch 2.10."""
+"""Names of Triton's distribution; for ROCm the name changed with PyTorch 2.10."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Versions of a stack; None for an absent part, "unknown" for one that states no version."""
+    """Versions of a stack; None for an absent component, "unknown" if it states no version."""
 
     vendor: str  # name in `aam.contract.gpus.VENDORS`, or "cpu"
     torch: str  # of the build, "2.7.1+rocm6.3"
@@ -222,7 +221,7 @@ class Identity:
     triton: str | None
     device: str
     arch: str  # "gfx942", "sm_90"; "cpu" without a GPU
-    driver: str | None  # "kernel 6.8.0" for one that came with the kernel
+    driver: str | None  # "kernel 6.8.0" for a driver that is part of the kernel
 
 
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
@@ -242,10 +241,10 @@ def identify(device: torch.device, root: Path = Path("/")) -> Identity:
 
 
 def driver(vendor: str, root: Path = Path("/")) -> str:
-    """Return the version of a vendor's kernel driver, which containers see too."""
-    known = VENDORS[vendor]
+    """Return the version of a vendor's kernel driver, also in a container."""
+    gpu_vendor = VENDORS[vendor]
     try:
-        version = known.driver_version((root / known.driver_file).read_text())
+        version = gpu_vendor.driver_version((root / gpu_vendor.driver_file).read_text())
     except OSError:
         version = None
     return version or f"kernel {os.uname().release}"
@@ -254,9 +253,9 @@ def driver(vendor: str, root: Path = Path("/")) -> str:
 def aotriton_version(folder: Path) -> str | None:
     """Return the version of aotriton, AMD's attention kernels, in a folder such as torch/lib.
 
-    Since 0.9 the library carries "AOTriton 0.9.2" in its ELF section `.comment` (ROCm/aotriton PR
-    74); 0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch
-    does not imply it: AMD's own builds of one torch version hold different ones.
+    Since 0.9 the ELF section `.comment` of the library has the version, such as "AOTriton 0.9.2"
+    (ROCm/aotriton PR 74); 0.9.1 states 0.9.0 (pytorch PR 148615). Older libraries state no version,
+    and it does not follow from PyTorch's version: AMD's own builds of one version differ in it.
     """
     libraries = sorted(folder.glob("libaotriton_v2.so*"))
     for library in libraries:
@@ -272,7 +271,7 @@ def aotriton_version(folder: Path) -> str | None:
 
 
 def processor(root: Path = Path("/")) -> str:
-    """Return the model of the CPU; "processor" where the kernel names none."""
+    """Return the model of the CPU; "processor" if the kernel does not name it."""
     try:
         text = (root / "proc/cpuinfo").read_text()
     except OSError:

@@ -1,7 +1,7 @@
 """Known faults of attention kernels, each identified by the wrong result it produces.
 
-A fault is a hypothesis about what the kernel computed instead; it is named only where the result
-equals that of the hypothesis. Sources: docs/stack.md.
+A fault is a hypothesis about what the kernel computed instead; it is reported only if the kernel's
+result equals the result under that hypothesis. Sources: docs/stack.md.
 """
 
 from __future__ import annotations
@@ -13,26 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aam.network.numerics.probes import (
-    ROUNDINGS,
-    TF32_UNIT,
-    Probe,
-    ProbeInput,
-    ProbeResult,
-    difference,
-    differences,
-    expected_for_mask,
-    tolerance,
-    within_tolerance,
-)
+from aam.network.numerics.probes import TF32_TOLERANCE, Difference, Probe, ProbeResult
 
 
 @dataclass(frozen=True)
 class KernelFault:
-    """Known fault of an attention kernel, with the source of its description if it has one."""
+    """Known fault of an attention kernel."""
 
     name: str
-    what: str
+    description: str  # what the kernel does wrong, with the source if there is one
     remedy: str
     harmless: bool = False  # whether no model is affected
 
@@ -41,14 +30,14 @@ _OTHER = "use another backend (`--attn-implementation math` is the simplest one)
 
 FIRST_MASK = KernelFault(
     "first mask for all",
-    "every sample is given the mask of the first one, as aotriton 0.7b to 0.8.1b does (PyTorch 2.5 "
+    "every sample gets the mask of the first sample, as with aotriton 0.7b to 0.8.1b (PyTorch 2.5 "
     "and 2.6 for ROCm; ROCm/aotriton PR 68, pytorch issue 147460)",
     f"use an image with aotriton 0.8.2b or later, or {_OTHER}",
 )
 EMPTY = KernelFault(
     "wrong without members",
     "rows with nothing to attend to give NaN or other numbers instead of zeros, as before PyTorch "
-    "2.5 (pytorch issue 103749) and with cuDNN on sm_90, which PyTorch prefers there",
+    "2.5 (pytorch issue 103749) and with cuDNN, the default of PyTorch on sm_90",
     "nothing to do: the model never computes such rows",
     harmless=True,
 )
@@ -56,7 +45,7 @@ TRANSPOSED = KernelFault(
     "transposed mask", "the mask is applied to queries instead of keys", _OTHER
 )
 IGNORED = KernelFault("mask ignored", "the mask has no effect", _OTHER)
-INVERTED = KernelFault("inverted mask", "attention omits the members that exist", _OTHER)
+INVERTED = KernelFault("inverted mask", "attention omits exactly the members that exist", _OTHER)
 NOTHING = KernelFault(
     "nothing computed",
     "the output is all zeros: the kernel did not run",
@@ -65,7 +54,7 @@ NOTHING = KernelFault(
 NAN_OUTPUT = KernelFault("output not finite", "the output holds NaN or infinity", _OTHER)
 NAN_GRADIENT = KernelFault(
     "gradient not finite",
-    "the gradient holds NaN or infinity where the output is right (seen with PyTorch 2.5.0 on "
+    "the output is right, but the gradient holds NaN or infinity (seen with PyTorch 2.5.0 on "
     "gfx942: pytorch issue 138764)",
     _OTHER,
 )
@@ -77,7 +66,7 @@ SCALED = KernelFault(
 GRADIENT = KernelFault("wrong gradient", "the output is right, the gradient is not", _OTHER)
 LAYOUT = KernelFault(
     "wrong for packed input",
-    "right for tensors of their own, wrong for views of a packed one (ROCm/pytorch issue 3230)",
+    "right for separate tensors, wrong for views of a packed tensor (ROCm/pytorch issue 3230)",
     _OTHER,
 )
 RECOMPUTED = KernelFault(
@@ -93,10 +82,12 @@ HALF = KernelFault(
 TF32 = KernelFault(
     "TF32 in fp32",
     "products in fp32 are rounded to TF32, three digits instead of seven",
-    "nothing to do where that was requested (`torch.set_float32_matmul_precision`)",
+    "nothing to do if this was requested (`torch.set_float32_matmul_precision`)",
     harmless=True,
 )
-UNKNOWN = KernelFault("unknown fault", "the result is wrong in a way that is not known", _OTHER)
+UNKNOWN = KernelFault(
+    "unknown fault", "the result is wrong, and no known fault explains it", _OTHER
+)
 
 FAULTS = {
     fault.name: fault
@@ -105,47 +96,42 @@ FAULTS = {
 }  # fmt: skip
 """Every fault by its name."""
 
-Again = Callable[[], ProbeResult]
+Rerun = Callable[[], ProbeResult]
 
 
-def identify_fault(
-    probe: Probe, given: ProbeInput, result: ProbeResult, true: ProbeResult, again: Again
-) -> KernelFault | None:
+def identify_fault(probe: Probe, result: ProbeResult, run_unpacked: Rerun) -> KernelFault | None:
     """Return the fault of a result; None if it is right."""
-    allowed, mask = tolerance(probe), given.mask_N11K
-    errors = differences(result, true)
-    if all(within_tolerance(part, allowed) for part in errors):
+    inputs, expected = probe.input_and_expected
+    tolerance, mask = probe.tolerance, inputs.mask_N11K
+    errors = result.differences(expected)
+    if all(error.within(tolerance) for error in errors):
         return None
+    output, *gradients = zip(result.tensors, expected.tensors, strict=True)
     if mask is not None:
-        # Rows without members are the known harmless case, so the other rows decide.
+        # Wrong rows without members are the known harmless case, so the other rows decide.
         empty_N = ~mask.flatten(1).any(dim=1)
-        inhabited = [
-            difference(f[~empty_N], t[~empty_N])
-            for f, t in zip(result.parts, true.parts, strict=True)
-        ]
-        if empty_N.any() and all(within_tolerance(part, allowed) for part in inhabited):
+        inhabited = [Difference.of(r[~empty_N], e[~empty_N]) for r, e in (output, *gradients)]
+        if empty_N.any() and all(error.within(tolerance) for error in inhabited):
             return EMPTY
-    if not all(part.finite for part in errors):
-        right = within_tolerance(difference(result.parts[0], true.parts[0]), allowed)
-        return NAN_GRADIENT if right else NAN_OUTPUT
+    if not all(error.finite for error in errors):
+        return NAN_GRADIENT if Difference.of(*output).within(tolerance) else NAN_OUTPUT
     # Before the other faults: TF32 is a setting of PyTorch, and exceeds the tolerance of fp32
     # everywhere.
-    if probe.dtype == "fp32" and all(
-        within_tolerance(part, ROUNDINGS * TF32_UNIT) for part in errors
-    ):
+    if probe.dtype == "fp32" and all(error.within(TF32_TOLERANCE) for error in errors):
         return TF32
     fault = UNKNOWN
-    if within_tolerance(errors[0], allowed):
+    if errors[0].within(tolerance):
         # Whether one factor explains every wrong gradient.
         fault = SCALED
-        for f, t, part in zip(result.parts[1:], true.parts[1:], errors[1:], strict=True):
-            slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
+        for (gradient, expected_gradient), error in zip(gradients, errors[1:], strict=True):
+            slopes_N = torch.tensor(error.slopes_N, dtype=torch.float64)
             factor = slopes_N[(slopes_N - 1).abs().argmax()]
-            if within_tolerance(part, allowed):
+            if error.within(tolerance):
                 continue
-            if float(factor) == 0 or not within_tolerance(difference(f / factor, t), allowed):
+            rescaled = Difference.of(gradient / factor, expected_gradient)
+            if float(factor) == 0 or not rescaled.within(tolerance):
                 fault = GRADIENT
-    elif not result.parts[0].any():
+    elif not output[0].any():
         return NOTHING
     elif mask is not None:
         # Masks that a faulty kernel may have used instead of the right one.
@@ -156,13 +142,12 @@ def identify_fault(
             (IGNORED, None),
             (INVERTED, ~mask),
         ]
-        for named, candidate in candidates:
-            expected = expected_for_mask(given, candidate).parts[0]
-            if within_tolerance(difference(result.parts[0], expected), allowed):
-                return named
+        for mask_fault, candidate in candidates:
+            if Difference.of(output[0], inputs.expected(candidate).tensors[0]).within(tolerance):
+                return mask_fault
     if fault in (UNKNOWN, GRADIENT):
         # Last, since it runs the kernel once more.
         with suppress(RuntimeError):
-            if all(within_tolerance(part, allowed) for part in differences(again(), true)):
+            if all(error.within(tolerance) for error in run_unpacked().differences(expected)):
                 return LAYOUT
     return fault

@@ -1,8 +1,9 @@
-"""Check report: the measurements of `aam check` on a stack; its JSON, its cache and its table.
+"""Check report: the measurements of `aam check` on a stack, as JSON, in a cache and as a table.
 
-A report that is kept has a key: another driver, GPU architecture, image, version of `aam` or size
-of the attention makes it invalid. The cache is the folder of the variable `CHECK_REPORTS`, which
-`aam-launch` sets and mounts, with one file for each stack; without it nothing is kept.
+A stored report has a key: it is invalid for another driver, GPU architecture, image, version of
+`aam` or size of the attention. The cache is a folder with one file for each stack. The variable
+`CHECK_REPORTS` names the folder (`aam-launch` sets it and mounts the folder); without the variable
+no report is stored.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import stat
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +41,13 @@ Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "c
 """absent: the backend reports that it cannot run. failed: it raised another error. memory: out of
 memory. crashed: it ended the process."""
 
+Use = Literal["plain", "masked"]
+Status = Literal["right", "wrong", "absent"]
+"""right: the backend runs, and is correct or was not measured. wrong: it must not be used. absent:
+it cannot run."""
+
+StatusOf = Callable[[str, Use], Status]  # status of a backend, by name, without or with a mask
+
 WRONG: tuple[Outcome, ...] = ("crashed", "wrong")
 UNUSABLE: tuple[Outcome, ...] = ("absent", "failed", "memory")
 WORST_FIRST: tuple[Outcome, ...] = (*WRONG, *UNUSABLE, "harmless", "right")
@@ -56,10 +64,20 @@ class Case:
     shape: str = ""
     members: int = 0
     forward: float | None = None  # largest difference of the output over the largest true value
-    backward: float | None = None  # of the three gradients
+    backward: float | None = None  # the same for the three gradients
     allowed: float = 0.0  # tolerance of both
     fault: str = ""  # name in `aam.network.numerics.faults`
     note: str = ""  # first line of the backend's error
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the backend runs but must not be used."""
+        return self.outcome in WRONG
+
+    @property
+    def unusable(self) -> bool:
+        """Whether the backend cannot run."""
+        return self.outcome in UNUSABLE
 
 
 @dataclass(frozen=True)
@@ -71,18 +89,49 @@ class Cost:
     mask: str
     shape: str
     milliseconds: float  # median of several
-    peak_bytes: int | None = None  # beyond the inputs; None on a CPU, where it is not measured
+    peak_bytes: int | None = None  # memory besides the inputs; None on a CPU
 
 
 @dataclass(frozen=True)
 class StackKey:
     """Stack for which a report is valid."""
 
-    image: str  # digest; "native:..." and the version of PyTorch without an image
+    image: str  # digest; without an image "native:" and the version of PyTorch
     arch: str
-    driver: str  # "kernel ..." of one that is part of the kernel
+    driver: str  # "kernel ..." for a driver that is part of the kernel
     aam: str
     attention: str  # number and width of the heads that were probed
+
+    @classmethod
+    def of(
+        cls, stack: Identity, heads: int, width: int, environment: Mapping[str, str]
+    ) -> StackKey | None:
+        """Return the key of a stack; None if nothing identifies the image."""
+        launch = launched_by(environment) or {}
+        image = launch.get("digest") if launch.get("image") else f"native:{stack.torch}"
+        if not image:
+            return None
+        driver = stack.driver or "none"
+        return cls(str(image), stack.arch, driver, __version__, f"{heads} x {width}")
+
+    def file(self, folder: Path) -> Path:
+        """Return the file of the report of this stack."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+    def load(self, folder: Path) -> tuple[CheckReport | None, str]:
+        """Return the stored report of this stack, or None; and why a file there is not used."""
+        file = self.file(folder)
+        try:
+            report = _read(file)
+            if report.key != self:
+                raise ValueError("it is for another key")
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, ValueError, DataError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            return None, f"'{file}', {str(reason).rstrip('.')}"
+        return report, ""
 
     def __str__(self) -> str:
         image = self.image if len(self.image) < 30 else f"{self.image[:19]}..."
@@ -100,23 +149,65 @@ class CheckReport:
     cases: tuple[Case, ...]
     costs: tuple[Cost, ...] = ()
     key: StackKey | None = None  # None for a report that is not stored
-    # Bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and other processes;
-    # None on a CPU.
+    # bytes of GPU memory besides tensors: driver, kernels, BLAS workspace, other processes; None on
+    # a CPU
     overhead: int | None = None
 
+    @classmethod
+    def from_json(cls, text: str) -> CheckReport:
+        """Decode the output of `to_json`."""
+        try:
+            version = msgspec.json.decode(text, type=_Version).format
+            if version != FORMAT:
+                reason = f"format {version}, this program reads {FORMAT}"
+                raise DataError("A check report of another version", reason, "run the check again")
+            report = msgspec.json.decode(text, type=cls)
+            if not report.cases or not all(case.backend for case in report.cases):
+                raise ValueError("no cases")
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                "A damaged check report", reason_of(error), "run the check again"
+            ) from error
+        return report
+
+    def to_json(self) -> str:
+        """Return the report as JSON on one line, with its stack and its result in words."""
+        content = {
+            "format": FORMAT,
+            "aam": __version__,
+            "stack": str(self.key or ""),
+            "verdict": self.summary,
+            **dataclasses.asdict(self),
+        }
+        return dump_json(content)
+
+    def store(self, folder: Path) -> str:
+        """Write a report with a key for later runs; return why it cannot be written, or ""."""
+        assert self.key is not None
+        file = self.key.file(folder)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with atomic_write(file) as temporary:
+                # Private and new: no other user may read it or have put a link in its place.
+                temporary.touch(mode=0o600, exist_ok=False)
+                temporary.write_text(self.to_json())
+        except (OSError, CannotCreate) as error:
+            return f"'{file}', {error.strerror if isinstance(error, OSError) else error.cause}"
+        return ""
+
     def of(self, backend: str, dtypes: Collection[str] | None = None) -> tuple[Case, ...]:
-        """Return the cases of a backend, in all or some dtypes."""
+        """Return the cases of a backend, in all dtypes or in `dtypes`."""
         cases = (case for case in self.cases if case.backend == backend)
         return tuple(case for case in cases if dtypes is None or case.dtype in dtypes)
 
     def faults(self, backend: str, dtypes: Collection[str] | None = None) -> tuple[str, ...]:
-        """Return the names of a backend's faults in all or some dtypes, each once."""
+        """Return the names of a backend's faults, each once, in all dtypes or in `dtypes`."""
         names = (c.fault for c in self.of(backend, dtypes) if c.fault)
         return tuple(dict.fromkeys(names))
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The measured backends, in order."""
+        """Names of the measured backends, in order."""
         return tuple(dict.fromkeys(case.backend for case in self.cases))
 
     @property
@@ -126,63 +217,52 @@ class CheckReport:
 
     @property
     def wrong(self) -> bool:
-        """True if a backend that runs is wrong."""
-        return any(case.outcome in WRONG for case in self.cases)
+        """Whether a backend that runs is wrong."""
+        return any(case.wrong for case in self.cases)
 
     @property
     def recomputed(self) -> bool:
-        """True if recomputation under gradient checkpointing was measured."""
+        """Whether recomputation under gradient checkpointing was measured."""
         return any(case.mask == "recomputed" for case in self.cases)
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Worst outcome of each backend."""
+        return {backend: worst(self.of(backend)) for backend in self.backends}
+
+    @property
+    def summary(self) -> str:
+        """Result and faults of each backend in one line."""
+        results = []
+        for backend in self.backends:
+            cases = [case for case in self.of(backend) if case.mask != "recomputed"]
+            outcome = worst(cases)
+            faults = dict.fromkeys(case.fault for case in cases if case.wrong and case.fault)
+            text = "wrong" if outcome in WRONG else "right"
+            if outcome in UNUSABLE:
+                plain = worst([case for case in cases if case.mask == "none"])
+                text = "cannot run" if plain in UNUSABLE else "right without masks"
+            results.append(f"{backend} {text}" + (f" ({', '.join(faults)})" if faults else ""))
+        return ", ".join(results)
+
+    def status_of(self, dtypes: Collection[str], recomputed: bool = False) -> StatusOf:
+        """Return the status of each backend; wrong in one use counts as wrong in both."""
+
+        def status_of(backend: str, use: Use) -> Status:
+            cases = self.of(backend, dtypes)
+            cases = tuple(case for case in cases if recomputed or case.mask != "recomputed")
+            if any(case.wrong for case in cases):
+                return "wrong"
+            outcome = worst([case for case in cases if (case.mask == "none") == (use == "plain")])
+            return "absent" if outcome in UNUSABLE else "right"
+
+        return status_of
 
 
 def worst(cases: Collection[Case]) -> Outcome:
-    """Return the worst outcome of some cases; "absent" where there is none."""
+    """Return the worst outcome of cases; "absent" without any."""
     outcomes = {case.outcome for case in cases}
     return next((outcome for outcome in WORST_FIRST if outcome in outcomes), "absent")
-
-
-def summary(report: CheckReport) -> str:
-    """Return one line with the result and the faults of each backend."""
-    parts = []
-    for backend in report.backends:
-        cases = [c for c in report.of(backend) if c.mask != "recomputed"]
-        outcome = worst(cases)
-        faults = dict.fromkeys(c.fault for c in cases if c.outcome in WRONG and c.fault)
-        text = "wrong" if outcome in WRONG else "right"
-        if outcome in UNUSABLE:
-            plain = worst([case for case in cases if case.mask == "none"])
-            text = "cannot run" if plain in UNUSABLE else "right without masks"
-        parts.append(f"{backend} {text}" + (f" ({', '.join(faults)})" if faults else ""))
-    return ", ".join(parts)
-
-
-def to_json(report: CheckReport) -> str:
-    """Return a report as JSON on one line, with its stack and its result in words."""
-    content = {
-        "format": FORMAT,
-        "aam": __version__,
-        "stack": str(report.key or ""),
-        "verdict": summary(report),
-        **dataclasses.asdict(report),
-    }
-    return dump_json(content)
-
-
-def from_json(text: str) -> CheckReport:
-    """Decode the JSON of `to_json`."""
-    try:
-        version = msgspec.json.decode(text, type=_Version).format
-        if version != FORMAT:
-            reason = f"format {version}, this program reads {FORMAT}"
-            raise DataError("A check report of another version", reason, "run the check again")
-        report = msgspec.json.decode(text, type=CheckReport)
-        if not report.cases or not all(case.backend for case in report.cases):
-            raise ValueError("no cases")
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            "A damaged check report", reason_of(error), "run the check again"
-        ) from error
-    return report
 
 
 @dataclass(frozen=True)
@@ -190,52 +270,19 @@ class _Version:
     format: int
 
 
-MAX_BYTES = 1 << 20  # bytes of a report; those of `aam check` have 20 kilobytes
+MAX_BYTES = 1 << 20  # largest file that is read; a report of `aam check` has 20 kilobytes
 
 
 def reports_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder of the reports, or None if none is kept."""
-    named = environment.get(CHECK_REPORTS)
-    return Path(named) if named else None
+    """Return the folder of the stored reports; None if reports are not stored."""
+    folder = environment.get(CHECK_REPORTS)
+    return Path(folder) if folder else None
 
 
-def key_of(
-    here: Identity, heads: int, width: int, environment: Mapping[str, str]
-) -> StackKey | None:
-    """Return the key of the reports of this stack; None if nothing identifies the image."""
-    launch = launched_by(environment) or {}
-    image = launch.get("digest") if launch.get("image") else f"native:{here.torch}"
-    if not image:
-        return None
-    driver = here.driver or "none"
-    return StackKey(str(image), here.arch, driver, __version__, f"{heads} x {width}")
-
-
-def report_file(key: StackKey, folder: Path) -> Path:
-    """Return the file of a key."""
-    content = json.dumps(dataclasses.asdict(key), sort_keys=True)
-    return folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
-
-
-def load_report(key: StackKey, folder: Path) -> tuple[CheckReport | None, str]:
-    """Return the report that is kept for a key, or None; and why a file there is not used."""
-    file = report_file(key, folder)
-    try:
-        report = _read(file)
-        if report.key != key:
-            raise ValueError("it is for another key")
-    except FileNotFoundError:
-        return None, ""
-    except (OSError, ValueError, DataError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        return None, f"'{file}', {str(reason).rstrip('.')}"
-    return report, ""
-
-
-def latest_reports(folder: Path) -> list[CheckReport]:
-    """Return the reports that may be used, the latest first."""
-    reports = []
-    for file in sorted(folder.glob("*.json")):
+def latest_reports(environment: Mapping[str, str]) -> list[CheckReport]:
+    """Return the stored reports that may be used, the latest first."""
+    reports, folder = [], reports_folder(environment)
+    for file in sorted(folder.glob("*.json")) if folder else ():
         try:
             reports.append(_read(file))
         except (OSError, ValueError, DataError):
@@ -243,25 +290,10 @@ def latest_reports(folder: Path) -> list[CheckReport]:
     return sorted(reports, key=lambda report: report.made, reverse=True)
 
 
-def store_report(report: CheckReport, folder: Path) -> str:
-    """Write a report with a key for later runs; return why it cannot be written, or ""."""
-    assert report.key is not None
-    file = report_file(report.key, folder)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with atomic_write(file) as temporary:
-            # Private and new: another user may neither read it nor have put a link there.
-            temporary.touch(mode=0o600, exist_ok=False)
-            temporary.write_text(to_json(report))
-    except (OSError, CannotCreate) as error:
-        return f"'{file}', {error.strerror if isinstance(error, OSError) else error.cause}"
-    return ""
-
-
 def _read(file: Path) -> CheckReport:
     # A report decides what a run computes with, so a file that another user could have written is
-    # not used. No link is followed, and a named pipe does not block the run. Facts are those of the
-    # open file, so that it cannot be replaced between the check and the reading.
+    # not used. No link is followed, and a named pipe does not block the run. Owner and mode are
+    # read from the open file, so that it cannot be replaced between the check and the reading.
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:
         status = os.fstat(handle)
@@ -272,13 +304,13 @@ def _read(file: Path) -> CheckReport:
                 raise ValueError("others may write it")
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
-        return from_json(stream.read(MAX_BYTES).decode(errors="replace"))
+        return CheckReport.from_json(stream.read(MAX_BYTES).decode(errors="replace"))
 
 
 HEADS = {
     "none": ("no mask", ""),
     "shared": ("one", "one mask for all samples"),
-    "each": ("own", "one for each"),
+    "each": ("own", "a mask for each sample"),
     "empty": ("empty", "samples without members"),
     "recomputed": ("again", "recomputed in the backward pass"),
 }
@@ -305,7 +337,7 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
     kernels = identity["aotriton"]
     if kernels == "unknown":
         kernels = "unknown: libraries before 0.9 have no version"
-    named = {
+    stack = {
         "device": f"{identity['device']}{arch}",
         "driver": identity["driver"],
         "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
@@ -313,7 +345,7 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
         "Triton": identity["triton"],
         "memory": f"{shown_size(report.overhead)} besides tensors" if report.overhead else "",
     }
-    for name, value in named.items():
+    for name, value in stack.items():
         if value:
             grid.add_row(Text(f" {name}", style="dim"), str(value))
 
@@ -330,12 +362,12 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
     table.add_column("verdict", no_wrap=True)
     base = {(c.dtype, c.mask, c.shape): c for c in report.costs if c.backend == "math"}
     for name in report.backends:
-        for place, dtype in enumerate(report.dtypes):
+        for number, dtype in enumerate(report.dtypes):
             cases = report.of(name, [dtype])
-            cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
+            cells: list[str | Text] = [f" {name}" if number == 0 else "", dtype]
             cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
             cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
-            # Relative to math, the geometric mean over masks and shapes.
+            # The geometric mean over masks and shapes, relative to math.
             pairs = [
                 (cost, base[key])
                 for cost in report.costs
@@ -357,7 +389,7 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
             label, style = LABELS[outcome]
             if outcome == "absent" and any(case.outcome == "right" for case in cases):
                 label, style = "right, no masks", "green"
-            end = place == len(report.dtypes) - 1
+            end = number == len(report.dtypes) - 1
             table.add_row(*cells, Text(label, style=style), end_section=end)
 
     figures_of = "Figures: largest difference from float64, of output and gradients"
@@ -368,12 +400,13 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
     for name in report.backends:
         for fault in report.faults(name):
             dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
-            # A fault of half precision alone has the name of what is wrong there behind it.
-            first, _, rest = fault.partition(": ")
-            known = FAULTS[rest or first]
-            what = f"{HALF.what}; {known.what}" if rest else known.what
+            # "wrong in half precision: FAULT" names what is wrong in half precision alone.
+            first, _, second = fault.partition(": ")
+            kernel_fault = FAULTS[second or first]
+            description = f"{HALF.description}; " if second else ""
+            description += kernel_fault.description
             title = (f"{name}, {', '.join(dtypes)}: {fault}", "bold")
-            notes.append(Text.assemble(title, f": {what}; {known.remedy}."))
+            notes.append(Text.assemble(title, f": {description}; {kernel_fault.remedy}."))
         for note in sorted({c.note for c in report.of(name) if c.outcome in NOTED}):
             notes.append(Text.assemble((name, "bold"), f": {note}"))
     notes.append(Text(conclusion, style="bold red" if report.wrong else "bold green"))
@@ -381,7 +414,7 @@ def page(report: CheckReport, conclusion: str) -> RenderableType:
 
 
 def _cell(cases: Sequence[Case]) -> Text:
-    """Return the largest difference over the shapes, or the reason why there is none."""
+    """Return the largest difference of all shapes, or the reason why there is none."""
     outcome = worst(cases)
     style = LABELS[outcome][1] if outcome != "right" else ""
     if outcome in UNUSABLE:

@@ -1,1 +1,1 @@
-"""Training of the network: pipelines, losses and targets, training loop, run files, inference."""
+"""Training of the network: runs, fit, training loop, losses, checkpoints, observers."""

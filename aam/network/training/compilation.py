@@ -1,12 +1,11 @@
-"""First steps of training: torch.compile of the encoder, report of the modules that output fp32.
+"""torch.compile of the nucleotide encoder, with a check of its results.
 
-A compiled module is used only if it reproduces the eager one in a forward and a backward pass on
-this device, since the compiler of a stack (Triton or C++) may be absent, broken or wrong.
+A compiled module is used only if a forward and a backward pass on this device give the results of
+the eager module, since the compiler of a stack (Triton or C++) may be missing, broken or wrong.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,77 +18,19 @@ from aam.contract.options.groups import CompileModel
 from aam.network.batches import Batch
 from aam.network.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.network.numerics.device import Precision, compile_fault, is_gpu, product_tolerance
-from aam.network.training.checkpoints import TrainingProgress
-from aam.network.training.module import GradientStep, TrainingModule
-from aam.network.training.observers import Observer
-from aam.pipeline.loggers import Status
+from aam.network.training.module import GradientStep
 from aam.pipeline.run_folder import RecordFact
-
-
-class Fp32Report(Observer):
-    """Report of the modules that output fp32 in the first steps under mixed precision."""
-
-    STEPS = 3
-
-    def __init__(self, precision: Precision, record_fact: RecordFact) -> None:
-        self.precision, self.record_fact = precision, record_fact
-        self.done = False
-        self._left = self.STEPS
-        self._class_names: dict[str, str] = {}
-        self._fp32: set[str] = set()
-        self._hooks: list[Any] = []
-
-    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
-        if self.precision == "none":
-            warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
-            self.done = True
-            return
-        names = {module: name for name, module in task.network.named_modules()}
-
-        def record(module: nn.Module, inputs: Any, output: Any) -> None:
-            self._class_names[names[module]] = type(module).__name__
-            if isinstance(output, Tensor) and output.dtype == torch.float32:
-                self._fp32.add(names[module])
-
-        for module in names:
-            if not list(module.children()):
-                self._hooks.append(module.register_forward_hook(record))
-
-    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
-        self._left -= 1
-        if self._left == 0 and not self.done:
-            self._finish()
-
-    def end(self, status: Status) -> None:
-        if not self.done:  # a run of fewer steps
-            self._finish()
-
-    def _finish(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self.done = True
-        by_class = defaultdict(list)
-        for name in self._class_names:
-            if name in self._fp32:
-                by_class[self._class_names[name]].append(name)
-        info(
-            f"{len(self._fp32)} of {len(self._class_names)} modules ran in fp32 "
-            f"under {self.precision}:"
-        )
-        for class_name, names in sorted(by_class.items()):
-            info(f"  {class_name}: {', '.join(names)}")
-        self.record_fact("fp32_fallbacks", dict(sorted(by_class.items())))
 
 
 def compile_encoder(
     step: GradientStep, mode: CompileModel, record_fact: RecordFact, batch: Batch
 ) -> None:
-    """Compile the nucleotide encoder, if it passes its test with the sequences of a batch."""
+    """Compile the nucleotide encoder, if it passes a test on the sequences of a batch."""
     fault, encoder = compile_fault(), step.task.encoder
     if fault and mode == "auto":
         reason = f"{fault}; --compile-model force tries it"
     elif step.task.frozen:
-        reason = "the encoder is frozen, every ASV is encoded once"
+        reason = "the encoder is frozen, so every ASV is encoded once"
     else:
         info("Compiling the nucleotide encoder; this can take some minutes.")
         reason = compile_in_place(
@@ -113,7 +54,7 @@ def compile_in_place(
     products: int,
     inner: int,
 ) -> str:
-    """Compile `module` in place and compare it with itself; return why it stays eager, or ""."""
+    """Compile a module in place and compare its results; return why it stays eager, or ""."""
 
     def outputs() -> tuple[Tensor, ...]:
         result = module(*arguments)
@@ -122,7 +63,7 @@ def compile_in_place(
     device, training = next(module.parameters()).device, module.training
     with torch.random.fork_rng([device] if is_gpu(device) else []):
         try:
-            # Without dropout, whose draws differ between the compiled and the eager network.
+            # Without dropout: its random numbers differ between the compiled and the eager module.
             module.eval()
             with torch.no_grad(), context():
                 expected = outputs()
@@ -135,22 +76,23 @@ def compile_in_place(
                 float(((a - b).abs().max() / a.abs().max().clamp_min(smallest)).float())
                 for a, b in zip(expected, compiled, strict=True)
             )
-            allowed = product_tolerance(precision, products, inner)
-            # `not <=` and no `>`: a comparison with NaN is false.
-            if not difference <= allowed:
+            tolerance = product_tolerance(precision, products, inner)
+            # `not <=` instead of `>`: a comparison with NaN is false.
+            if not difference <= tolerance:
                 raise ArithmeticError(
-                    f"its values differ by {difference:.1g} of the largest; rounding: {allowed:.1g}"
+                    f"its values differ by {difference:.1g} of the largest value, "
+                    f"rounding explains {tolerance:.1g}"
                 )
             learned = [p for p in module.parameters() if p.requires_grad]
             torch.autograd.grad(total, learned, allow_unused=True)
-        # A compiler raises errors of any type; one of the network itself is raised again later.
+        # A compiler raises errors of any type; an error of the network itself will occur again.
         except Exception as error:
             eager_again(module)
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             lines = [line.strip().rstrip(".") for line in str(cause).splitlines() if line.strip()]
-            # torch puts "backend='inductor' raised:" on a line before what was raised.
+            # PyTorch puts the line "backend='inductor' raised:" before the message itself.
             message = next((line for line in lines if not line.endswith("raised:")), "")
             name = type(cause).__name__
             return f"{name}: {message[:300]}" if message else name
@@ -161,5 +103,5 @@ def compile_in_place(
 
 def eager_again(module: nn.Module) -> None:
     """Undo `nn.Module.compile`."""
-    # PyTorch has no public function for it; `nn.Module.compile` sets this attribute alone.
+    # PyTorch has no public function for this; `nn.Module.compile` sets only this attribute.
     module._compiled_call_impl = None

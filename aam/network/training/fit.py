@@ -1,4 +1,4 @@
-"""Fit of a network from top to bottom: module, optimizer, resumption, loop, chosen checkpoint."""
+"""Fit of a network: module, optimizer, resumption, training loop, chosen checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aam.contract.options.groups import LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.study import Study
 from aam.evaluation.splits import Split
-from aam.network.batches import Batch, BatchPlan, FixedBatches
+from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, TrainingBatches, loader
 from aam.network.distributed import strategies
 from aam.network.inference.outputs import LoadedNetwork
 from aam.network.inference.stored_networks import ModelConfig
@@ -33,12 +33,17 @@ from aam.network.model.network import Predictor
 from aam.network.numerics.device import device_name, is_gpu
 from aam.network.training import checkpoints
 from aam.network.training.checkpoints import FIRST_COLUMNS, START
-from aam.network.training.compilation import Fp32Report, compile_encoder, eager_again
+from aam.network.training.compilation import compile_encoder, eager_again
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import RunSampler, TrainingBatches, loader
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
-from aam.network.training.observers import LoggedMetrics, Observer, Progress, StepLog
+from aam.network.training.observers import (
+    Fp32Report,
+    LoggedMetrics,
+    Observer,
+    Progress,
+    StepLog,
+)
 from aam.network.training.runtime import Runtime
 from aam.pipeline import run_folder
 from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
@@ -46,13 +51,13 @@ from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a fit."""
+    """Result of the fit of a network."""
 
     network: LoadedNetwork  # network of the chosen checkpoint
     # parameters, epochs, optimizer steps and best metrics, for the run record
     facts: dict[str, Any]
-    # those of a fold, [n, C] in the units of the target or class probabilities, of the samples of
-    # each part of the split; none of a pretraining
+    # predictions [n, C], in the units of the target or class probabilities, by the name of the set
+    # of samples (test, validation); empty for pretraining
     predictions: dict[str, F64] = field(default_factory=dict)
 
 
@@ -68,7 +73,7 @@ def fit(
     folds: int = 1,
     more: Sequence[Observer] = (),
 ) -> Fit | None:
-    """Train a module, or the rest of a resumed run; load its best checkpoint on the first rank."""
+    """Train a module, from the start or resumed; return its best checkpoint on the first rank."""
     communicator, device, speed = runtime.communicator, runtime.device, options.speed
     folder = options.run.output_dir if folds == 1 else options.run.output_dir / f"fold-{fold}"
     is_main, ids = communicator.ranks.is_main, training.study.table.sample_ids
@@ -79,9 +84,9 @@ def fit(
     model = strategies.parallelize(task, options.scale, communicator.ranks, device)
     step = GradientStep(task, model, runtime.precision)
 
-    # Optimizer. A resumed run loads its state, and that of the module.
+    # Optimizer. A resumed run loads the states of the module and of the optimizer.
     optimizer, state = make_optimizer(task, options.loop), START
-    # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
+    # Rank 0 decides: on a network file system other ranks may see an earlier state of the folder.
     resumed = communicator.broadcast(run_folder.checkpoint_to_resume(options.run, folder))
     if resumed is not None:
         stored = checkpoints.read(resumed)
@@ -91,27 +96,28 @@ def fit(
         try:
             if state.progress.batch >= training.steps:
                 raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
-            strategies.load_model(task, stored.weights)
+            weights = {f"network.{name}": weight for name, weight in stored.weights.items()}
+            strategies.load_model(task, weights)
             strategies.load_optimizer(task, optimizer, dict(state.optimizer))
             if state.scaler and step.scaler.is_enabled():  # a run may change its precision
                 if step.scaler.state_dict().keys() != state.scaler.keys():
-                    raise Mismatch("resume.scaler is of another loss scaler")
+                    raise Mismatch("resume.scaler has the state of another loss scaler")
                 step.scaler.load_state_dict(state.scaler)
         except Mismatch as error:
             raise checkpoints.unusable(resumed, error) from error
-        # The best checkpoint is beside the last one, which may be in another folder.
+        # The best checkpoint is beside the resumed one, perhaps in another folder: copy it.
         best = folder / BEST
         source = resumed.with_name(best.name)
         if is_main and source.exists() and source.resolve() != best.resolve():
             with atomic_write(best) as temporary:
                 shutil.copyfile(source, temporary)
         if not communicator.broadcast(best.exists()):
-            # Without the weights of the best epoch its value could be chosen but not applied, so
-            # the epochs of this process are compared with each other.
+            # The best epoch cannot be chosen without its weights, so only epochs of this process
+            # are compared.
             state = dataclasses.replace(state, best=None)
     schedule = make_schedule(optimizer, options.loop, task.steps, state.progress.step)
 
-    # Observers. Files and lines are those of the first rank.
+    # Observers. Only the first rank writes files and prints.
     observers: list[Observer] = []
     report = Fp32Report(runtime.precision, record_fact) if speed.report_fp32_fallbacks else None
     if report is not None:
@@ -126,7 +132,7 @@ def fit(
         observers.append(StepLog(os.environ, is_main))
 
     def prepare(batch: Batch) -> bool:
-        # The compiler drops the hooks of the report, so it waits for its end.
+        # Compilation drops the hooks of the fp32 report, so it waits until the report is done.
         if report is not None and not report.done:
             return False
         if speed.compile_model != "off":
@@ -140,17 +146,17 @@ def fit(
         pin=is_gpu(device),
         prefetch=speed.prefetch_factor,
         ranks=communicator.ranks,
-        sequences=task.target is not None,  # it reads those of all samples
+        sequences=task.target is not None,  # its community profile reads them
     )
     metric = options.best_metric if isinstance(options, Train) else "val_loss"
     monitor = metric if metric.startswith("val_") else f"val_{metric}"
-    at = state.progress.epoch, state.progress.batch
+    first_batch = state.progress.epoch, state.progress.batch
     loop = TrainingLoop(
         step,
         FiniteCheck(step, ids, folder / LAST, record_fact, communicator),
         optimizer,
         schedule,
-        load(training, RunSampler(training.steps, options.loop.epochs, at)),
+        load(training, RunSampler(training.steps, options.loop.epochs, first_batch)),
         validation=None if validation is None else load(validation, None),
         monitor=monitor,
         save=lambda name, *state: checkpoints.write(folder / name, config, *state),
@@ -160,7 +166,7 @@ def fit(
         observers=[*observers, *more],
         state=state,
     )
-    # A complete run that is resumed into another folder trains no step that would write it.
+    # A complete run that is resumed into another folder trains no step, so it is written here.
     if loop.complete and not communicator.broadcast((folder / LAST).exists()):
         loop.write(LAST)
     try:
@@ -176,7 +182,7 @@ def fit(
         best_metrics = {name: value for name, value in latest.items() if name not in FIRST_COLUMNS}
     else:
         best_metrics = {f"best_{monitor}": loop.best}
-        # No row has the best value where it is NaN in all of them.
+        # No row has the best value if the value is NaN in all rows.
         if rows := [row for row in loop.history if row.get(monitor) == loop.best]:
             best_metrics["best_epoch"] = best_epoch = int(rows[0]["epoch"]) + 1
             sentence = f"Chosen: epoch {best_epoch} of {epochs}, {monitor} {loop.best:.4g}."
@@ -188,20 +194,20 @@ def fit(
             info(sentence)
     if not is_main:
         return None
-    # From the file: the module has the weights of the last epoch, or shards of them.
-    network = checkpoints.read(folder / chosen).network
-    trained = network.build(runtime.backends)
+    # Read from the file, since the module has the weights of the last epoch, or shards of them.
+    stored_network = checkpoints.read(folder / chosen)
+    trained = stored_network.build(runtime.backends)
     facts = {
         "parameters": sum(p.numel() for p in trained.parameters()),
         "epochs": epochs,
         "steps": loop.progress.step,
         "best": best_metrics,
     }
-    return Fit(LoadedNetwork(network, trained, device, runtime.attention), facts)
+    return Fit(LoadedNetwork(stored_network, trained, device, runtime.attention), facts)
 
 
 def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build AdamW (Loshchilov and Hutter 2019); only weights of linear layers decay."""
+    """Build the AdamW optimizer (Loshchilov and Hutter 2019); only linear layers decay."""
     linear = {id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)}
     trainable = [p for p in task.parameters() if p.requires_grad]
     decayed = [p for p in trainable if id(p) in linear]
@@ -210,14 +216,16 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
         {"params": [p for p in trainable if id(p) not in linear], "weight_decay": 0.0},
     ]
     for group in groups:
-        group["initial_lr"] = loop.lr  # from which the schedule of a resumed run goes on
-    # On a GPU all parameters in one kernel, which leaves a step out by a flag on the device. On a
-    # CPU its results would be others in the last bits.
+        group["initial_lr"] = loop.lr  # the schedule of a resumed run needs it
+    # The fused kernel of a GPU can skip a step by a flag on the device. On a CPU fused results
+    # would differ in the last bits.
     return torch.optim.AdamW(groups, lr=loop.lr, fused=is_gpu(trainable[0].device) or None)
 
 
 def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int = 0) -> LambdaLR:
-    """Build the linear warm-up and half a cosine to 0 (Loshchilov and Hutter 2017) of a run.
+    """Build the learning-rate schedule: linear warm-up, then half a cosine to 0.
+
+    Loshchilov and Hutter 2017. `done` steps of a resumed run come before.
 
     >>> optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> schedule = make_schedule(optimizer, LoopOptions(warmup_fraction=0.1), steps=100)
@@ -228,10 +236,10 @@ def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int
 
     def factor(step: int) -> float:
         if step < warmup:
-            # Neither 0, which would waste the first step, nor 1, which the cosine begins with.
+            # Not from 0, which would waste the first step, and not to 1, where the cosine begins.
             return (step + 1) / (warmup + 1)
-        part = (step - warmup) / max(1, steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(part, 1.0)))
+        fraction = (step - warmup) / max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
 
     return LambdaLR(optimizer, factor, last_epoch=done - 1)
 
@@ -247,7 +255,7 @@ def optimizer_steps(samples: int, loop: LoopOptions) -> int:
 
 
 def check_split(split: Split, loop: LoopOptions) -> None:
-    """Refuse a split with fewer training samples than a batch."""
+    """Refuse a split that has fewer training samples than a batch."""
     if len(split.train) < loop.batch_samples:
         raise DataError(
             "Fewer training samples than a batch",
@@ -258,8 +266,8 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
     """Freeze the parameters that no loss term of this run reaches."""
-    # Without a loss, DDP gives no gradient and FSDP zeros, to which weight decay applies: the
-    # weights would differ with the strategy.
+    # DDP gives such parameters no gradient, but FSDP gives them zeros, and weight decay applies to
+    # these: the weights would depend on the strategy.
     encoder, samples, weights = task.encoder, task.encoder.samples, task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
     by_diversity = plan.metric == "faith_pd" and study.distances is None

@@ -1,8 +1,8 @@
 """Training loop of a network: epochs, batches, optimizer steps, validation, checkpoints, stops.
 
 A run that stops at any moment resumes from its last checkpoint with the same batches, learning
-rates and metrics, on any number of ranks: the batch of a step follows from the seed, the epoch and
-its number. Dropout follows from these and the rank, since each rank has other samples.
+rates and metrics, on any number of ranks: a batch follows from the seed, the epoch and its number.
+Dropout also depends on the rank, since ranks have different samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from aam.contract import stop_file
 from aam.contract.errors import Interrupted
 from aam.evaluation.metrics import METRICS
-from aam.network.batches import Batch, PackedBatch
+from aam.network.batches import Batch, PackedBatch, RunSampler
 from aam.network.distributed import strategies
 from aam.network.training.checkpoints import (
     START,
@@ -31,15 +31,8 @@ from aam.network.training.checkpoints import (
     TrainingProgress,
 )
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import RunSampler
 from aam.network.training.losses import LossTerm
-from aam.network.training.module import (
-    LOGGED_METRICS,
-    GradientStep,
-    clip_grads_with_norm_,
-    gradient_norm,
-    seed_dropout,
-)
+from aam.network.training.module import LOGGED_METRICS, GradientStep
 from aam.network.training.observers import Observer
 from aam.pipeline.loggers import Status
 from aam.pipeline.run_folder import BEST, LAST
@@ -53,7 +46,7 @@ HIGHER_IS_BETTER = tuple(
 def step_unless(optimizer: Optimizer, skip: Tensor) -> None:
     """Make an optimizer step unless `skip`, a float on the device of the weights, is 1."""
     if optimizer.param_groups[0]["fused"]:
-        # Its kernel reads the flag, as it does for loss scaling: the CPU does not wait for it.
+        # The kernel reads the flag, as with loss scaling, so the CPU does not wait for it.
         optimizer.found_inf = skip  # type: ignore[attr-defined]
         optimizer.step()
     elif not skip:
@@ -61,7 +54,7 @@ def step_unless(optimizer: Optimizer, skip: Tensor) -> None:
 
 
 class TrainingLoop:
-    """Training of one network, from its progress to the last epoch."""
+    """Training loop of one network, from its progress to the last epoch."""
 
     def __init__(
         self,
@@ -73,11 +66,11 @@ class TrainingLoop:
         validation: DataLoader[PackedBatch] | None = None,
         monitor: str = "val_loss",  # metric that chooses the best epoch
         save: Callable[[str, Mapping[str, Tensor], ResumeState], None] | None = None,
-        checkpoint_interval: int = 0,  # optimizer steps; 0: at the end of an epoch alone
+        checkpoint_interval: int = 0,  # optimizer steps; 0: only at the end of an epoch
         stop: StopRequests | None = None,
-        prepare: Callable[[Batch], bool] | None = None,  # called with batches until it is True
+        prepare: Callable[[Batch], bool] | None = None,  # called with batches until it returns True
         observers: Sequence[Observer] = (),
-        state: ResumeState = START,  # its weights and optimizer are loaded already
+        state: ResumeState = START,  # weights and optimizer must be loaded already
     ) -> None:
         self.step, self.task, self.options = step, step.task, step.task.loop
         self.optimizer, self.schedule = optimizer, schedule
@@ -96,18 +89,18 @@ class TrainingLoop:
 
     @property
     def complete(self) -> bool:
-        """Whether all epochs are done, or the last ones were no better than one before."""
+        """Whether all epochs are done, or `patience` epochs brought no improvement."""
         patience = self.options.patience if self.validation is not None else 0
         stopped_early = 0 < patience <= self.epochs_without_improvement
         return stopped_early or self.progress.epoch >= self.options.epochs
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run has taken, with those before a resumption."""
+        """Seconds that the run has taken, including the time before it was resumed."""
         return time.monotonic() - self._began
 
     def run(self) -> None:
-        """Train, validate and save until the run is complete."""
+        """Train, validate and write checkpoints until the run is complete."""
         if self.complete:
             return
         status: Status = "failed"
@@ -116,14 +109,14 @@ class TrainingLoop:
         try:
             batches = iter(self.training)
             while not self.complete:
-                if self.progress.step > self._first_step:  # at the end of an epoch all is saved
+                if self.progress.step > self._first_step:  # the end of an epoch is saved already
                     self._stop_if_requested()
                 # Workers prefetch the first batches of a validation while the epoch is trained.
                 held_out = iter(self.validation or ())
                 self._train_epoch(batches)
                 self._end_epoch(self._validate(held_out))
             status = "complete"
-            # What follows, such as the other members, may take hours.
+            # Later steps of the run, such as other members, may take hours.
             self._stop_if_requested()
             self._count_steps()
         except (Interrupted, SystemExit):  # the log of steps ends the process
@@ -134,7 +127,7 @@ class TrainingLoop:
                 observer.end(status)
 
     def _train_epoch(self, batches: Iterator[PackedBatch]) -> None:
-        """Train from the batch of the progress to the last one of the epoch."""
+        """Train from the current batch to the end of the epoch."""
         epoch, done, steps = self.progress.epoch, self.progress.batch, self.steps
         task, scaler, size = self.task, self.step.scaler, self.options.gradient_accumulation_steps
         task.train()
@@ -148,35 +141,33 @@ class TrainingLoop:
             last_of_step = last_of_epoch or (number + 1) % size == 0
 
             # Batch.
-            seed_dropout(self.options.seed, epoch, number, self.communicator.ranks.rank)
+            self.step.seed_dropout(epoch, number, self.communicator.ranks.rank)
             batch = loaded.to(task.device)
             if self.prepare is not None and self.prepare(batch):
                 self.prepare = None
             for observer in self.observers:
                 observer.batch_begins(batch)
 
-            # Forward and backward. The last step of an epoch may have fewer batches: its loss is
-            # the mean of these.
+            # Forward and backward. The last step of an epoch may have fewer batches; its loss is
+            # their mean.
             if number % size == 0:
                 self.optimizer.zero_grad()
-            of_step = min(size, steps - number // size * size)
-            loss = self.step.add_gradients(batch, last_of_step, of_step)
+            step_batches = min(size, steps - number // size * size)
+            loss = self.step.add_gradients(batch, last_of_step, step_batches)
             self.check.add_batch(loaded, epoch, number, loss)
 
             if last_of_step:
-                # Clip. Unscaled first: the finite check and the norm of clipping are those of the
-                # true gradients.
+                # Clip. Gradients are unscaled first, for the finite check and for clipping.
                 scaler.unscale_(self.optimizer)
-                norm = gradient_norm(task)
+                norm = task.gradient_norm()
                 skip = self.check.check_gradients(self.progress.step + 1, norm)
-                if self.options.max_grad_norm:
-                    clip_grads_with_norm_(list(task.parameters()), self.options.max_grad_norm, norm)
+                task.clip_gradients(norm)
 
                 # Step, unless its loss or gradients are not finite.
                 step_unless(self.optimizer, skip)
                 scaler.update()
                 with warnings.catch_warnings():
-                    # PyTorch warns where the first steps are left out; the schedule goes on.
+                    # PyTorch warns if the first steps are skipped; the schedule goes on.
                     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")
                     self.schedule.step()
                 self.progress = TrainingProgress(epoch, number + 1, self.progress.step + 1)
@@ -188,7 +179,7 @@ class TrainingLoop:
                     observer.step_ends(self.progress)
                 observer.batch_ends(batch, loss)
 
-            # Save, except at the end of the epoch, to which the validation belongs.
+            # Save, except at the end of the epoch, where the validation comes first.
             if last_of_step and not last_of_epoch:
                 self._stop_if_requested(LAST)
                 interval = self.checkpoint_interval
@@ -197,7 +188,7 @@ class TrainingLoop:
         self.check.read()
 
     def _validate(self, batches: Iterable[PackedBatch]) -> Row:
-        """Return the metrics of the validation samples; none without them."""
+        """Return the metrics of the validation samples, if there are any."""
         if self.validation is None:
             return {}
         began = time.monotonic()
@@ -212,7 +203,7 @@ class TrainingLoop:
         return metrics
 
     def _end_epoch(self, metrics: Row) -> None:
-        """Add the row of an epoch, compare it with the best one, and save."""
+        """Add the row of an epoch, compare it with the best epoch, and save."""
         epoch, step = self.progress.epoch, self.progress.step
         self.history.append({
             "epoch": epoch, "step": step, "seconds": self.seconds,
@@ -229,20 +220,19 @@ class TrainingLoop:
             improved = self.best is None or (value > self.best if higher else value < self.best)
             self.best = value if improved else self.best
         self.epochs_without_improvement = 0 if improved else self.epochs_without_improvement + 1
-        # `BEST` comes first: a run that is killed between the two files repeats the epoch, whereas
-        # `LAST` would already name a best value whose weights were never written.
+        # `BEST` comes first: a run that is killed between the two files then repeats the epoch. If
+        # `LAST` came first, it would have a best value whose weights were never written.
         self.write(*([BEST] if improved else []), LAST)
 
     def write(self, *names: str) -> None:
-        """Write checkpoints of the current progress; all ranks call this."""
+        """Write checkpoints of the current progress; all ranks must call this."""
         if self.save is None:
             return
         self.check.read()
-        # Collectives where the network is sharded, so every rank calls them and the first one
-        # writes.
+        # For a sharded network these are collectives: every rank calls them, the first rank writes.
         weights = strategies.model_state_dict(self.task)
         optimizer = strategies.optimizer_state_dict(self.task, self.optimizer)
-        # After the last batch of an epoch its sums are in the history already.
+        # After the last batch of an epoch the history already has its metrics.
         sums = self.task.train_sums if self.progress.batch else {}
         state = ResumeState(
             self.progress,
@@ -260,8 +250,8 @@ class TrainingLoop:
         self.communicator.barrier()
 
     def _stop_if_requested(self, *names: str) -> None:
-        """Write checkpoints and end the run on all ranks if any has a stop request."""
-        # A request may reach one rank, some or all, at different moments.
+        """Write checkpoints and end the run on all ranks if any rank has a stop request."""
+        # A request may reach any number of ranks, at different times.
         if self.stop is not None and self.communicator.any_rank(self.stop.pending):
             if names:
                 self.write(*names)
@@ -269,10 +259,10 @@ class TrainingLoop:
             raise Interrupted(
                 f"Stopped at step {self.progress.step}{self.stop.by_signal}",
                 f"'{self.check.checkpoint}' is written",
-                "go on with --resume-from auto",
+                "continue with --resume-from auto",
             )
 
     def _count_steps(self) -> None:
-        """Add the optimizer steps of this process to the file of the request; folds add theirs."""
+        """Add the optimizer steps of this process and fold to the file of the stop request."""
         if self.stop is not None and self.stop.file and self.communicator.ranks.is_main:
             stop_file.count_steps(self.stop.file, self.progress.step - self._first_step)

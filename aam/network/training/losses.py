@@ -1,6 +1,7 @@
-"""Losses of masked nucleotides, hidden abundances, distances and diversity: sum and count.
+"""Losses of the target, masked nucleotides, hidden abundances, distances and diversity.
 
-Both add up over batches and ranks to exact means. Shape suffixes: see `aam.network.model`.
+A loss is a sum and a count: added over batches and ranks, both give the exact mean. Shape suffixes:
+see `aam.network.model`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from aam.nucleotide_codes import PAD
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A loss or metric as a sum and the number (or total weight) of its items; both scalars.
+    """Term of a loss or metric: a sum and the number (or total weight) of its items, both scalars.
 
-    Sums of several batches or ranks are added before the division, so that the mean is that of all
-    items, however they are divided.
+    Sums of batches or ranks are added before the division, so that the result is the mean of all
+    items, however they are divided into batches.
 
     >>> batches = [LossTerm(torch.tensor(6.0), torch.tensor(3))]
     >>> batches.append(LossTerm(torch.tensor(4.0), torch.tensor(1)))
@@ -37,20 +38,20 @@ class LossTerm:
 
     @property
     def mean(self) -> Tensor:
-        """Mean; 0 without items."""
-        # A batch may have no masked nucleotide and a rank no sample: 0 / 0 would be NaN.
+        """Mean of the items; 0 without items."""
+        # A batch may have no masked nucleotide, and a rank no sample: 0 / 0 would be NaN.
         return self.total / self.number.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _constant(like: Tensor, value: float) -> Tensor:
-    """Return a scalar of the type and on the device of a tensor."""
-    # A fill: a tensor that is made of a number on the CPU is copied from there, and the CPU waits
-    # until the GPU has done all that was launched before the copy.
+    """Return a scalar with the type and device of a tensor."""
+    # Filled on the device: a tensor made from a number would be copied from the CPU, and the CPU
+    # would wait until the GPU has done all earlier work.
     return like.new_full((), value)
 
 
 def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, LossTerm]:
-    """Return cross-entropy and accuracy of the masked nucleotides.
+    """Return the cross-entropy loss and the accuracy of masked nucleotides.
 
     >>> labels_UL = torch.tensor([[1, 0, 4]])
     >>> logits_UL4 = 100.0 * torch.eye(4)[torch.tensor([[0, 0, 2]])]
@@ -73,10 +74,10 @@ def distance_loss(
     all_AD: Tensor | None = None,
     first: int = 0,
 ) -> LossTerm:
-    """Return the squared error of the distance of every two samples, without the diagonal."""
+    """Return the squared error of the distances between samples, each pair once."""
     all_AD = local_BD if all_AD is None else all_AD
     rows, columns = distances_BA.shape
-    # Above the diagonal of the complete matrix, so that over all ranks each pair counts once.
+    # Above the diagonal of the complete matrix, so that all ranks together count each pair once.
     i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
     predicted = head(local_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
@@ -84,18 +85,17 @@ def distance_loss(
 
 
 def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> LossTerm:
-    """Return the squared error of the log10 relative abundances that are hidden."""
-    # Relative to all reads, the hidden ones included: the label is the abundance in the sample.
+    """Return the squared error of the log10 of hidden relative abundances."""
+    # Relative to all reads, including hidden ones: the label is the abundance in the sample.
     total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
     log_BS = (counts_BS.clamp_min(1) / total_B1).log10()
-    # A mask and no selection: the number of hidden abundances would be a shape that depends on the
-    # data, for which a GPU waits.
+    # A mask instead of a selection: the shape of a selection depends on the data, so a GPU waits.
     error_BS = torch.where(hidden_BS, at_least_fp32(predicted_BS) - log_BS, 0.0)
     return LossTerm(error_BS.square().sum(), hidden_BS.sum())
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
-    """Return the squared error of standardized Faith PD."""
+    """Return the squared error of the standardized Faith PD (diversity)."""
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
     return LossTerm(error, _constant(error, len(predicted_B)))
 
@@ -120,17 +120,15 @@ LOSSES: dict[LossType, Callable[[Tensor, Target], Tensor]] = {
     "quantile": _quantile,
     "asymmetric": _asymmetric,
 }
-"""Value of --loss-type -> loss of each of the errors [B, C] of a batch; the option lists the same
-names (`LossType`)."""
+"""Value of --loss-type -> loss of each error [B, C] of a batch; `LossType` lists the same names."""
 
 
 def target_loss(
     target: Target, outputs_BC: Tensor, target_B: Tensor, weights_B: Tensor | None = None
 ) -> LossTerm:
-    """Return the loss summed over a batch, and the number or total weight of its samples.
+    """Return the target loss summed over a batch, and the number or total weight of its samples.
 
-    Their quotient over all ranks is the mean that one process computes, however the samples are
-    divided among the ranks. `weights_B` are weights of the samples; 1 without.
+    `weights_B` are weights of the samples, by default 1.
 
     >>> outputs_BC, labels_B = torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0])
     >>> float(target_loss(Target("age", loss_type="mse"), outputs_BC, labels_B).mean)
@@ -147,11 +145,11 @@ def target_loss(
         return LossTerm(mean * number, number)
     if not target.class_weights and weights_B is None:
         return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
-    each_B = torch.ones_like(outputs_BC[:, 0]) if weights_B is None else weights_B
+    weight_B = torch.ones_like(outputs_BC[:, 0]) if weights_B is None else weights_B
     if target.class_weights:
         weights = [_constant(outputs_BC, weight) for weight in target.class_weights]
-        each_B = each_B * torch.stack(weights)[target_B]
-    total = (each_B * F.cross_entropy(outputs_BC, target_B, reduction="none")).sum()
-    # Over the weights and not the samples, as PyTorch's mean of a weighted cross-entropy: the
-    # gradient keeps its size where the classes of a batch differ in frequency.
-    return LossTerm(total, each_B.sum())
+        weight_B = weight_B * torch.stack(weights)[target_B]
+    total = (weight_B * F.cross_entropy(outputs_BC, target_B, reduction="none")).sum()
+    # Divided by the weights instead of the number of samples, as in PyTorch's weighted
+    # cross-entropy: the size of the gradient then does not depend on the classes of a batch.
+    return LossTerm(total, weight_B.sum())

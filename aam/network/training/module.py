@@ -1,11 +1,12 @@
 """Training module: a network with its losses and metrics, in training and in validation.
 
 One module serves pretraining and training: loss terms for which a batch or a network has no data
-are absent. Validation adds sums over the split, never means of means.
+are omitted. Validation adds sums over the split, never means of means.
 
-Of several ranks each computes a `BatchShard`: it encodes some of the ASVs, whose vectors are
-gathered, and reads some of the samples, whose embeddings are gathered. Each loss term is a
-sum over all ranks, divided by the number of all ranks, so the gradient is that of the whole batch.
+With several ranks, each rank computes a `BatchShard`. It encodes some of the ASVs, and the vectors
+of all ASVs are gathered; it reads some of the samples, and the embeddings of all samples are
+gathered. A loss term is the sum over all ranks divided by the count over all ranks, so the gradient
+is the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.environment import shard_sizes
 from aam.evaluation.metrics import ScoredPredictions, compute_metrics
-from aam.network.batches import Batch, BatchShard, unmasked
+from aam.network.batches import Batch, BatchShard
 from aam.network.distributed.collectives import (
     all_gather_arrays,
     all_gather_rows,
@@ -37,7 +38,7 @@ from aam.network.distributed.collectives import (
 )
 from aam.network.distributed.strategies import full_tensor
 from aam.network.inference.stored_networks import DiversityScale, Target
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.losses import (
@@ -62,27 +63,20 @@ except ImportError:  # PyTorch 2.4 and 2.5
     def clip_grads_with_norm_(  # type: ignore[misc]
         parameters: Sequence[Parameter], max_norm: float, total_norm: Tensor
     ) -> None:
-        """Scale gradients whose total norm is known."""
+        """Scale gradients with this total norm down to `max_norm`."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
 
 
-def gradient_norm(task: nn.Module) -> Tensor:
-    """Return the norm of all gradients together, of sharded ones too: the same on all ranks."""
-    # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the part of the norm of each rank,
-    # before the parts of sharded gradients are added: weights differ with the world size.
-    return full_tensor(get_total_norm([p.grad for p in task.parameters() if p.grad is not None]))
-
-
-_DROPOUT = 5  # second word of the seed of dropout; `data.batches` and `loader` have others
+_DROPOUT = 5  # second element of the seed of dropout; `batches` uses others
 
 Encoded = tuple[Tensor, dict[str, LossTerm]]
-"""Vectors of ASVs, and the sums of the losses of their masked nucleotides."""
+"""Vectors of ASVs, and the loss terms of their masked nucleotides."""
 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Weights of the loss terms; 0 omits a term."""
+    """Weights of the loss terms; a term with weight 0 is omitted."""
 
     unifrac: float = 1.0
     nucleotide: float = 1.0
@@ -91,12 +85,12 @@ class LossWeights:
 
     @classmethod
     def of(cls, task: MaskOptions, target: float = 1.0) -> LossWeights:
-        """Take the weights from the options."""
+        """Return the loss weights of the options."""
         return cls(task.penalty, task.nuc_penalty, target, task.count_penalty)
 
 
 class TrainingModule(nn.Module):
-    """Network and its losses; a call is the forward pass of a training step."""
+    """Training module: a network and its losses; a call is the forward pass of a training step."""
 
     encoded_N: Tensor | None
     weights_N: Tensor | None
@@ -111,7 +105,7 @@ class TrainingModule(nn.Module):
         target_values: npt.NDArray[np.float64] | None = None,  # label of each row of the study
         asv_vectors_FD: Tensor | None = None,  # of every ASV of the study, by a frozen encoder
         standard: DiversityScale | None = None,
-        asv_chunk: int = 0,  # ASVs that are encoded at once and recomputed backwards; 0: all
+        asv_chunk: int = 0,  # ASVs to encode at once, and to recompute in the backward pass; 0: all
         covariates: CovariateInputs | None = None,
         sample_weights: npt.NDArray[np.float64]
         | None = None,  # of each row, in the loss of classes
@@ -121,17 +115,17 @@ class TrainingModule(nn.Module):
         self.weights, self.loop, self.steps = weights, loop, steps
         self.target, self.target_values = target, target_values
         self.standard, self.asv_chunk = standard or DiversityScale(), asv_chunk
-        # On the device, so that a step does not wait for the rows of its batch; in no checkpoint.
+        # On the device, so that a step does not wait for the rows of its batch; not in checkpoints.
         encoded_N = None
         if target is not None and target_values is not None:
             encoded_N = target.encode(target_values)
         self.register_buffer("encoded_N", encoded_N, persistent=False)
         weights_N = None if sample_weights is None else torch.tensor(sample_weights).float()
         self.register_buffer("weights_N", weights_N, persistent=False)
-        # No buffers: they are no part of a checkpoint.
+        # Not buffers, since checkpoints do not contain them.
         self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
         self.train_sums: dict[str, LossTerm] = {}
-        """Sums of the training metrics over the current epoch; the training loop resets them."""
+        """Sums of training metrics over the current epoch; the training loop resets them."""
         self._sums: dict[str, LossTerm] = {}
         self._scored_F = torch.zeros(0, dtype=torch.bool)
         self._predictions: list[npt.NDArray[np.float64]] = []
@@ -145,7 +139,7 @@ class TrainingModule(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder, alone or inside the predictor."""
+        """The encoder: the network itself or a part of the predictor."""
         return self.network.encoder
 
     @property
@@ -160,11 +154,24 @@ class TrainingModule(nn.Module):
             self.encoder.eval()
         return self
 
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of all gradients together, sharded or not: the same on all ranks."""
+        # `torch.nn.utils.clip_grad_norm_` adds its epsilon to the norm of each rank's shard, before
+        # the norms are added: weights would depend on the world size.
+        return full_tensor(
+            get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        )
+
+    def clip_gradients(self, norm: Tensor) -> None:
+        """Scale all gradients, whose norm is `norm`, down to --max-grad-norm, unless it is 0."""
+        if self.loop.max_grad_norm:
+            clip_grads_with_norm_(list(self.parameters()), self.loop.max_grad_norm, norm)
+
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch, this rank's share times the ranks; add to `train_sums`."""
+        """Return the loss of a batch (this rank's share times the ranks); add to `train_sums`."""
         local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
-        # DDP and FSDP divide the sum of the ranks' gradients by the number of ranks.
+        # Multiplied by the number of ranks, because DDP and FSDP divide the sum of gradients by it.
         ranks = world_size()
         means = {
             name: LossTerm(ranks * term.total, global_terms[name].number).mean
@@ -183,27 +190,25 @@ class TrainingModule(nn.Module):
 
     @torch.no_grad()
     def validation_step(self, batch: Batch) -> None:
-        """Add a batch to the sums of the split.
+        """Add a validation batch to the sums of the split.
 
-        A target is scored as `aam predict` computes it, on unmasked sequences and all abundances;
-        masked nucleotides are scored once for each ASV of the split, independent of the batches.
+        The target is scored as by `aam predict`, on unmasked sequences and all abundances. Masked
+        nucleotides are scored once for each ASV of the split, independently of the batches.
         """
         if self.target is None:
             terms, _ = self._forward(self._unscored(batch), batch.tokens_UL, masked=True)
         else:
-            terms, outputs_BC = self._forward(batch, unmasked(batch), masked=False)
+            terms, outputs_BC = self._forward(batch, batch.unmasked(), masked=False)
             assert outputs_BC is not None and self.target_values is not None
-            # A second pass: the target is scored on unmasked sequences, the nucleotides on masked
-            # ones.
+            # A second pass for the nucleotides, with masked sequences.
             if batch.labels_UL is not None and not self.frozen:
                 unscored = self._unscored(batch)
                 assert unscored.labels_UL is not None
-                # Only ASVs with a masked nucleotide, since the vectors are not used here.
+                # Only ASVs with a masked nucleotide, since the vectors of others are not used.
                 rows_U = (unscored.labels_UL != PAD).any(dim=1)
                 tokens_KL, labels_KL = unscored.tokens_UL[rows_U], unscored.labels_UL[rows_U]
                 terms |= self._encode(unscored, tokens_KL, labels_KL)[1]
-            # Kept until the end of the split: R2 and F1 of a split are no means of those of its
-            # batches.
+            # Stored until the end of the split: R2 and F1 are not means over batches.
             self._predictions.append(self.target.decode(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
         for name, term in terms.items():
@@ -211,11 +216,11 @@ class TrainingModule(nn.Module):
 
     def train_metrics(self) -> dict[str, float]:
         """Return the means of the training metrics over the current epoch."""
-        return {f"train_{name}": float(part.mean.float()) for name, part in self.train_sums.items()}
+        return {f"train_{name}": float(term.mean.float()) for name, term in self.train_sums.items()}
 
     @torch.no_grad()
     def validation_metrics(self) -> dict[str, float]:
-        """Return the means over the split and the metrics of the target, and reset the sums."""
+        """Return means over the validation split and metrics of the target; reset the sums."""
         terms = over_ranks(self._sums)
         means = {name: term.mean for name, term in terms.items()}
         metrics = {f"val_{name}": mean.float() for name, mean in means.items()}
@@ -233,7 +238,7 @@ class TrainingModule(nn.Module):
             if np.isfinite(gathered).all():
                 scores = target_metrics(self.target, gathered[:, 1:], labels)
                 metrics |= {f"val_{name}": torch.tensor(value) for name, value in scores.items()}
-            else:  # no score is defined; the training loop ends the run
+            else:  # scores are undefined; the training loop ends the run
                 loss = torch.full_like(loss, torch.nan)
         self._sums, self._predictions, self._rows = {}, [], []
         self._scored_F = self._scored_F[:0]
@@ -242,13 +247,12 @@ class TrainingModule(nn.Module):
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, masked: bool
     ) -> tuple[dict[str, LossTerm], Tensor | None]:
-        """Return the loss terms, and the outputs [B, C] of the target if there is a target."""
+        """Return the loss terms, and the outputs [B, C] if there is a target."""
         hidden_BS = batch.hidden_BS if masked else None
         terms: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             if self.asv_vectors_FD is not None:
-                # Encoded once for the whole run: weights and inputs of a frozen encoder do not
-                # change.
+                # A frozen encoder has encoded them once for the whole run.
                 asvs_UD = self.asv_vectors_FD[batch.asvs_U]
             else:
                 asvs_UD, terms = self._encode(batch, tokens_UL, batch.labels_UL if masked else None)
@@ -279,7 +283,7 @@ class TrainingModule(nn.Module):
         sequences_VL, slots_BS = (
             (batch.sequences_VL, batch.sequence_slots_BS)
             if isinstance(batch, BatchShard)
-            else (unmasked(batch), batch.slots_BS)
+            else (batch.unmasked(), batch.slots_BS)
         )
         outputs_XBC = self.network.target(
             embedding_BD,
@@ -299,13 +303,12 @@ class TrainingModule(nn.Module):
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_XBC.mean(dim=0)
 
     def _encode(self, batch: Batch, tokens_UL: Tensor, labels_UL: Tensor | None) -> Encoded:
-        """Encode ASVs of a batch, in chunks with --asv-chunk; no loss terms without labels."""
+        """Encode the ASVs of a batch, in chunks (--asv-chunk); without labels no loss terms."""
         net = self.encoder.nucleotides
         ragged, asvs = batch.ragged(net.patch), len(batch.tokens_UL)
 
         def encode(tokens_KL: Tensor, labels_KL: Tensor | None) -> Encoded:
-            # The loss is a part of the chunk, so that the hidden states of its patches are not
-            # kept.
+            # The loss is computed in the chunk, so that its hidden states need not be stored.
             asvs_KD, hidden_KTD = net(tokens_KL, ragged)
             if labels_KL is None:
                 return asvs_KD, {}
@@ -313,7 +316,7 @@ class TrainingModule(nn.Module):
             return asvs_KD, {"nucleotide": entropy, "nucleotide_accuracy": right}
 
         if isinstance(batch, BatchShard):
-            # FSDP gathers parameters in each chunk, a collective: every rank needs as many.
+            # With FSDP each chunk is a collective, so all ranks need the same number of chunks.
             asvs = max(shard_sizes(len(batch.asvs_U), world_size()))
         chunks = max(1, -(-asvs // self.asv_chunk)) if self.asv_chunk else 1
         if chunks == 1:
@@ -338,7 +341,7 @@ class TrainingModule(nn.Module):
         if batch.labels_UL is None:
             return batch
         asvs = int(batch.asvs_U.max()) + 1 - len(self._scored_F) if len(batch.asvs_U) else 0
-        if asvs > 0:  # in steps of twice the size, so that the time is linear in the batches
+        if asvs > 0:  # the size is doubled, so that the time is linear in the number of batches
             added_F = self._scored_F.new_zeros(asvs + len(self._scored_F))
             self._scored_F = torch.cat([self._scored_F, added_F]).to(batch.asvs_U.device)
         unscored_U = ~self._scored_F[batch.asvs_U]
@@ -357,7 +360,7 @@ class TrainingModule(nn.Module):
 
 
 class GradientStep:
-    """Computation of the gradients of an optimizer step, batch by batch."""
+    """Gradients of an optimizer step, added batch by batch, with mixed precision."""
 
     def __init__(
         self,
@@ -376,9 +379,17 @@ class GradientStep:
         # A cached weight of half precision would add up its gradients in half precision.
         return torch.autocast(device, dtype, enabled, cache_enabled=False)
 
+    def seed_dropout(self, epoch: int, batch: int, rank: int) -> None:
+        """Seed the random generators of PyTorch for dropout in a batch."""
+        # The seed follows from the batch, so that a resumed run repeats the same dropout without
+        # stored states of generators. Each rank has different samples and a different seed.
+        entropy = [self.task.loop.seed, _DROPOUT, epoch, batch, rank]
+        seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(seed) >> 1)
+
     def add_gradients(self, batch: Batch, last: bool, batches: int) -> Tensor:
-        """Add the scaled gradients of one of the batches of a step, and return its loss."""
-        # DDP reduces the gradients of the ranks once, with the last batch; FSDP with every batch.
+        """Add the scaled gradients of a batch of the step, and return its loss."""
+        # DDP reduces gradients over the ranks with the last batch only, FSDP with every batch.
         local = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if local else nullcontext():  # type: ignore[operator]
             with self.autocast():
@@ -387,43 +398,32 @@ class GradientStep:
         return loss.detach()
 
 
-def seed_dropout(seed: int, epoch: int, batch: int, rank: int) -> None:
-    """Seed the generators of PyTorch for a batch of an epoch."""
-    # The place in the run decides the random numbers, so that no state of a generator is stored and
-    # a resumed run repeats the same dropout. Each rank has other samples and draws its own.
-    sequence = np.random.SeedSequence([seed, _DROPOUT, epoch, batch, rank])
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]) >> 1)
-
-
 def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:
     """Add a term to the sum of its name, in double precision."""
     total, number = term.total.detach().double(), term.number.double()
-    before = sums.get(name)
-    sums[name] = (
-        LossTerm(before.total + total, before.number + number)
-        if before
-        else LossTerm(total, number)
-    )
+    if (previous := sums.get(name)) is not None:
+        total, number = previous.total + total, previous.number + number
+    sums[name] = LossTerm(total, number)
 
 
 def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     """All-reduce the loss terms over the ranks; the result has no gradient."""
     if not terms or world_size() == 1:
         return {name: LossTerm(term.total.detach(), term.number) for name, term in terms.items()}
-    # One collective for all terms, since each call costs a round trip; in float64 counts are exact.
-    both = [value.double() for term in terms.values() for value in (term.total, term.number)]
-    sums = all_reduce_sum(torch.stack([value.detach() for value in both]))
+    # One collective for all terms, since each call costs a round trip; float64 keeps counts exact.
+    values = [value.double() for term in terms.values() for value in (term.total, term.number)]
+    sums = all_reduce_sum(torch.stack([value.detach() for value in values]))
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 
 LOGGED_METRICS = {"r2": "r2", "mae": "mae", "accuracy": "accuracy", "f1": "macro_f1"}
-"""Metrics of validation samples in each epoch, with their names in `METRICS`: --best-metric."""
+"""Metric of --best-metric, logged in each epoch for validation samples -> name in `METRICS`."""
 
 
 def target_metrics(
     target: Target, predictions_BC: npt.NDArray[np.float64], labels_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
-    """Return the metrics that are logged while training, in the units of the target."""
+    """Return the metrics of the target that are logged while training, in the target's units."""
     predicted_B = target.point_predictions(predictions_BC)
     scored = ScoredPredictions(labels_B, predicted_B)
     if target.classes:

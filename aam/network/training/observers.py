@@ -1,34 +1,34 @@
-"""Observers of the training loop: progress, metrics.csv, trackers, and the log of steps.
+"""Observers of the training loop: progress, metrics.csv, trackers, fp32 report, log of steps.
 
-An observer writes files or prints, and steers nothing. `progress.json` of the run folder is one
-object, replaced as a whole by the first rank after the first optimizer step of a process, then at
-most every 15 s, and at the end:
+An observer writes files or prints; it does not influence the training. `progress.json` of the run
+folder is one JSON object. The first rank replaces it after the first optimizer step of a process,
+then at most every 15 s, and at the end:
 
-    step, steps             optimizer steps done and in total, of the current fold
-    epoch, epochs           the epoch that runs, counted from 1, and their number
-    fold, folds             the fold that trains, counted from 1, and their number
-    samples_per_second      training samples, validation excluded; null before the first step
-    seconds_left            of the whole run, validation and further folds included; null likewise
-    updated                 when the last step ended, ISO 8601 in UTC
+    step, steps             optimizer steps of the current fold: done, and in total
+    epoch, epochs           current epoch, counted from 1, and number of epochs
+    fold, folds             current fold, counted from 1, and number of folds
+    samples_per_second      training samples, without validation; null before the first step
+    seconds_left            of the whole run, with validation and later folds; null likewise
+    updated                 time at which the last step ended, ISO 8601 in UTC
     device                  as in the first line of the run, "CPU, 8 threads"
 
-`aam tune` reads the log of steps, one line of JSON for each batch, in the file that AAM_STEP_LOG
-names. Any program may write it; these are the fields of a line:
+`aam tune` reads the log of steps: one line of JSON for each batch, in the file that AAM_STEP_LOG
+names. Any program may write such a log; a line has these fields:
 
     step              number of the step, from 0
-    loss              of the step, at full precision
-    seconds           from the end of the last step to the end of this one
-    samples           in the batch
-    wait              seconds of it until the batch was there; optional, like all below
-    cpu_seconds       of this process and of those that load data
-    asvs              distinct ASVs of the batch
-    rss               the most resident memory of this process so far, in bytes
-    allocated, reserved  the most memory of the GPU so far, in bytes
+    loss              loss of the step, at full precision
+    seconds           time from the end of the previous step to the end of this step
+    samples           number of samples in the batch
+    wait              seconds spent waiting for the batch; optional, like all fields below
+    cpu_seconds       CPU time of this process and of its data loaders
+    asvs              number of distinct ASVs in the batch
+    rss               peak resident memory of this process so far, in bytes
+    allocated, reserved  peak memory of the GPU so far, in bytes
 
 After AAM_STEPS steps the program ends with status 0. AAM_WEIGHT_NOISE is the relative standard
-deviation of noise on the initial weights, drawn with the seed AAM_WEIGHT_NOISE_SEED: the losses
-then differ as much as rounding alone makes them differ. With AAM_TRACE torch.profiler records the
-steps from AAM_TRACE_FROM on and writes a Chrome trace there.
+deviation of noise that is added to the initial weights, drawn with the seed AAM_WEIGHT_NOISE_SEED:
+the losses of two such runs differ about as much as by rounding. With AAM_TRACE, torch.profiler
+records the steps from AAM_TRACE_FROM on and writes a Chrome trace to that file.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ import os
 import resource
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from aam.console import FIRST_LINE, LINE_EVERY, Bar, Clock, console, duration, info
+from aam.console import FIRST_LINE, LINE_EVERY, Bar, Clock, console, duration, info, warn
 from aam.contract.files import write_json, write_text
 from aam.contract.options.groups import RunOptions
 from aam.network.batches import Batch, BatchShard
-from aam.network.numerics.device import HostCopy, is_gpu
+from aam.network.numerics.device import HostCopy, Precision, is_gpu
 from aam.network.training.checkpoints import FIRST_COLUMNS, Row, TrainingProgress
 from aam.number_format import significant
 from aam.pipeline.loggers import Logger, Status, open_loggers
+from aam.pipeline.run_folder import RecordFact
 
 if TYPE_CHECKING:
     from aam.network.training.module import TrainingModule
@@ -66,7 +68,7 @@ WRITE_EVERY = 15.0  # seconds between two writes of progress.json, at least
 
 
 class Observer:
-    """Events of the training loop; each does nothing unless a class that inherits defines it.
+    """Observer: methods that the training loop calls at its events; by default they do nothing.
 
     The loop calls them in this order:
 
@@ -81,32 +83,32 @@ class Observer:
     """
 
     def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
-        """Training begins, or goes on."""
+        """Training begins or resumes."""
 
     def epoch_begins(self) -> None:
-        """An epoch begins, or the rest of one."""
+        """An epoch begins or resumes."""
 
     def batch_begins(self, batch: Batch) -> None:
         """A batch is on the device."""
 
     def batch_ends(self, batch: Batch, loss: Tensor) -> None:
-        """A batch is done, and after the last one of a step the optimizer step too."""
+        """A batch is done; after the last batch of a step the optimizer step is done too."""
 
     def step_ends(self, progress: TrainingProgress) -> None:
-        """An optimizer step is done; its clipped gradients are still there."""
+        """An optimizer step is done; the clipped gradients still exist."""
 
     def validation_ends(self, seconds: float) -> None:
-        """The validation of an epoch ends, which took so long."""
+        """The validation of an epoch ends, after `seconds`."""
 
     def epoch_ends(self, history: Sequence[Row]) -> None:
-        """An epoch and its validation are complete; the last row is its own."""
+        """An epoch and its validation are complete; `history` ends with their row."""
 
     def end(self, status: Status) -> None:
         """Training ends."""
 
 
 class Progress(Observer):
-    """Progress of a fit on the first rank: progress.json, metrics.csv, lines or a progress bar."""
+    """Progress of a fit, on the first rank: progress.json, metrics.csv, lines or a progress bar."""
 
     def __init__(
         self,
@@ -134,14 +136,14 @@ class Progress(Observer):
 
     @property
     def samples_per_second(self) -> float | None:
-        """Training samples, validation excluded; None before the first step of this process."""
+        """Training samples per second, without validation; None before the first step."""
         if self.step_seconds is None:
             return None
         return round(self.samples * self.epochs / self.steps / self.step_seconds, 2)
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end of the last fold; None before the first step of this process."""
+        """Seconds until the end of the last fold; None before the first step of this process."""
         if self.step_seconds is None:
             return None
         later = self.folds - self.fold
@@ -157,15 +159,15 @@ class Progress(Observer):
         self._updated = time.time()
         if not console.is_terminal:
             self._lines = Clock(self._print, self.first_line, self.line_every)
-        self._bar = Bar(f"{self._place()}, step", self.steps, self.step, transient=True)
+        self._bar = Bar(f"{self._position()}, step", self.steps, self.step, transient=True)
 
     def step_ends(self, progress: TrainingProgress) -> None:
         self.step, now = progress.step, time.monotonic()
         first = self.step_seconds is None
-        # Validations are not part of the time from `_start` to now.
+        # Validations move `_start`, so they do not count.
         self.step_seconds = (now - self._start) / (self.step - self._first_step)
         self._updated = time.time()
-        if first:  # the first step also compiles and allocates, so it is not measured
+        if first:  # not measured, because the first step also compiles and allocates
             self._start, self._first_step = now, self.step
         if first or now - self._written >= WRITE_EVERY:
             self._write()
@@ -173,11 +175,11 @@ class Progress(Observer):
         if self._bar.is_visible and (first or now - self._shown >= SHOW_EVERY):
             self._shown = now
             mean = HostCopy(self._task.train_sums["loss"].mean)
-            # That of the update before: reading the newest one would make the GPU wait.
+            # The loss of the previous update: reading the current loss would make the GPU wait.
             loss, self._loss = float((self._loss or mean).read()), mean
-            left = duration(self.seconds_left or 0)
-            figures = f"train_loss {loss:.4g}{self._validated}, {left} left"
-            self._bar.update(f"{self._place()}, step", self.step, figures)
+            remaining = duration(self.seconds_left or 0)
+            figures = f"train_loss {loss:.4g}{self._validated}, {remaining} left"
+            self._bar.update(f"{self._position()}, step", self.step, figures)
 
     def validation_ends(self, seconds: float) -> None:
         self.validation_seconds = seconds
@@ -195,11 +197,11 @@ class Progress(Observer):
         if "val_loss" in row:  # shown in the bar during the next epoch
             self._validated = f", val_loss {row['val_loss']:.4g}"
         if not console.is_terminal:
-            shown = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
-            figures = "  ".join(f"{name} {row[name]:.4g}" for name in shown if name in row)
-            left = self.seconds_left
+            metrics = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
+            figures = "  ".join(f"{name} {row[name]:.4g}" for name in metrics if name in row)
+            remaining = self.seconds_left
             times = duration(row["seconds"])
-            times += f", {duration(left)} left" if left is not None else ""
+            times += f", {duration(remaining)} left" if remaining is not None else ""
             info(f"epoch {int(row['epoch']) + 1}/{self.epochs}  {figures}  ({times})")
 
     def end(self, status: Status) -> None:
@@ -209,34 +211,34 @@ class Progress(Observer):
             self._bar.stop()
         self._write()
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         fold = f"fold {self.fold}/{self.folds}, " if self.folds > 1 else ""
         return f"{fold}epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}"
 
     def _print(self) -> None:
-        rate, left = self.samples_per_second, self.seconds_left
-        if rate is None or left is None:
+        rate, remaining = self.samples_per_second, self.seconds_left
+        if rate is None or remaining is None:
             speed = f"the first step is running for {duration(time.time() - self._updated)}"
         else:
-            speed = f"{significant(rate)} samples/s, {duration(left)} left"
-        info(f"{self._place()}, step {self.step}/{self.steps}, {speed}")
+            speed = f"{significant(rate)} samples/s, {duration(remaining)} left"
+        info(f"{self._position()}, step {self.step}/{self.steps}, {speed}")
 
     def _write(self) -> None:
-        self._written, left = time.monotonic(), self.seconds_left
+        self._written, remaining = time.monotonic(), self.seconds_left
         updated = datetime.fromtimestamp(self._updated, timezone.utc)
         write_json(self.path, {
             "step": self.step, "steps": self.steps,
             "epoch": min(self.epoch + 1, self.epochs), "epochs": self.epochs,
             "fold": self.fold, "folds": self.folds,
             "samples_per_second": self.samples_per_second,
-            "seconds_left": None if left is None else round(left, 1),
+            "seconds_left": None if remaining is None else round(remaining, 1),
             "updated": updated.isoformat(timespec="seconds"),
             "device": self.device,
         })  # fmt: skip
 
 
 class LoggedMetrics(Observer):
-    """Options and metrics of each epoch of a fit in the loggers, on the first rank."""
+    """Loggers of a fit, on the first rank: options, and the metrics of each epoch."""
 
     def __init__(
         self, run: RunOptions, options: Mapping[str, Any], folder: Path, name: str
@@ -257,8 +259,63 @@ class LoggedMetrics(Observer):
             logger.close(status)
 
 
+class Fp32Report(Observer):
+    """Report of modules that output fp32 in the first steps under mixed precision."""
+
+    STEPS = 3
+
+    def __init__(self, precision: Precision, record_fact: RecordFact) -> None:
+        self.precision, self.record_fact = precision, record_fact
+        self.done = False
+        self._steps_left = self.STEPS
+        self._class_names: dict[str, str] = {}
+        self._fp32: set[str] = set()
+        self._hooks: list[Any] = []
+
+    def begin(self, task: TrainingModule, progress: TrainingProgress) -> None:
+        if self.precision == "none":
+            warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
+            self.done = True
+            return
+        names = {module: name for name, module in task.network.named_modules()}
+
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._class_names[names[module]] = type(module).__name__
+            if isinstance(output, Tensor) and output.dtype == torch.float32:
+                self._fp32.add(names[module])
+
+        for module in names:
+            if not list(module.children()):
+                self._hooks.append(module.register_forward_hook(record))
+
+    def batch_ends(self, batch: Batch, loss: Tensor) -> None:
+        self._steps_left -= 1
+        if self._steps_left == 0 and not self.done:
+            self._finish()
+
+    def end(self, status: Status) -> None:
+        if not self.done:  # a run with fewer steps
+            self._finish()
+
+    def _finish(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.done = True
+        by_class = defaultdict(list)
+        for name in self._class_names:
+            if name in self._fp32:
+                by_class[self._class_names[name]].append(name)
+        info(
+            f"{len(self._fp32)} of {len(self._class_names)} modules ran in fp32 "
+            f"under {self.precision}:"
+        )
+        for class_name, names in sorted(by_class.items()):
+            info(f"  {class_name}: {', '.join(names)}")
+        self.record_fact("fp32_fallbacks", dict(sorted(by_class.items())))
+
+
 class StepLog(Observer):
-    """Log of steps, which also moves the initial weights and ends the process."""
+    """Log of steps for `aam tune`; it also adds noise to initial weights and ends the process."""
 
     def __init__(self, variables: Mapping[str, str], is_main: bool) -> None:
         self.steps = int(variables.get("AAM_STEPS", "0"))
@@ -270,8 +327,8 @@ class StepLog(Observer):
         self._profiler = torch.profiler.profile() if self.trace else None
         self._file: TextIO | None = None
         self._step = 0
-        # Line of the last step, without its loss, and the loss: read one step later, so that the
-        # log makes no GPU idle whose idle time it measures.
+        # Line of the last step without its loss, and the loss. The loss is read one step later, so
+        # that the log does not add to the idle time of the GPU that it measures.
         self._last: tuple[dict[str, Any], HostCopy] | None = None
         self._start = self._ready = self._cpu = 0.0
 
@@ -283,7 +340,7 @@ class StepLog(Observer):
             add_noise(task, self.noise, self.seed)
 
     def epoch_begins(self) -> None:
-        # The validation is no part of a step.
+        # The validation does not belong to a step.
         self._start, self._cpu = time.perf_counter(), cpu_seconds()
 
     def batch_begins(self, batch: Batch) -> None:
@@ -329,13 +386,13 @@ class StepLog(Observer):
 
 
 def add_noise(module: torch.nn.Module, noise: float, seed: int) -> None:
-    """Multiply every weight by 1 + noise * N(0, 1), without a draw from the global generator."""
-    # On the CPU: the same seed gives the same noise on every device.
+    """Multiply every weight by 1 + noise * N(0, 1), without using the global generator."""
+    # Drawn on the CPU, so that a seed gives the same noise on every device.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in module.parameters():
-            drawn = torch.randn(weight.shape, generator=generator)
-            weight.mul_(1 + noise * drawn.to(weight.device))
+            normal = torch.randn(weight.shape, generator=generator)
+            weight.mul_(1 + noise * normal.to(weight.device))
 
 
 def cpu_seconds() -> float:
@@ -346,7 +403,7 @@ def cpu_seconds() -> float:
             stat = Path(f"/proc/{child.pid}/stat").read_text()
         except OSError:  # it has ended
             continue
-        # After the last bracket: the name of the program may have spaces and brackets (proc(5)).
-        # Fields 14 and 15 are the user and the system time.
+        # Fields 14 and 15 are the user and the system time (proc(5)). They are counted from the
+        # last bracket, since the name of the program may have spaces and brackets.
         ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")

@@ -31,33 +31,25 @@ from aam.data.targets import OutputRange
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
 from aam.members.output_tables import require_finite
-from aam.network.batches import BatchPlan, FixedBatches, reading_plan
+from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
-from aam.network.distributed.collectives import identity
 from aam.network.distributed.process_group import process_group
-from aam.network.inference.outputs import (
-    apply_network,
-    encode_asvs,
-    fit_profile,
-    write_study_embeddings,
-)
+from aam.network.inference.outputs import apply_network, encode_asvs, fit_profile
 from aam.network.inference.stored_networks import (
     DiversityScale,
     ModelConfig,
     StoredNetwork,
     Target,
-    covariate_shape,
     network_state,
     read_networks,
 )
 from aam.network.model.network import Encoder, Predictor
-from aam.network.model.shape import NetworkShape
-from aam.network.numerics.backends import TORCH_POLICY, BackendPolicy
+from aam.network.model.shape import CovariateShape, NetworkShape
+from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
 from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
-from aam.network.training.runtime import Runtime, check_resources, make_runtime
+from aam.network.training.runtime import Runtime, check_resources
 from aam.network.unifrac import faith_pd
 from aam.pipeline import run_folder
 from aam.pipeline.labelled_study import (
@@ -70,21 +62,21 @@ from aam.pipeline.labelled_study import (
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization import model_folder
 
-HIDDEN_RATIO = 0.15  # fraction of the abundances that are hidden with --count-penalty
+HIDDEN_RATIO = 0.15  # fraction of the abundances that --count-penalty hides
 
-_AT_ONCE = 256
+_FAITH_SAMPLES = 256
 """Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
 
-def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
-    """Pretrain an encoder and write its run folder; `policy` has the attention backends."""
+def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
+    """Pretrain an encoder and write its run folder."""
     task = options.task
     if task.penalty and not has_phylogeny(options.input, options.phylogeny):
-        made = " and the store has no tree" if is_store(options.input.table) else ""
+        no_tree = " and the store has no tree" if is_store(options.input.table) else ""
         raise UsageError(
             "UniFrac needs a phylogeny",
-            f"neither --tree nor --unifrac-matrix was given{made}",
-            "give one, or --penalty 0 to learn from sequences and abundances alone",
+            f"neither --tree nor --unifrac-matrix was given{no_tree}",
+            "give one of them, or --penalty 0 to learn from sequences and abundances alone",
         )
     if not (task.penalty or task.nuc_penalty or task.count_penalty):
         weights = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
@@ -103,7 +95,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         check_split(split, options.loop)
         shape, standard = choose_shape(base, study, options.model, plan, split.train)
         config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
-        runtime = make_runtime(options, shape, policy, communicator)
+        runtime = Runtime.choose(options, shape, policy, communicator)
         with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
             if communicator.ranks.is_main:
                 path = prepared.folder / "splits.tsv"
@@ -114,7 +106,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
 def load_pretraining_study(
     options: Pretrain, base: StoredNetwork | None
 ) -> tuple[Study, Metric, BatchPlan]:
-    """Read the study without shallow samples; return its phylogenetic metric and batch plan too."""
+    """Read the study of a pretraining without shallow samples; return its metric and batch plan."""
     length = choose_length(base, options.sample)
     study = load_study(options.input, options.phylogeny, length).sorted_by_id()
     depth = choose_depth(study, options.sample)
@@ -132,16 +124,16 @@ def _learn(
     record: run_folder.RunRecord,
     runtime: Runtime,
 ) -> None:
-    """Train the encoder, and write the embeddings of the study."""
+    """Train the encoder, and write its embeddings of the study and its model."""
     folder, plan = options.run.output_dir, config.plan
     torch.manual_seed(options.loop.seed)
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
     if base is not None:
         strategies.load_model(network, base.encoder_weights)
-    # Ranks whose data or weights differ would train without an error, to a wrong result.
+    # With different data or weights on a rank, training would silently give a wrong result.
     runtime.communicator.require_equal_data(
-        study=identity(study), split=split, plan=plan, weights=network.state_dict()
+        study=study, split=split, plan=plan, weights=network.state_dict()
     )
     task = TrainingModule(
         network,
@@ -155,11 +147,11 @@ def _learn(
     trained = fit(task, config, *batches, options, runtime, record.record_fact)
     if trained is None:
         return
-    network, stored = trained.network.network, trained.network.stored
-    assert isinstance(network, Encoder)
-    asv_vectors_FD = encode_asvs(network, study, runtime.device)
-    write_study_embeddings(folder, network, study, plan, options.loop.batch_samples, asv_vectors_FD)
-    model_folder.write(folder / MODEL, "pretrain", {TRANSFORMER: network_state([stored])})
+    loaded = trained.network
+    asv_vectors_FD = encode_asvs(loaded.network.encoder, study, runtime.device)
+    embeddings = folder / "embeddings.tsv"
+    loaded.write_embeddings(embeddings, study, options.loop.batch_samples, asv_vectors_FD)
+    model_folder.write(folder / MODEL, "pretrain", {TRANSFORMER: network_state([loaded.stored])})
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
@@ -172,7 +164,7 @@ def _learn(
 def batches_of(
     options: Pretrain | Train, study: Study, plan: BatchPlan, split: Split
 ) -> tuple[TrainingBatches, FixedBatches | None]:
-    """Return the batches of the training samples, and of the validation samples if any."""
+    """Return the batches of training samples, and of validation samples if there are any."""
     size, fresh = options.loop.batch_samples, options.sample.rarefy_each_epoch
     training = TrainingBatches(study, plan, split.train, size, fresh, options.loop.even_batches)
     validation = FixedBatches(study, plan, split.validation, size)
@@ -182,7 +174,7 @@ def batches_of(
 def batch_plan(
     options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
-    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
+    """Build the batch plan of a run; data of loss terms with weight 0 in `task` is omitted."""
     related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
         seed=options.loop.seed,
@@ -196,17 +188,17 @@ def batch_plan(
 
 
 def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
-    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
+    """Return the scale of Faith PD in the training samples; the default for other metrics."""
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return DiversityScale()
-    chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
-    parts = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
-    values = torch.from_numpy(np.concatenate(parts))
+    chunks = (rows[start : start + _FAITH_SAMPLES] for start in range(0, len(rows), _FAITH_SAMPLES))
+    diversities = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
+    values = torch.from_numpy(np.concatenate(diversities))
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 
 def read_pretrained_encoder(path: Path | None) -> StoredNetwork | None:
-    """Read the encoder of a model, of several folds the first; None without a path."""
+    """Read the encoder of a model (of its first fold); None without a path."""
     if path is None:
         return None
     stored = read_networks(path)[0]
@@ -219,18 +211,18 @@ def read_pretrained_encoder(path: Path | None) -> StoredNetwork | None:
 
 
 def choose_length(base: StoredNetwork | None, options: SampleOptions) -> int | None:
-    """Return the longest sequence to keep; None for the longest of the table."""
+    """Return the length to which sequences are cut; None for the longest sequence of the table."""
     if base is not None:
         return base.config.shape.max_bp
     return None if options.max_bp == "auto" else options.max_bp
 
 
 def choose_metric(base: StoredNetwork | None, options: PhylogenyOptions) -> Metric:
-    """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
+    """Return the phylogenetic metric of a run; a pretrained encoder keeps its own metric."""
     requested = options.unifrac_metric
     metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
     if base is not None and base.config.metric != metric:
-        warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
+        warn(f"The pretrained encoder keeps its UniFrac metric: {base.config.metric}.")
         return base.config.metric
     return metric
 
@@ -242,7 +234,7 @@ def choose_shape(
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
 ) -> tuple[NetworkShape, DiversityScale]:
-    """Return the sizes of the encoder and the scale of Faith PD; those of a pretrained one stay."""
+    """Return the sizes of the encoder and the scale of Faith PD; a pretrained encoder has both."""
     if base is None:
         sizes = {
             name: getattr(model, name)
@@ -255,10 +247,9 @@ def choose_shape(
         raise UsageError(
             "The pretrained encoder cannot predict abundances",
             "it was pretrained without --count-penalty",
-            "leave out --count-penalty, or pretrain with it",
+            "omit --count-penalty, or pretrain with it",
         )
-    # The heads of the base's target are no part of the encoder; `configure_model` adds those of
-    # this run.
+    # Without the target heads of the pretrained model; `configure_model` adds new heads.
     shape = dataclasses.replace(
         base.config.shape,
         dropout=model.dropout,
@@ -280,26 +271,26 @@ def train_fold(
     runtime: Runtime,
     asv_vectors_FD: Tensor | None = None,  # of every ASV, by a frozen encoder
 ) -> Fit | None:
-    """Train the network of one split; apply it to its held-out samples on the first rank."""
+    """Train the network of one split (fold); on the first rank predict its held-out samples."""
     study, folds = labelled.study, len(labelled.splits)
     torch.manual_seed(options.loop.seed + fold - 1)
-    target = fit_target(options, labelled, split)
-    config = configure_model(options, labelled, base, split, target)
+    config = configure_model(options, labelled, base, split)
+    target = config.target
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
-    assert isinstance(network, Predictor)
+    assert isinstance(network, Predictor) and target is not None
     if base is not None:
         strategies.load_model(network.encoder, base.encoder_weights)
-    # The best constant: the first steps then learn differences instead of the mean of the target.
+    # Start from the best constant, so that the first steps do not have to learn the mean.
     network.start_from(target.initial_outputs(labelled.values[split.train]))
-    fit_profile(network, study, reading_plan(config.plan), split.train)
+    fit_profile(network, study, config.plan.for_inference, split.train)
     if options.freeze_base:
         network.encoder.requires_grad_(False)
     runtime.communicator.require_equal_data(
-        study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
+        study=study, values=labelled.values, split=split, weights=network.state_dict()
     )
     covariates = config.inputs(labelled.covariates)
     if covariates is not None:
-        # On the device, so that a step does not wait for the rows of its batch.
+        # On the device, so that a step need not wait for the rows of its batch.
         covariates = covariates.to(runtime.device)
     task = TrainingModule(
         network,
@@ -322,7 +313,7 @@ def train_fold(
 
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
-    """Build the target, with class weights or transform fitted to the training samples."""
+    """Build the target, with class weights or a transform fitted to the training samples."""
     weights, transform = fit_labels(options, labelled, split)
     column = options.target.metadata_column
     if labelled.classes:
@@ -347,31 +338,33 @@ def _apply_to_held_out(
     fold: int,
     asv_vectors_FD: Tensor | None,
 ) -> Fit:
-    """Add the predictions of the held-out samples; the first fold writes the embeddings too."""
+    """Add the predictions of the held-out samples; in the first fold write the embeddings too."""
     study, folds, config = labelled.study, len(labelled.splits), trained.network.config
     network, target, device = trained.network.network, config.target, trained.network.device
     assert isinstance(network, Predictor) and target is not None
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(network.encoder, study, device)
-    plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
-    part, rows = split.held_out
+    plan, batch_size = config.plan.for_inference, options.loop.batch_samples
+    held_out, rows = split.held_out
     predictions = {}
     # The validation samples weigh the network in an ensemble, and fit the levels of its ranks.
-    for name in {part, "validation"} if len(split.validation) else {part}:
+    for name in {held_out, "validation"} if len(split.validation) else {held_out}:
         _, outputs_NC = apply_network(
             network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
             covariates=config.inputs(labelled.covariates),
         )  # fmt: skip
         assert outputs_NC is not None
         predictions[name] = target.decode(outputs_NC)
-    require_finite("predictions", [study.table.sample_ids[row] for row in rows], predictions[part])
+    require_finite(
+        "predictions", [study.table.sample_ids[row] for row in rows], predictions[held_out]
+    )
     if fold == 1:
-        folder = options.run.output_dir
-        write_study_embeddings(folder, network, study, plan, batch_size, asv_vectors_FD)
-    metrics = target_metrics(target, predictions[part], labelled.values[rows])
-    title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
+        embeddings = options.run.output_dir / "embeddings.tsv"
+        trained.network.write_embeddings(embeddings, study, batch_size, asv_vectors_FD)
+    metrics = target_metrics(target, predictions[held_out], labelled.values[rows])
+    title = f"Fold {fold} of {folds}, {held_out}" if folds > 1 else held_out.title()
     info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
-    best = trained.facts["best"] | {f"{part}_{name}": value for name, value in metrics.items()}
+    best = trained.facts["best"] | {f"{held_out}_{name}": value for name, value in metrics.items()}
     return Fit(trained.network, trained.facts | {"best": best}, predictions)
 
 
@@ -380,25 +373,32 @@ def configure_model(
     labelled: LabelledStudy,
     base: StoredNetwork | None,
     split: Split,
-    target: Target,
 ) -> ModelConfig:
-    """Return the configuration of the model of one split."""
+    """Return the configuration of the network of one split, fitted to its training samples."""
+    target = fit_target(options, labelled, split)
     metric = choose_metric(base, options.phylogeny)
     task = options.task
     if options.freeze_base:
-        # A frozen encoder learns nothing from its own tasks.
+        # A frozen encoder does not learn from its pretraining tasks.
         task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
     plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
-    encoder = None
+    encoder = covariates = None
     if labelled.covariates is not None:
         encoder = CovariateEncoder.fit(labelled.covariates.take(split.train))
+    if encoder is not None:
+        covariates = CovariateShape(
+            tuple(len(names) + 1 for names in encoder.categories.values()),
+            2 * len(encoder.numbers),
+            options.covariates.categorical_embed_dim,
+            options.covariates.categorical_fusion,
+        )
     shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
     shape = dataclasses.replace(
         shape,
         outputs=target.outputs,
         profile_features=options.profile_features,
         profile_dropout=options.profile_dropout,
-        covariates=covariate_shape(encoder, options.covariates),
+        covariates=covariates,
     )
     return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
 
@@ -406,7 +406,7 @@ def configure_model(
 def encode_frozen(
     options: Train, base: StoredNetwork, labelled: LabelledStudy, runtime: Runtime
 ) -> Tensor:
-    """Return the vectors of the ASVs by a frozen encoder, which all folds have in common."""
+    """Encode all ASVs with a frozen encoder, once for all folds."""
     encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
     strategies.load_model(encoder, base.encoder_weights)
     return encode_asvs(encoder, labelled.study, runtime.device, options.vectors)

@@ -23,7 +23,7 @@ from aam.network.model.attention import (
     runs,
 )
 from aam.network.model.community_profile import CommunityProfile
-from aam.network.model.covariates import CovariateInputs
+from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PairwiseDistance, Predictor
 from aam.network.model.shape import CovariateShape, NetworkShape
 from aam.nucleotide_codes import WIDTH

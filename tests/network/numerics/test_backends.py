@@ -16,23 +16,9 @@ from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
 from aam.network.model.attention import BACKENDS, TORCH, Backend
-from aam.network.numerics.backends import (
-    BackendPolicy,
-    Status,
-    Use,
-    choose_attention,
-    select_backends,
-)
+from aam.network.numerics.backends import BackendPolicy, select_backends
 from aam.network.numerics.device import Precision
-from aam.network.numerics.report import (
-    CheckReport,
-    from_json,
-    latest_reports,
-    load_report,
-    report_file,
-    store_report,
-    to_json,
-)
+from aam.network.numerics.report import CheckReport, Status, Use, latest_reports
 from tests.support import faulty_backends as emulated
 from tests.support.check_reports import CPU, KEY, report
 from tests.support.commands import aam
@@ -50,15 +36,15 @@ def correct_report() -> CheckReport:
 
 def test_a_report_is_found_under_its_key_alone(tmp_path: Path, correct_report: CheckReport) -> None:
     cache = tmp_path / "cache"
-    assert load_report(KEY, cache) == (None, "")
-    assert store_report(correct_report, cache) == ""
-    assert load_report(KEY, cache) == (correct_report, "")
-    assert report_file(KEY, cache).stat().st_mode & 0o777 == 0o600
+    assert KEY.load(cache) == (None, "")
+    assert correct_report.store(cache) == ""
+    assert KEY.load(cache) == (correct_report, "")
+    assert KEY.file(cache).stat().st_mode & 0o777 == 0o600
     for change in (
         {"image": "sha256:2"}, {"arch": "gfx90a"}, {"driver": "6.8.5"}, {"aam": "9"},
         {"attention": "8 x 64"},
     ):  # fmt: skip
-        assert load_report(replace(KEY, **change), cache) == (None, ""), change
+        assert replace(KEY, **change).load(cache) == (None, ""), change
 
 
 def _swap(path: Path) -> None:
@@ -83,9 +69,9 @@ def _swap(path: Path) -> None:
 def test_a_report_that_cannot_be_trusted_is_not_used(
     tmp_path: Path, correct_report: CheckReport, harm: Callable[[Path], object], reason: str
 ) -> None:
-    store_report(correct_report, tmp_path / "cache")
-    harm(report_file(KEY, tmp_path / "cache"))
-    found, problem = load_report(KEY, tmp_path / "cache")
+    correct_report.store(tmp_path / "cache")
+    harm(KEY.file(tmp_path / "cache"))
+    found, problem = KEY.load(tmp_path / "cache")
     assert found is None
     assert reason in problem
 
@@ -104,7 +90,7 @@ def chosen(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CHECK_REPORTS, str(cache))
         patch.setenv("AAM_PLAN", json.dumps(launch))
-        return choose_attention(DeviceOptions(), CPU, model, policy, precision)[1]
+        return policy.choose_attention(DeviceOptions(), CPU, model, precision)[1]
 
 
 def measured(found: dict[str, Any]) -> bool:
@@ -142,10 +128,10 @@ def test_a_report_belongs_to_the_digest_of_an_image(tmp_path: Path) -> None:
 def test_a_report_of_another_torch_is_measured_again(tmp_path: Path, name: str, value: str) -> None:
     chosen(tmp_path)
     (file,) = tmp_path.glob("*.json")
-    kept = from_json(file.read_text())
-    file.write_text(to_json(replace(kept, identity={**kept.identity, name: value})))
+    kept = CheckReport.from_json(file.read_text())
+    file.write_text(replace(kept, identity={**kept.identity, name: value}).to_json())
     assert measured(chosen(tmp_path))
-    assert from_json(file.read_text()).identity[name] != value
+    assert CheckReport.from_json(file.read_text()).identity[name] != value
 
 
 def test_a_report_that_is_not_used_is_named(
@@ -166,8 +152,8 @@ def test_the_check_fills_the_cache(
 ) -> None:
     monkeypatch.setenv(CHECK_REPORTS, str(tmp_path))
     assert aam("check", "--quick", "--device", "cpu", "--json") == 0
-    printed = from_json(capsys.readouterr().out)
-    assert latest_reports(tmp_path) == [printed]
+    printed = CheckReport.from_json(capsys.readouterr().out)
+    assert latest_reports({CHECK_REPORTS: str(tmp_path)}) == [printed]
     assert printed.key is not None
     assert printed.key.image == f"native:{torch.__version__}"
     assert not measured(chosen(tmp_path))
@@ -194,8 +180,7 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
     assert selected("flash", flash_masked="absent") == (
         "flash",
         "mem_efficient",
-        "--attn-implementation flash supports no mask on cuda; "
-        "mem_efficient runs where there is one.",
+        "--attn-implementation flash supports no mask on cuda; mem_efficient runs with masks.",
     )
     assert selected("mem_efficient", mem_efficient="absent", flash_masked="absent") == (
         "flash",

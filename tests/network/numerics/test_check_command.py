@@ -14,11 +14,11 @@ from rich.console import Console
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.measure import Check
-from aam.network.commands.check import conclusion, run_check
 from aam.network.model.attention import TORCH, Backend
-from aam.network.numerics.check import CheckPlan, conclude, measure
+from aam.network.numerics.backends import conclusion, run_check
+from aam.network.numerics.check import CheckPlan, check_attention
 from aam.network.numerics.device import aotriton_version, driver
-from aam.network.numerics.report import CheckReport, Cost, from_json
+from aam.network.numerics.report import CheckReport, Cost
 from aam.network.numerics.report import page as page_of
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
@@ -96,13 +96,13 @@ def test_an_error_of_the_driver_is_no_absent_kernel(capsys: pytest.CaptureFixtur
 def test_the_alias_of_the_command_runs_the_check() -> None:
     argv = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
     done = subprocess.run([*argv, "--device", "cpu"], capture_output=True, text=True, check=True)
-    assert not from_json(done.stdout).wrong
+    assert not CheckReport.from_json(done.stdout).wrong
 
 
 @pytest.mark.slow
 def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(Check(device="cpu", json=True), (RIGHT,)) == 0
-    found = from_json(capsys.readouterr().out)
+    found = CheckReport.from_json(capsys.readouterr().out)
     assert {case.mask for case in found.cases} >= {"recomputed", "none"}
     assert len(found.costs) == 3 * 2 * 2
     assert all(cost.milliseconds > 0 and cost.peak_bytes is None for cost in found.costs)
@@ -112,7 +112,7 @@ def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixtu
 
 
 def report(*backends: Backend) -> CheckReport:
-    return conclude(measure(backends, CheckPlan(True, ("fp32", "bf16")), CPU), quick=True)
+    return check_attention(backends, CheckPlan(True, ("fp32", "bf16")), CPU)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,15 @@ import torch
 from aam.contract.errors import DataError, Unavailable
 from aam.network.model.attention import TORCH, Backend
 from aam.network.numerics import faults
-from aam.network.numerics.check import CheckPlan, case_of, conclude, measure, measure_in_child
+from aam.network.numerics.check import (
+    CheckPlan,
+    case_of,
+    check_attention,
+    conclude,
+    measure_in_child,
+)
 from aam.network.numerics.probes import DTYPES, MASKS, Probe, shapes
-from aam.network.numerics.report import FORMAT, CheckReport, from_json, to_json, worst
+from aam.network.numerics.report import FORMAT, CheckReport, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
 
@@ -33,7 +39,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 def check(*backends: Backend, plan: CheckPlan = QUICK, on: torch.device = CPU) -> CheckReport:
-    return conclude(measure(backends, plan, on), plan.quick)
+    return check_attention(backends, plan, on)
 
 
 def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
@@ -137,7 +143,9 @@ def test_a_gpu_that_hangs_is_named_in_time() -> None:
 @pytest.mark.medium
 def test_a_backend_that_kills_its_process_is_left_out() -> None:
     backends = (faulty(emulated.killing), RIGHT)
-    report = conclude(measure_in_child(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
+    report = conclude(
+        measure_in_child(backends, CheckPlan(True, ("fp32",)), CPU, patience=120), quick=True
+    )
     crashed, *others = report.cases
     assert (crashed.backend, crashed.outcome) == ("auto", "crashed")
     assert crashed.note == "was killed by SIGABRT"
@@ -150,9 +158,9 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
 
 def test_a_report_survives_json_and_a_damaged_one_is_refused() -> None:
     report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
-    text = to_json(report)
-    assert from_json(text) == report
+    text = report.to_json()
+    assert CheckReport.from_json(text) == report
     newer = text.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}')
     for damaged in (text[:-20], newer, text.replace('"outcome": "right"', '"outcome": "fine"', 1)):
         with pytest.raises(DataError, match="run the check again"):
-            from_json(damaged)
+            CheckReport.from_json(damaged)

@@ -17,7 +17,7 @@ from aam.contract.errors import DataError
 from aam.contract.options.groups import AsvVectorOptions
 from aam.network.inference.asv_vectors import open_vectors
 from aam.network.model.attention import AUTO
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.shape import NetworkShape
 from tests.support.commands import aam, pretrain, train
 
@@ -66,7 +66,7 @@ def test_vectors_are_read_again_and_change_nothing(
     assert_same(predict(model, table, tmp_path / "p.tsv", *kept), without)
     assert f"ASV vectors: {asvs} of 90 " in printed(capsys)
     assert_same(predict(model, table, tmp_path / "p.tsv", *kept), without)
-    assert "ASV vectors: 90 of 90 (100%) were encoded before, of 90 " in printed(capsys)
+    assert "ASV vectors: 90 of 90 (100%) were encoded before; " in printed(capsys)
     assert len(list(folder.glob("*/*/segment.json"))) == 2
 
 

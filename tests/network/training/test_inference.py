@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from aam.data.study import Study
 from aam.data.targets import TargetTransform
-from aam.network.batches import BatchPlan, make_batch, reading_plan
+from aam.network.batches import BatchPlan, make_batch
 from aam.network.inference.attributions import integrated_gradients
 from aam.network.inference.outputs import (
     LoadedNetwork,
@@ -74,7 +74,7 @@ def test_contributions_sum_to_the_difference_from_the_baseline(
     assert expected_NC.std(axis=0).min() > 1e-3
     assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
     vectors_FD = encode_asvs(model.network.encoder, samples, CPU)
-    how = reading_plan(model.config.plan), np.arange(12), 9, CPU, vectors_FD
+    how = model.config.plan.for_inference, np.arange(12), 9, CPU, vectors_FD
     outputs_NC = apply_network(model.network, samples, *how)[1]
     assert outputs_NC is not None
     predicted_NC = target.decode(outputs_NC)

@@ -30,13 +30,13 @@ from aam.data.study import Study, load_study
 from aam.environment import even_slice
 from aam.evaluation.splits import split_samples, write_splits
 from aam.evaluation.subjects import Subjects
-from aam.network.batches import Batch, BatchPlan, balanced_order
-from aam.network.inference.outputs import encode_asvs, write_study_embeddings
+from aam.network.batches import Batch, BatchPlan, TrainingBatches, balanced_order
+from aam.network.inference.outputs import LoadedNetwork, encode_asvs
+from aam.network.inference.stored_networks import DiversityScale, ModelConfig, StoredNetwork
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.training.checkpoints import Row
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer
 from aam.pipeline.labelled_study import choose_depth, deep_enough
@@ -146,7 +146,7 @@ import numpy as np
 from aam.network.batches import BatchPlan, FixedBatches
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.study import load_study
-from aam.network.training.loader import loader
+from aam.network.batches import loader
 study = load_study(TableOptions(table=Path(sys.argv[1])), PhylogenyOptions())
 batches = iter(loader(FixedBatches(study, BatchPlan(1, 100, 64), np.arange(8), 2), None, 2, False))
 next(batches)
@@ -208,14 +208,17 @@ def test_memory_of_pretraining_is_that_of_lists_of_rows(
         batches = TrainingBatches(study, PLAN, split.train, 16, fresh_reads=True)
         for step in range(3):
             batches[0, step]
-        write_study_embeddings(tmp_path, network, study, PLAN, 16, vectors_FD)
+        loaded.write_embeddings(tmp_path / "embeddings.tsv", study, 16, vectors_FD)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
 
     torch.manual_seed(0)
-    network = Encoder(NetworkShape(30, 64, 2, 1), "unweighted")
-    vectors_FD = encode_asvs(network, opened(stores[200]), torch.device("cpu"))
+    shape, cpu = NetworkShape(30, 64, 2, 1), torch.device("cpu")
+    network = Encoder(shape, "unweighted")
+    config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
+    loaded = LoadedNetwork(StoredNetwork(config, network.state_dict()), network, cpu, {})
+    vectors_FD = encode_asvs(network, opened(stores[200]), cpu)
     peak(stores[2000])  # What is imported on the way counts once.
     growth = peak(stores[2000]) - peak(stores[200])
     assert growth < 300 * (2000 - 200)

@@ -16,7 +16,7 @@ from torch import Tensor
 from aam.contract.errors import NotFinite
 from aam.contract.options.groups import LoopOptions, ScaleOptions
 from aam.data.study import Study
-from aam.network.batches import BatchPlan, FixedBatches
+from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed.collectives import SINGLE_PROCESS
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig
 from aam.network.model.attention import AUTO, Backend, Backends, named
@@ -24,7 +24,6 @@ from aam.network.model.shape import NetworkShape
 from aam.network.training import checkpoints
 from aam.network.training.finite import OVERFLOWS, FiniteCheck
 from aam.network.training.fit import fit, optimizer_steps
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.runtime import Runtime
 from tests.support.commands import pretrain, read
@@ -85,7 +84,7 @@ def test_a_learning_rate_that_is_too_high(
     assert "; start a new run with a lower --lr than 1e+06; '" in printed
     assert "aam check" not in printed
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
-    assert printed.endswith("is from before that, --pretrained-encoder starts from its encoder.")
+    assert printed.endswith("was written before, --pretrained-encoder starts from its encoder.")
     assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
 
 

@@ -15,11 +15,10 @@ from aam.console import duration, track
 from aam.contract.options.groups import LoopOptions
 from aam.data.study import Study
 from aam.network import tensor_file
-from aam.network.batches import BatchPlan
+from aam.network.batches import BatchPlan, TrainingBatches
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig
 from aam.network.model.shape import NetworkShape
 from aam.network.training.finite import FiniteCheck
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Progress
 from tests.support.commands import pretrain, read, train

@@ -13,14 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from aam.contract.options.groups import LoopOptions, Metric
 from aam.data.study import Study
-from aam.network.batches import Batch, BatchPlan, make_batch
+from aam.network.batches import Batch, BatchPlan, TrainingBatches, make_batch
 from aam.network.inference.stored_networks import Target
 from aam.network.model.network import Encoder
 from aam.network.model.shape import NetworkShape
 from aam.network.training.checkpoints import TrainingProgress
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.fit import freeze_unused
-from aam.network.training.loader import TrainingBatches
 from aam.network.training.losses import target_loss
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer

@@ -1,4 +1,4 @@
-"""`aam pretrain`: an encoder that learns without labels."""
+"""Command `aam pretrain`: train an encoder without labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from aam.contract.preflight import check_run_folder
 
 
 def run_pretrain(options: Pretrain) -> None:
-    """Pretrain an encoder."""
+    """Run `aam pretrain`."""
     run = options.run
     check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
-    # PyTorch takes 2 CPU-seconds to import, which a refusal does without.
+    # The import of PyTorch takes 2 CPU-seconds, so refusals come first.
     from aam.network.batch_size import automatic
     from aam.network.memory_prediction import pretraining_run
     from aam.network.training.runs import pretrain

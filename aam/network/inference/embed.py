@@ -1,4 +1,4 @@
-"""`aam embed`: embeddings of samples by a network, and their ordination."""
+"""Command `aam embed`: embeddings of samples by a network, and their ordination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.members.output_tables import InferenceSettings, rank_share, write_embeddings
-from aam.network.inference.outputs import build_networks, embed, warn_of_shallow
+from aam.network.inference.outputs import build_networks
 from aam.network.inference.stored_networks import read_networks
 from aam.network.numerics.device import choose_device, print_device
 from aam.report.figures import ordination_figure
@@ -24,20 +24,20 @@ AXES = 10
 
 
 def run_embed(options: Embed) -> dict[str, object]:
-    """Write the embedding by the network of the first fold; return facts for the run record."""
+    """Run `aam embed` with the network of the first fold; return facts for the run record."""
     folder = options.output_dir
     for name in EMBEDDING_FILES:
         refuse_existing(folder / name, options.overwrite)
     with rank_share(options.scale, options.device) as share:
         if share.ranks.world_size == 1:  # a process group prints the device itself
             print_device(choose_device(options.device))
-        # One network: embeddings of different networks have no common axes.
+        # One network, because embeddings of different networks have no common axes.
         network = build_networks(read_networks(options.model)[:1], options.device)[0]
         study = load_study(options.input, max_bp=network.config.shape.max_bp)
-        warn_of_shallow(study, network.config)
+        network.warn_of_shallow(study)
         settings = InferenceSettings(options.batch_size, vectors=options.vectors)
-        part = share.take(study, options.batch_size)
-        embeddings_ND = np.concatenate(share.gather(embed(network, part, settings)))
+        shard = share.take(study, options.batch_size)
+        embeddings_ND = np.concatenate(share.gather(network.embed(shard, settings)))
     if not share.ranks.is_main:
         return {}
     ids = study.table.sample_ids
@@ -46,12 +46,12 @@ def run_embed(options: Embed) -> dict[str, object]:
     if options.metadata is not None and options.color_by is not None:
         metadata = read_metadata(options.metadata)
         texts = metadata.values(options.color_by, ids).tolist()
-        named = options.color_by in metadata.listed(options.categories)
-        colour = as_colour(options.color_by, texts, named)
+        is_category = options.color_by in metadata.listed(options.categories)
+        colour = as_colour(options.color_by, texts, is_category)
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
     try:
         write_ordination(folder / "ordination.txt", ids, coords, explained)
-    except DataError as error:  # ids that the format cannot hold
+    except DataError as error:  # the format cannot hold these ids
         info(str(error))
     figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
     with atomic_write(folder / "pcoa.png") as temporary:

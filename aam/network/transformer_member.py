@@ -1,8 +1,8 @@
-"""Transformer: the network as a member.
+"""Transformer: the network as a member of the ensemble.
 
-All ranks of a run train it, one network for each fold, and a run that was stopped resumes each of
-them. The networks of the folds are averaged for new samples. U ASVs of samples; further shape
-suffixes: see `samples`.
+All ranks of a run train one network for each fold, and a stopped run resumes each of them.
+Predictions of new samples are the mean of the networks of all folds. U ASVs of samples; for other
+shape suffixes see `samples`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from aam.arrays import F64, Rows, Tokens
+from aam.arrays import F64, Tokens
 from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
@@ -47,16 +47,14 @@ from aam.members.member import (
 from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.network.batches import FIXED_DRAW, reading_plan
+from aam.network.batches import FIXED_DRAW
 from aam.network.inference.attributions import integrated_gradients, sample_attention
 from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
     build_networks,
-    embed,
     encode_for_networks,
     profile_terms,
-    warn_of_shallow,
 )
 from aam.network.inference.stored_networks import (
     StoredNetwork,
@@ -64,7 +62,7 @@ from aam.network.inference.stored_networks import (
     network_state,
     restore_networks,
 )
-from aam.network.model.nucleotides import NucleotideEncoder
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.numerics.device import print_device
 from aam.network.training.runs import encode_frozen, train_fold
 from aam.network.training.runtime import Runtime
@@ -72,42 +70,30 @@ from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization.model_folder import State
 
-_AT_ONCE = 16  # samples of a batch of integrated gradients
+_BATCH_SIZE = 16  # samples of a batch of integrated gradients
 
 
-@dataclass(frozen=True)
-class TransformerInputs:
-    """Samples as the networks read them."""
-
-    samples: Samples
-
-    def take(self, rows: Rows) -> TransformerInputs:
-        """Return the samples at `rows`."""
-        return TransformerInputs(self.samples.take(rows))
-
-    @property
-    def study(self) -> Study:
-        """Counts and sequences of the samples; the ASVs are numbered."""
-        samples = self.samples
-        asvs = tuple(map(str, range(len(samples.tokens_FL))))
-        table = FeatureTable(tuple(samples.sample_ids), asvs, samples.counts)
-        return Study(table, samples.tokens_FL)
+def _study(samples: Samples) -> Study:
+    """Return the counts and sequences of samples; ASVs are named by their number."""
+    asvs = tuple(map(str, range(len(samples.tokens_FL))))
+    table = FeatureTable(tuple(samples.sample_ids), asvs, samples.counts)
+    return Study(table, samples.tokens_FL)
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """ASVs that each network has encoded: their vectors [F, D] and profile terms [F, H]."""
+    """ASVs that are already encoded: for each network, vectors [F, D] and profile terms [F, H]."""
 
     relations: AsvRelations
-    of_networks: tuple[tuple[Tensor, Tensor | None], ...]
+    by_network: tuple[tuple[Tensor, Tensor | None], ...]
 
 
 @dataclass(frozen=True)
-class TransformerModel(FittedModel[TransformerInputs]):
-    """Networks of the folds, or a pretrained encoder."""
+class TransformerModel(FittedModel[Samples]):
+    """Fitted transformer: the networks of the folds, or a pretrained encoder."""
 
     networks: tuple[LoadedNetwork, ...]  # one for each fold
-    # ASVs that are encoded already, of samples whose reads are drawn already; else None
+    # encoded ASVs of samples whose reads have been drawn; else None
     encoded: _Encoded | None = None
 
     @property
@@ -116,7 +102,7 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     @property
     def max_bp(self) -> int:
-        """Nucleotides of each sequence that the networks can read."""
+        """Longest sequence that the networks can read, in nucleotides."""
         return self.networks[0].config.shape.max_bp
 
     @property
@@ -127,33 +113,33 @@ class TransformerModel(FittedModel[TransformerInputs]):
     def state(self) -> State:
         return network_state([network.stored for network in self.networks])
 
-    def predict(self, inputs: TransformerInputs) -> F64:
+    def predict(self, inputs: Samples) -> F64:
         return self.apply(inputs, TargetScale(), InferenceSettings()).values_NC
 
     def apply(
-        self, inputs: TransformerInputs, scale: TargetScale, settings: InferenceSettings
+        self, inputs: Samples, scale: TargetScale, settings: InferenceSettings
     ) -> MemberPrediction:
-        """Return the mean of networks and rarefactions, with quantiles and spread of a number."""
-        study, covariates = inputs.study, inputs.samples.covariates
+        """Return the mean prediction of networks and rarefactions; of a number also its spread."""
+        study, covariates = _study(inputs), inputs.covariates
         rows, values = np.arange(len(study.reads)), []
         encoded: Iterable[tuple[Tensor, Tensor | None]]
         if self.encoded is None:
             print_device(self.networks[0].device)
-            warn_of_shallow(study, self.networks[0].config)
+            self.networks[0].warn_of_shallow(study)
             vectors = encode_for_networks(self.networks, study, settings.vectors)
             encoded, title = ((vectors_FD, None) for vectors_FD in vectors), "Reading samples"
         else:
             asvs = torch.from_numpy(self.encoded.relations.known(study.tokens_FL)[1])
             encoded = (
                 (vectors_FD[asvs], None if terms_FW is None else terms_FW[asvs])
-                for vectors_FD, terms_FW in self.encoded.of_networks
+                for vectors_FD, terms_FW in self.encoded.by_network
             )
-            title = ""  # the permutation shows its progress
+            title = ""  # the permutation test shows its own progress
         for network, (vectors_FD, terms_FW) in zip(self.networks, encoded, strict=True):
-            plan, known = reading_plan(network.config.plan), network.config.inputs(covariates)
+            plan = network.config.plan.for_inference
             if self.encoded is not None:
-                # `prepared` has drawn the reads. A sample that a permutation gives more reads than
-                # the depth must not be drawn again.
+                # `prepared` has drawn the reads. A permutation may give a sample more reads than
+                # the depth; they must not be drawn again.
                 plan = dataclasses.replace(plan, rarefy_depth=0)
             for k in range(settings.passes):
                 _, outputs_NC = apply_network(
@@ -165,14 +151,14 @@ class TransformerModel(FittedModel[TransformerInputs]):
                     network.device,
                     vectors_FD,
                     reads_pass=k,
-                    covariates=known,
+                    covariates=network.config.inputs(covariates),
                     terms_FW=terms_FW,
                     title=title,
                 )
                 assert outputs_NC is not None
                 values.append(_target(network).decode(outputs_NC))
         if self.encoded is None and len(self.networks) > 1:
-            info(f"Predictions are the mean of {len(self.networks)} models, one of each fold.")
+            info(f"Predictions are the mean of {len(self.networks)} networks, one for each fold.")
         target, mean_NC = _target(self.networks[0]), np.mean(values, axis=0)
         if target.classes:
             return MemberPrediction(mean_NC)
@@ -183,20 +169,20 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     def importance(
         self,
-        inputs: TransformerInputs,
+        inputs: Samples,
         tokens_UL: Tokens,
         relations: AsvRelations,
         outputs: Outputs,
     ) -> Importance:
-        # Integrated gradients, the mean of the networks.
-        samples, networks = inputs.samples, []
+        # Integrated gradients, averaged over the networks.
+        networks = []
         for network in self.networks:
             contributions = integrated_gradients(
-                network, inputs.study, _AT_ONCE, covariates=samples.covariates
+                network, _study(inputs), _BATCH_SIZE, covariates=inputs.covariates
             )
-            # The slope of the regression of an ASV's contributions on its feature, times the
-            # standard deviation of the feature: exact for a linear model of the features.
-            features = samples.log_abundances
+            # Regression of an ASV's contributions on its feature: the slope times the standard
+            # deviation of the feature. This is exact for a linear model of the features.
+            features = inputs.log_abundances
             mean_U, spread_U = moments(features)
             effects = []
             for values_NU in contributions.values:
@@ -215,21 +201,21 @@ class TransformerModel(FittedModel[TransformerInputs]):
 
     def explain(
         self,
-        inputs: TransformerInputs,
+        inputs: Samples,
         explained: ExplainedSamples,
         relations: AsvRelations,
         outputs: Outputs,
     ) -> SampleEffects:
-        """Divide predictions by integrated gradients from the mean ASV of the training study."""
-        # The order of the ASVs decides which reads a rarefaction draws: that of the prediction.
+        """Divide predictions among ASVs by integrated gradients from the mean training ASV."""
+        # ASVs have the same order as in the prediction: it decides which reads a rarefaction draws.
         samples, number = explained.samples, len(explained.columns_U)
-        study = TransformerInputs(samples).study
+        study = _study(samples)
         entries = np.ones(number), (np.arange(number), explained.columns_U)
-        place_UV = sparse.csr_array(entries, shape=(number, len(explained.joint.tokens_FL)))
-        effects_NV = np.zeros((len(explained.class_N), place_UV.shape[1]))
+        column_UV = sparse.csr_array(entries, shape=(number, len(explained.joint.tokens_FL)))
+        effects_NV = np.zeros((len(explained.class_N), column_UV.shape[1]))
         for network in self.networks:
             gradients = integrated_gradients(
-                network, study, _AT_ONCE, covariates=samples.covariates,
+                network, study, _BATCH_SIZE, covariates=samples.covariates,
                 reference_FL=relations.tokens_FL,
             )  # fmt: skip
             target, scores_NC = _target(network), gradients.scores_NC
@@ -241,53 +227,53 @@ class TransformerModel(FittedModel[TransformerInputs]):
             else:
                 slopes_NC = explained.slopes(outputs, scores_NC)
             for values_NU, slope_N in zip(gradients.values, slopes_NC.T, strict=True):
-                effects_NV += slope_N[:, None] * (values_NU @ place_UV).toarray()
+                effects_NV += slope_N[:, None] * (values_NU @ column_UV).toarray()
         return SampleEffects(effects_NV / len(self.networks), {})
 
     def of_fold(self, fold: int) -> TransformerModel:
         return TransformerModel((self.networks[fold],))
 
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
-        # The reads are drawn before a permutation moves some of them; drawn afterwards, the reads
-        # of all other ASVs would change too.
+        # Reads are drawn before a permutation moves some of them: if they were drawn afterwards,
+        # the reads of all other ASVs would change too.
         plan, counts = self.networks[0].config.plan, samples.counts.copy()
         ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
-        drawn = [
+        rarefied = [
             rarefy(counts.data[lo:hi], plan.rarefy_depth, name, plan.seed, FIXED_DRAW)
             for lo, hi, name in ends
         ]
-        counts.data = np.concatenate(drawn).astype(np.int32)
+        counts.data = np.concatenate(rarefied).astype(np.int32)
         counts.eliminate_zeros()
-        study = TransformerInputs(samples).study
+        study = _study(samples)
         encoded = zip(self.networks, encode_for_networks(self.networks, study), strict=True)
-        of_networks = tuple(
+        by_network = tuple(
             (vectors_FD, profile_terms(loaded.network, study.tokens_FL, loaded.device))
             for loaded, vectors_FD in encoded
         )
-        known = _Encoded(AsvRelations(study.tokens_FL), of_networks)
-        return TransformerModel(self.networks, known), dataclasses.replace(samples, counts=counts)
+        model = TransformerModel(self.networks, _Encoded(AsvRelations(study.tokens_FL), by_network))
+        return model, dataclasses.replace(samples, counts=counts)
 
     def attention(self, sample: Samples) -> Sequence[SampleAttention]:
-        study = TransformerInputs(sample).study
+        study = _study(sample)
         return [
             sample_attention(network.stored, study, network.device, sample.covariates)
             for network in self.networks
         ]
 
     def embed(self, study: Study, settings: InferenceSettings) -> npt.NDArray[np.float32]:
-        """Return the embedding by the first network: those of several have no common axes."""
-        warn_of_shallow(study, self.networks[0].config)
-        return embed(self.networks[0], study, settings)
+        """Return the embedding by the first network: embeddings of networks share no axes."""
+        self.networks[0].warn_of_shallow(study)
+        return self.networks[0].embed(study, settings)
 
     def asv_encoders(self) -> Sequence[NucleotideEncoder]:
         return [network.stored.build().eval().encoder.nucleotides for network in self.networks]
 
 
-class TransformerReader(Reader[TransformerInputs]):
-    """Member of the registry that reads samples for fitted networks, and restores them."""
+class TransformerReader(Reader[Samples]):
+    """Reader of the transformer: reads samples for fitted networks, and restores networks."""
 
-    def read(self, samples: Samples, relations: AsvRelations) -> TransformerInputs:
-        return TransformerInputs(samples)
+    def read(self, samples: Samples, relations: AsvRelations) -> Samples:
+        return samples
 
     def restore(
         self, state: State, asvs: int, outputs: int, device: DeviceOptions

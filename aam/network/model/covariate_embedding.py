@@ -1,10 +1,10 @@
-"""Covariates: metadata columns that the target reads besides the ASVs.
+"""Embedding of covariates: metadata columns that the target heads read besides the ASVs.
 
-A category is an embedding of its code, the numbers together are a linear map; their vectors are
-concatenated. Code 0 is the unknown category: some codes are replaced with it in training, so that
-its vector is trained too. UniFrac and nucleotides are predicted without covariates, so a pretrained
-encoder and stored vectors of ASVs stay valid. Shape suffixes: K categorical columns, J numbers, W
-width of the vector; others see `aam.network.model`.
+Each categorical column has an embedding of its codes, and all numbers together go through a linear
+layer; the resulting vectors are concatenated. Code 0 is the unknown category: training replaces
+some codes with 0, so that its vector is trained too. UniFrac and nucleotides are predicted without
+covariates, so a pretrained encoder and stored vectors of ASVs stay valid. Shape suffixes: K
+categorical columns, J numbers, W width of the vector; for others see `aam.network.model`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from aam.network.model.shape import CovariateShape
 
-UNKNOWN_RATE = 0.1  # part of the codes that training replaces with 0
+UNKNOWN_RATE = 0.1  # fraction of the codes that training replaces with 0
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class CovariateInputs:
     """Encoded covariates of samples."""
 
     codes_BK: Tensor  # int64, 0 for an unknown category
-    numbers_BJ: Tensor  # float32, standardized numbers, and 1 where one is missing
+    numbers_BJ: Tensor  # float32: standardized numbers, then for each number 1 if it is missing
 
     @classmethod
     def unknown(cls, shape: CovariateShape, samples: int, device: torch.device) -> CovariateInputs:
-        """Return the inputs of samples without any known value.
+        """Return the inputs of samples whose covariates are all unknown.
 
         >>> CovariateInputs.unknown(CovariateShape((3,), 2, 8, "add"), 1, torch.device("cpu"))
         CovariateInputs(codes_BK=tensor([[0]]), numbers_BJ=tensor([[0., 1.]]))
@@ -39,11 +39,11 @@ class CovariateInputs:
         codes_BK = torch.zeros(samples, len(shape.categories), dtype=torch.int64, device=device)
         return cls(codes_BK, numbers_BJ)
 
-    def with_unknown(self, rate: float) -> CovariateInputs:
-        """Return the inputs with a part (0 to 1) of the codes set to 0, the unknown category."""
-        # Vector 0 would have no gradient where every training sample has its categories.
-        kept_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
-        return CovariateInputs(self.codes_BK * kept_BK, self.numbers_BJ)
+    def with_unknown(self, rate: float = UNKNOWN_RATE) -> CovariateInputs:
+        """Return the inputs with a random fraction of the codes set to 0, the unknown category."""
+        # Without this, vector 0 would have no gradient if every training sample has its categories.
+        unchanged_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
+        return CovariateInputs(self.codes_BK * unchanged_BK, self.numbers_BJ)
 
     def to(self, device: torch.device) -> CovariateInputs:
         """Copy the inputs to `device`."""
@@ -65,9 +65,9 @@ class CovariateEmbedding(nn.Module):
         self.numbers = nn.Linear(shape.numbers, dim) if shape.numbers else None
 
     def forward(self, inputs: CovariateInputs) -> Tensor:
-        """Return the vectors of the samples; see `CovariateInputs`."""
+        """Concatenate the vectors of the columns."""
         pairs = zip(self.categories, inputs.codes_BK.T, strict=True)
-        parts = [embedding(codes_B) for embedding, codes_B in pairs]
+        vectors = [embedding(codes_B) for embedding, codes_B in pairs]
         if self.numbers is not None:
-            parts.append(self.numbers(inputs.numbers_BJ))
-        return torch.cat(parts, dim=-1)
+            vectors.append(self.numbers(inputs.numbers_BJ))
+        return torch.cat(vectors, dim=-1)

@@ -1,1 +1,0 @@
-"""Commands of the network: a module for each, with a function `run_COMMAND(options)`."""
