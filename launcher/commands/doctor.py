@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, Problem, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system

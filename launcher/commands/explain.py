@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, UsageError, printable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.records import read_json

@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError, nearest
 from aam.contract.options import basic_option
 from aam.contract.version import __version__

@@ -16,12 +16,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from aam.contract import stop_file
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import (
     AamError,
     ConfigurationError,

@@ -9,12 +9,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import UsageError, printable
 from aam.contract.options import required_option
 from launcher.commands import parse_own, print_json

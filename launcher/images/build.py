@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import aam
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import MissingInput, Unavailable, UsageError, nearest
 from aam.contract.files import sha256
 from aam.contract.installation import DISTRIBUTION

@@ -7,12 +7,12 @@ or a mapping. Every value keeps its source.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.options import ONE_OR_MORE, OptionSpec, basic_option, flag_of, option, specs
 from aam.contract.records import Sourced

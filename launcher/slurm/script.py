@@ -4,11 +4,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, UsageError
 from aam.contract.options import ONE_OR_MORE, ZERO_OR_MORE, Range, basic_option, option
 from aam.contract.options.commands import options_of
