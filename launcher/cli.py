@@ -60,7 +60,7 @@ def _dispatch(argv: list[str]) -> int:
     reads = HOST in READ.get(command, ()) if of_launcher else "--dry-run" in launcher_options
     if HOST in launcher_options and not reads:
         deciding = ", ".join(f"`{word}`" for word, flags in READ.items() if HOST in flags)
-        evidence = f"--host {launcher_options[HOST]} and `{command}`, which runs on this host"
+        evidence = f"--host {launcher_options[HOST]} and `{command}`: it runs on this host"
         remedy = f"leave it out; {deciding} and --dry-run decide for a captured host"
         raise UsageError("A captured host runs nothing", evidence, remedy)
     status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)

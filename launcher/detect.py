@@ -143,7 +143,7 @@ def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | Non
 
 
 def with_versions(host: Host, startable: Container[str]) -> Host:
-    """Return the host with the versions of its engines; those of `startable` may be started."""
+    """Return the host with the versions of its engines; engines in `startable` may be started."""
     cache = system.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
     engines = []
     for engine in host.engines:
@@ -160,7 +160,7 @@ def with_versions(host: Host, startable: Container[str]) -> Host:
                 match = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
             if match:
                 version = match[0]
-                # It is determined again next time where the cache cannot be written.
+                # If the cache cannot be written, the version is determined again next time.
                 with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
                     temporary.write_text(json.dumps({"program": program, "version": version}))
         engines.append(replace(engine, version=version))

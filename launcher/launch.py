@@ -49,7 +49,7 @@ def gather(
         catalog = index.measured(catalog, built, settings.runtime.value)
     else:
         built = index.assumed(settings, catalog)
-    # Mounts of --bind, which have to be there, and of configurations.
+    # Mounts of --bind, whose folders must exist, and of configurations.
     requested = [parse_bind(bind.value, os.path.exists, bind.source) for bind in settings.bind]
     given = request.launcher_options.get("--bind", ()) if host.live else ()
     for bind, mount in zip(settings.bind, requested, strict=True):

@@ -23,7 +23,7 @@ XDG = {
     "XDG_STATE_HOME": ".local/state",
 }  # fmt: skip
 """Variable of the XDG Base Directory Specification -> its default below the home folder."""
-LARGEST = 1 << 20  # bytes of a document; those of the launcher have a few kilobytes
+LARGEST = 1 << 20  # bytes of a document; the launcher's have a few kilobytes
 LONGEST = 600  # seconds that a program may take, the first start of an image included
 MOST = 16 << 20  # bytes of the output of a program that are read
 PATIENCE = 15  # seconds from SIGTERM to SIGKILL

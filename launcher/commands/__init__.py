@@ -40,7 +40,7 @@ COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
 FORWARDING = ("explain", "submit")  # commands that a command line of `aam` follows
 HOST = "--host"
-"""Option that decides for a captured host; of the launcher's commands those of READ have it."""
+"""Option that names a captured host; of the launcher's commands, the commands in READ have it."""
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
     "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),

@@ -60,7 +60,7 @@ class Doctor:
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """Report, or write a capture; the exit status is that of a launch that would be refused."""
+    """Report, or write a capture; the exit status is the status of a launch on this host."""
     options = parse_own(Doctor, argv, "doctor")
     root = launcher_options.get("--host") or Path("/")
     if options.capture is not None:
@@ -71,7 +71,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, name = inputs.host, inputs.settings.site.value
     host = with_versions(host, ENGINES) if host.live else host
     site = config.site(name) if name else None
-    # A login node does not compute: the checks are those of a job, on a node as the site states it.
+    # A login node does not compute: check what a job needs, on a node as the site describes it.
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
     job_inputs = inputs
     if site and vendor and not usable_gpus(host, vendor):
@@ -82,7 +82,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         fits = fitting(candidates)
     findings = [*examine(inputs, hardware)]
     findings += tried(inputs, host.engines, fits) if host.live else ()
-    # A launch, or a job, that computes on a GPU where there is one.
+    # A launch, or a job, that computes on a GPU if there is one.
     error, runs = None, ""
     try:
         _, plan = plan_launch(job_inputs)
@@ -203,7 +203,7 @@ def device_rows(host: Host) -> Iterator[Decision]:
         groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
         yield row("user", f"number {host.user.uid}, in groups {groups}")
     for place in host.user_space.values():
-        yield row("libraries", f"{place}, which images do not see")
+        yield row("libraries", f"{place}: not visible in images")
     # GPUs: the partitions of a card on its line.
     cards: dict[str, list[Gpu]] = {}
     for number, gpu in enumerate(host.gpus):
@@ -225,7 +225,7 @@ def device_rows(host: Host) -> Iterator[Decision]:
             f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(cut)}" if cut else "",
         )
         yield row("GPU", ", ".join(filter(None, fields)))
-    # Device nodes: those of one owner and mode together.
+    # Device nodes with the same owner and mode are listed together.
     alike: dict[object, list[DeviceNode]] = {}
     for node in host.nodes:
         alike.setdefault((node.gid, node.mode, node.access), []).append(node)

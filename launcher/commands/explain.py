@@ -54,7 +54,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
     (hardware, candidates), refusal, plan = assess(inputs), None, None
-    # What was found on the way to a refusal, which the program prints.
+    # Decisions before a refusal; the program prints the refusal.
     host, decisions = inputs.host, [*selected(hardware), *not_used(inputs, candidates)]
     try:
         host, plan = plan_launch(inputs)
@@ -149,7 +149,7 @@ def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:
 
 
 def row(subject: str, value: str) -> Decision:
-    """Return a fact, which has no reason."""
+    """Return a fact as a decision without a reason."""
     return Decision(subject, value, "", "")
 
 
@@ -185,7 +185,7 @@ def _command_lines(plan: Plan) -> list[str]:
 
 
 def facts(host: Host) -> dict[str, object]:
-    """Return the facts of a host without its environment, which may hold secrets."""
+    """Return the facts of a host without its environment: variables may be secrets."""
     plain: dict[str, Any] = msgspec.to_builtins(host)
     del plain["environment"], plain["absent_engines"]
     for engine in plain["engines"]:

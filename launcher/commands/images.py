@@ -38,7 +38,7 @@ WRONG = 1  # exit status of `aam check` if an attention backend computes wrong r
 
 @dataclass(frozen=True)
 class Images:
-    """List the images: versions, where they are, and whether they fit this host.
+    """List the images: versions, files, and whether they fit this host.
 
     Examples:
         aam-launch images
@@ -60,8 +60,8 @@ class ImagesPull(SeveralImages):
     """
 
     registry: str | None = basic_option(
-        "Repository in a registry, where a release has its images as NAME-vVERSION; by default "
-        "that of this release.",
+        "Repository in a registry with the images of a release, tagged NAME-vVERSION; by default "
+        "the repository of this release.",
         metavar="REPOSITORY",
     )
     digest: str | None = basic_option("Digest that one image must have.", metavar="sha256:HEX")
@@ -201,10 +201,10 @@ def _build(options: ImagesBuild, chosen: Sequence[Image], folder: Path) -> None:
 def _pull(options: ImagesPull, chosen: Sequence[Image], folder: Path) -> None:
     if options.digest and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"
-        raise UsageError("--digest is of one image", evidence, "pull them one by one")
+        raise UsageError("--digest belongs to one image", evidence, "pull them one by one")
     release = index.published()
     if options.registry is None and release is None:
-        evidence = "this installation is not that of a release"
+        evidence = "this installation is not a release"
         remedy = "name a repository with --registry, or build the image: `aam-launch images build"
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     registry = options.registry or (release.registry if release else "")
@@ -234,7 +234,7 @@ def _print_made(name: str, record: ImageRecord, folder: Path, remark: str = "") 
 
 
 def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
-    """Verify every recorded form of an image, or that of one engine."""
+    """Verify every recorded form of an image, or its form for one engine."""
     name, place = image.name, folder / f"{image.name}.sif"
     requested = BUILDERS[options.engine].traits.image_format if options.engine else None
     formats = index.read(folder).get(name, {})
@@ -302,7 +302,7 @@ def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
 
 
 def agree(measured: str, pin: str) -> bool:
-    """Return whether a version is that of a pin, as far as both go, without what follows numbers.
+    """Return whether a version equals a pin, as far as both go, without what follows numbers.
 
     >>> agree("6.3.42131-fa1d09cbd", "6.3.42131"), agree("6.3.0", "6.3"), agree("6.4.1", "6.3")
     (True, True, False)

@@ -2,9 +2,9 @@
 
     aam-launch job [--digest SHA256] [--stage GB] [--no-memory-check] OPTIONS COMMAND ...
 
-OPTIONS and COMMAND are those of a direct launch by `aam-launch`. Each rank makes the plan of that
-launch on its node and replaces itself by `aam`. SIGUSR1, which Slurm sends before the time limit,
-lets the ranks save a checkpoint and queues the job again; SIGUSR2 lets them save and ends the job.
+OPTIONS and COMMAND are the same as in a direct launch by `aam-launch`. Each rank makes the plan of
+that launch on its node and replaces itself by `aam`. Slurm sends SIGUSR1 before the time limit: the
+ranks save a checkpoint and the job is queued again. SIGUSR2 lets them save and ends the job.
 """
 
 import os
@@ -61,7 +61,7 @@ SIGNALS = {signal.strsignal(number): int(number) for number in signal.Signals}
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of a job beside those of a direct launch."""
+    """Options of a job beside the options of a direct launch."""
 
     rank: bool = option("This process is a rank.", default=False)
     digest: str = option("Digest of the image at the submission.", default="")
@@ -91,7 +91,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def with_values(flags: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the launcher's options with the values of --env, which the variables hold."""
+    """Return the launcher's options with the values of --env from the variables."""
     texts = (f"{name}={variables[ENV + name]}" if ENV + name in variables else name
              for name in flags.get("--env", ()))  # fmt: skip
     return {**flags, "--env": tuple(texts)} if "--env" in flags else dict(flags)
@@ -249,7 +249,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
         cause = "The image has changed since the job was submitted"
         evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
         raise DataError(cause, evidence, "submit the job again")
-    if local_rank == 0:  # what the node runs, and how its GPUs differ from those of the site
+    if local_rank == 0:  # what the node runs, and how its GPUs differ from the site file
         warn(plan.findings)
         names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
         gpus = ", ".join(f"{names.count(product)} x {product}" for product in dict.fromkeys(names))
@@ -307,7 +307,7 @@ def continues(request: Request, variables: Mapping[str, str]) -> bool:
 def rank_variables(
     request: Request, site: Site, nodes: int, ranks: int, present: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a rank gets beside those of Slurm; those that are set stay."""
+    """Return the variables that a rank gets beside Slurm's; variables that are set stay."""
     added: dict[str, str] = {}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)

@@ -1,7 +1,7 @@
 """`aam-launch jobs`: the jobs that were submitted, their state, progress, and why one failed.
 
-A job is listed by its kept script (`submit.kept_scripts`), its state is that of `squeue` or the
-last line of its log, its progress that of `progress.json`. Users, other programs and full disks
+A job is listed by its kept script (`submit.kept_scripts`). Its state comes from `squeue` or from
+the last line of its log, its progress from `progress.json`. Users, other programs and full disks
 damage these files: what cannot be read is left out, and never hides another job.
 """
 
@@ -154,7 +154,7 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
     else:
         state, failed = "failed" if job is not None and job.state == "FAILED" else "unknown", True
         if not os.path.exists(log):
-            # Slurm ends a job whose node cannot make the log, which is beside the output.
+            # Slurm ends a job whose node cannot make the log; the log is beside the output.
             message = "no log: cancelled before it started, or its node does not see the folder"
     if failed and not message:
         lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]

@@ -191,7 +191,7 @@ def job_words(
 
 
 def vendor_of(inputs: LaunchInputs) -> str:
-    """Return the vendor of GPUs that a site does not state: that of the image to use."""
+    """Return the GPU vendor of the image to use, for a site that states no vendor."""
     settings, catalog, native = inputs.settings, inputs.catalog, inputs.native
     names = [settings.image.value]
     if names == ["auto"]:
@@ -202,8 +202,8 @@ def vendor_of(inputs: LaunchInputs) -> str:
     if settings.runtime.value == NATIVE:
         vendors = {native.vendor}
         if native.vendor == CPU:
-            evidence, remedy = f"that of {native.python}", "add --device cpu"
-            raise Unavailable("PyTorch computes on the processor alone", evidence, remedy)
+            evidence, remedy = f"PyTorch of {native.python}", "add --device cpu"
+            raise Unavailable("PyTorch computes on the CPU alone", evidence, remedy)
     known = [name for name in VENDORS if name in vendors]
     if len(known) > 1:
         evidence = f"for {' and '.join(map(title, known))}; the site states no GPUs"
@@ -216,7 +216,7 @@ def vendor_of(inputs: LaunchInputs) -> str:
 
 
 def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
-    """Return a node of `site` with the GPUs used; its engines are those of this host."""
+    """Return a node of `site` with the GPUs used; it has the engines of this host."""
     facts = site.values
     if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none"

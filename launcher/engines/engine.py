@@ -1,7 +1,7 @@
 """Protocols of an engine, and of one that builds images, with its log; a module for each engine.
 
 To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
-`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`: no other module names an
+`launcher.engines.ENGINES`, and in `BUILDERS` if it implements `Builder`: no other module names an
 engine. Its `image_format` is the key of its images in images.json.
 """
 
@@ -168,7 +168,7 @@ class ImageRecord(
 
     @property
     def known_digest(self) -> str | None:
-        """The digest of the image, which a plan and a run record have."""
+        """Digest of the image, for plans and run records."""
         return f"sha256:{self.sha256}" if self.sha256 else self.digest
 
 
@@ -201,7 +201,7 @@ class ImageReference(msgspec.Struct, frozen=True):
         return ImageReference(match["repository"], match["tag"], match["digest"])
 
     def __str__(self) -> str:
-        # Not every engine reads a tag beside a digest, which it compares with what it gets.
+        # Not every engine reads a tag beside a digest; each compares the digest with what it gets.
         if self.digest and not self.sif:
             return f"{self.repository}@{self.digest}"
         return f"{self.repository}:{self.tag}" if self.tag else self.repository
@@ -220,7 +220,7 @@ class ImageBuild(msgspec.Struct, frozen=True):
     arguments: Mapping[str, str] = {}  # build arguments by name
     room: tuple[float, float] = (0, 0)  # GiB that building takes, and GiB of the image
     epoch: int = 0  # date of every file that the build adds, in seconds since 1970
-    wheels: Path | None = None  # folder of wheels to install instead of those of an index
+    wheels: Path | None = None  # folder of wheels to install instead of a package index
     archive: Path | None = None  # a SIF or a Docker archive to convert instead of building
 
 
@@ -235,7 +235,7 @@ class BuildLog:
         self.started = time.monotonic()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # that of another user may not be writable
+            path.unlink(missing_ok=True)  # another user's file may not be writable
             path.write_text("")
         except OSError as error:
             evidence, remedy = f"'{path}', {error.strerror}", "let its owner remove it"

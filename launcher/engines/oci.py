@@ -1,4 +1,4 @@
-"""OCI engines, shared by podman and Docker, which store images themselves; none is ever pulled.
+"""OCI engines: what podman and Docker share. They store images themselves; none is ever pulled.
 
 Network and processes are the host's, as under Apptainer: ranks have to find each other.
 """
@@ -37,7 +37,7 @@ class OciEngine(engine.Engine, engine.Builder):
         """Return the options that make two builds of the same inputs equal."""
 
     def runtime_flags(self, plan: Plan) -> list[str]:
-        """Return the options before `run`, which choose what starts a container."""
+        """Return the options before `run` that choose what starts a container."""
         return []
 
     def command(self, plan: Plan) -> tuple[str, ...]:

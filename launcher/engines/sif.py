@@ -41,7 +41,7 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 """Places of the set-uid program below an installation's prefix: its own, and Debian's."""
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
-"""Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
+"""Default `bind path`s: --contain keeps them, `--no-mount bind-paths` does not."""
 
 
 class SifEngine(engine.Engine, engine.Builder):
@@ -168,7 +168,7 @@ class SifEngine(engine.Engine, engine.Builder):
 
     def build_argv(self, build: engine.ImageBuild, target: Path) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
-        # The test of the definition is that of the image; it runs once, when the SIF is complete.
+        # The definition has the test of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
         for name, value in build.arguments.items():
             argv += ["--build-arg", f"{name}={value}"]

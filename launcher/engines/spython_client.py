@@ -1,7 +1,7 @@
-"""Singularity from Python (spython), where it is installed: a second reader.
+"""Singularity from Python (spython), if spython is installed: a second reader.
 
-Nothing that starts `aam` imports this module: `spython.main` takes 130 ms to import and starts the
-engine, which it calls `singularity`, for its version.
+Nothing that starts `aam` imports this module: `spython.main` takes 130 ms to import and starts
+`singularity` for its version.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Amd(Vendor):
         remedy = f"unset it: images have code for {names}"
         if not any(map(served, archs)):
             remedy = (f"no image has code for {names}; with --image NAME --force the override runs "
-                      "that of another arch, and `aam-launch check` measures whether it computes "
+                      "code for another arch, and `aam-launch check` measures whether it computes "
                       "correctly")  # fmt: skip
         evidence = f"{', '.join(overrides)}, the kernel reports {names}"
         return [warning("The arch of the GPUs is overridden", evidence, remedy)]

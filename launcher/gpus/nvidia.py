@@ -63,10 +63,10 @@ class Nvidia(Vendor):
             product = obstacle = ""
             if "nvidia,tegra" in (tree.read(BOARD) or ""):
                 product, why = "GPU of a Jetson", "a Jetson needs NVIDIA's builds of PyTorch"
-                obstacle = f"{why} for JetPack, which no image has"
+                obstacle = f"{why} for JetPack; no image has them"
             elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
                 product = "NVIDIA GPU of Windows"
-                obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
+                obstacle = f"WSL2 offers it through {WSL_DEVICE}; no image uses that device"
             return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
         chips = capabilities(CHIPS.read_text())
         gpus = []

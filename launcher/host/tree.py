@@ -1,7 +1,7 @@
 """File trees of a host: the host itself, or a capture as a folder or a tar.
 
-A capture may hold a manifest, which `aam-launch doctor --capture` writes: the user, the variables
-that matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
+A capture may hold a manifest from `aam-launch doctor --capture`: the user, the variables that
+matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
 regular files alone, their size, and the number of names in a folder. A tar is never unpacked to
 disk, so the names of its members can do no harm.
 """

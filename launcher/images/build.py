@@ -1,7 +1,7 @@
 """Build or pull an image into the image folder, and record it in images.json; one at a time.
 
-A build needs the folder `containers`, which lies beside the launcher or in share/aam/containers of
-an installation, and the package `aam`.
+A build needs the package `aam` and the folder `containers`, beside the launcher or in
+share/aam/containers of an installation.
 """
 
 import datetime
@@ -128,7 +128,7 @@ def make(
 ) -> tuple[ImageRecord, bool]:  # fmt: skip
     """Build an image, or pull a `reference`; return its record, and whether it is new.
 
-    `arguments` are all those of the build, none with --from.
+    `arguments` are all arguments of the build, none with --from.
     """
     engine, fact = builder
     image_format = str(engine.traits.image_format)
@@ -206,7 +206,7 @@ def _inputs(name: str, program: str, folder: Path, minutes: int) -> Iterator[Ima
 
 
 def epoch(arguments: Mapping[str, str]) -> int:
-    """Return the date of built files, which is that of Debian's snapshot, in Unix seconds.
+    """Return the date of built files, the date of Debian's snapshot, in Unix seconds.
 
     >>> epoch({"SNAPSHOT": "19700102T000000Z"})
     86400
@@ -239,7 +239,7 @@ def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
     known = dict(image.arguments)
     if not known:
         evidence = f"the catalog has no arguments for {image.name}"
-        raise UsageError("This image cannot be built here", evidence, "build it where it is from")
+        raise UsageError("This image cannot be built here", evidence, "ask who made its definition")
     changed: dict[str, str] = {}
     for argument in given or ():
         name, equals, value = argument.partition("=")

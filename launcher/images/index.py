@@ -142,7 +142,7 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
             images.append(BuiltImage(image.name, with_storage, image.reference))
         for engine in containers():
             record = formats.get(engine.traits.image_format or "", ImageRecord())
-            if place := record.id or record.reference:  # by its id, which no tag can change
+            if place := record.id or record.reference:  # by its id: no tag can change it
                 images.append(BuiltImage(image.name, (engine.name,), place, record.known_digest,
                                         record.labels))  # fmt: skip
     # The image that is requested by a path or a reference instead of its name.

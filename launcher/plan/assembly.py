@@ -40,7 +40,7 @@ ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 """Variables that have a meaning of their own for an engine."""
 PATH = "PYTHONPATH"
 RECORD = "AAM_PLAN"
-"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
+"""Variable that hands the plan to `aam` for the record of the run."""
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 PASSING = ("--dry-run", "--json", "--host")
@@ -55,12 +55,12 @@ class Plan(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]  # the command of `aam` and its options
     assigned: tuple[Variable, ...] = ()  # variables of `aam`, literally, with their reasons
     unset: tuple[str, ...] = ()  # variables to remove from the environment of the program
-    # those of `assigned` that stand in no command line, because they may be secrets
+    # variables of `assigned` that stand in no command line, because they may be secrets
     unseen: tuple[str, ...] = ()
     inside: str = ""  # see `EngineTraits`
     image: str | None = None  # name of the image, None for native
     place: str | None = None  # file or reference of the image
-    digest: str | None = None  # of the image, where it is known
+    digest: str | None = None  # digest of the image, if known
     mounts: tuple[Mount, ...] = ()  # mounts of the container
     devices: tuple[str, ...] = ()  # device nodes in the container
     groups: tuple[int, ...] = ()  # numeric groups that own devices
@@ -227,13 +227,13 @@ def tuned_options(
 def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     host, native = inputs.host, inputs.native
-    # Modules in the current folder must not replace those of the environment (Python >= 3.11).
+    # Modules in the current folder must not replace installed modules (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
     # Libraries of modules of a cluster are built for another Python, or are other versions.
     folders, choices, path = tuple[str, ...](), list[Decision](), host.environment.get(PATH)
     if path and path != native.import_path and PATH not in inputs.settings.env:
-        why = "its libraries would come before those of the environment"
+        why = "its libraries would come before the libraries of the environment"
         choices.append(Decision("kept out", PATH, why, "environment"))
         why = "the folder of aam alone"
         assigned += [Variable(PATH, native.import_path, why)] if native.import_path else []
@@ -260,7 +260,7 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
 
 
 def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
-    """Return the plan of a command in a container; `argv` are those of `aam`."""
+    """Return the plan of a command in a container; `argv` is the command line of `aam`."""
     assert chosen.image is not None
     host, settings = inputs.host, inputs.settings
     engine, traits, user = host.engine(chosen.engine), host.traits(chosen.engine), host.user
@@ -345,7 +345,7 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
 
 
 def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
-    """Return whether a variable, which may be a secret, reaches a container by the engine's own."""
+    """Return whether a possible secret reaches a container by the environment of the engine."""
     name, value, settings = variable.name, variable.value, inputs.settings
     secret = is_secret(name, value)
     if name in ENGINES_OWN:
@@ -360,7 +360,7 @@ def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -
 
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
-    """Return the variable with the folder of the check reports, where a GPU computes."""
+    """Return the variable with the folder of the check reports, if a GPU computes."""
     folder = inputs.reports if chosen.gpus else ""
     why = "aam measures a stack once on a GPU and keeps the report there"
     return [Variable(CHECK_REPORTS, folder, why, subject="aam check")] if folder else []
@@ -375,7 +375,7 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
     selection = chosen.group
     if selection and (plan.image or chosen.gpus != selection.ours or {*names} & {*inputs.masks}):
         vendor, visible = VENDORS[selection.vendor], selection.ours
-        # In a container are the nodes of the chosen GPUs alone, where they go in one by one.
+        # If device nodes are bound one by one, the container has the chosen GPUs alone.
         if plan.image and not (vendor.host_libraries or plan.host_devices):
             visible = tuple(sorted(chosen.gpus, key=lambda gpu: gpu.index))
         value = value_for(selection, visible)

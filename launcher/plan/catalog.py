@@ -20,7 +20,7 @@ StoredName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-
 """Name, tag or id of an image in the storage of an engine; it becomes an argument of the engine."""
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 COMPILED = SHIPPED.with_suffix(".json")
-"""The same as JSON, which `make definitions` writes; PyYAML takes 18 ms of a start."""
+"""The same as JSON, written by `make definitions`; PyYAML takes 18 ms of a start."""
 CPU = "cpu"
 LOCAL = re.compile(r"([a-z]+)([\d.]+)")  # the local part of a release of PyTorch: "rocm6.2"
 
@@ -41,7 +41,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definition: str | None = None  # file it is built from, in this repository
     arguments: dict[str, str] = {}  # build arguments: the base, Debian's day, torch and its index
     room: tuple[float, float] = (0, 0)  # GiB that building it takes, and GiB of the image
-    sif: str | None = None  # file of the image, where a configuration names one
+    sif: str | None = None  # file of the image, if a configuration names one
     reference: StoredName | None = None  # its name in an engine's own storage, where one is named
     source: str = "catalog"  # where this entry stands
 
@@ -72,7 +72,7 @@ class Catalog(msgspec.Struct, frozen=True):
         return next((image for image in self.images if image.name == name), None)
 
     def require(self, name: str, noun: str = "image") -> Image:
-        """Return the image called `name`, which messages call a `noun`."""
+        """Return the image called `name`; messages call it a `noun`."""
         image = self.image(name)
         if image is None:
             known = [image.name for image in self.images]
@@ -100,7 +100,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 def content_of(text: bytes) -> Any:
-    """Return the content of a catalog, which has aliases; files of users may have none."""
+    """Return the content of a catalog; it may have aliases, files of users may not."""
     import yaml
 
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

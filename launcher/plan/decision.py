@@ -2,7 +2,7 @@
 
 `launcher.plan.hardware`, the first stage, orders the images; after them comes the native
 environment. A candidate has the first reason against it in the order of STEPS; if every candidate
-has one, the refusal is that of the candidate that came furthest.
+has one, the launch is refused with the reason of the candidate that came furthest.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def not_used(inputs: LaunchInputs, candidates: Candidates, chosen: str = "") -> 
 
 
 def _after(other: Candidate, inputs: LaunchInputs, candidates: Candidates, name: str) -> str:
-    """Return why a candidate that can run is not the chosen one, which has this name."""
+    """Return why a candidate that can run comes after the chosen one, called `name`."""
     chosen, settings = next(iter(candidates.get(name, ())), None), inputs.settings
     requested = (settings.image.value, settings.runtime.value) != ("auto", "auto")
     if requested or chosen is None or chosen.image is None:
@@ -85,7 +85,7 @@ def _after(other: Candidate, inputs: LaunchInputs, candidates: Candidates, name:
     if other.image is None:
         return "an image comes before the native environment"
     if other.group is None or chosen.group is None:
-        return "it is for GPUs, which the command does not use"
+        return "it is for GPUs; the command uses none"
     if fault := fault_of(other.image, other.group.arch, inputs.catalog):
         return f"a fault of it is reported: {fault.reason}"
     return f"{name} comes before it: {chosen.image.prefer.get(chosen.group.arch) or 'it is newer'}"
@@ -115,7 +115,7 @@ def decide(inputs: LaunchInputs) -> Candidate:
         why = f"{fact.path}, and the image is there for it" if fact else "assumed for a capture"
         why, source = (why, "host") if settings.runtime.value == "auto" else (REQUESTED, source)
     decisions.append(Decision("engine", chosen.engine, why, source))
-    # GPUs that stay unused: those of other groups, and further cards that are cut.
+    # GPUs that stay unused: GPUs of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
     why = inputs.request.cpu_reason or f"{runs} computes on the CPU"
     if group:
@@ -159,7 +159,7 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         unlisted = Image(name, title, None, {}, source=source)
         group = None if never or not best else best[0]
         offers = [Candidate(unlisted, group, misfits_of(unlisted, group, groups, inputs))]
-    # The engine that is requested, those of the host, or the usual one of a capture without any.
+    # The requested engine, the engines of the host, or the usual one of a capture without any.
     runtime, known_engines = settings.runtime.value, host.engines or host.absent_engines[:1]
     engines = tuple(fact.name for fact in known_engines) or ("container engine",)
     for offer in offers if runtime != NATIVE else ():

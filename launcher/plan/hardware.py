@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
 class Hardware(msgspec.Struct, frozen=True):
     """The GPUs of a host, sorted, and the images that fit them."""
 
-    # the selected GPUs by vendor, architecture and partitioning; of each vendor those of the
+    # the selected GPUs by vendor, architecture and partitioning; of each vendor, GPUs with the
     # highest capability first
     groups: tuple[DeviceSelection, ...]
     selections: tuple[DeviceSelection, ...]  # the visible devices of each vendor
@@ -76,7 +76,7 @@ class Hardware(msgspec.Struct, frozen=True):
     undriven: tuple[Problem, ...]  # GPUs without a driver
     obstacles: tuple[Problem, ...]  # those, and groups that no image of the catalog fits
     findings: tuple[Problem, ...]  # remarks about GPUs, drivers and images, whatever is chosen
-    absent: str  # the reason why no GPU is used where there is no group
+    absent: str  # the reason why no GPU is used, if there is no group
 
     @property
     def served(self) -> tuple[Candidate, ...]:
@@ -270,7 +270,7 @@ def _image_remarks(
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
-    """Return the reason why no GPU is used where there is no group."""
+    """Return the reason why no GPU is used, for a host without a group."""
     for selection in selections:
         usable = [gpu for gpu in selection.ours if not gpu.integrated]
         if usable and not any(gpu in usable for gpu in selection.gpus):
@@ -281,7 +281,7 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
     if any(gpu.driven and not gpu.readable for gpu in host.gpus):
         return "the GPUs of this host belong to other jobs"
     if any(gpu.integrated for gpu in host.gpus):
-        return "the only GPU is an integrated one, which no image computes on"
+        return "the only GPU is an integrated one; no image computes on it"
     return unused(host.bus) or "there is no GPU"
 
 

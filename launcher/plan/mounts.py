@@ -26,7 +26,7 @@ class PathFact(msgspec.Struct, frozen=True):
 
     flag: str  # its option, or the file that names it
     role: str  # "input" or "output"
-    absolute: str  # where the program will look for it
+    absolute: str  # the path that the program opens
     real: str  # without symbolic links
     file_type: Literal["file", "folder", "nothing"]  # its type on disk
     folder: bool  # it is a folder, or will be one
@@ -41,7 +41,7 @@ class Mount(msgspec.Struct, frozen=True):
     writable: bool
     why: str
     origin: str
-    # what `fold` goes by: "own" is the launcher's, "placed" stands where a user said
+    # for `fold`: "own" is a mount of the launcher, "placed" has a target that a user gave
     kind: Literal["own", "path", "output", "placed"] = "path"
 
     @property
@@ -59,7 +59,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
         if fact.role == "input":
             mounts.append(Mount(fact.real, fact.absolute, False, "input", fact.flag))
             if fact.file_type == "folder" and fact.real != fact.absolute:
-                why = "input, where a link leads to"
+                why = "input, the target of a link"
                 mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
             why = "a link inside the input leads there"
             mounts += [Mount(link, link, False, why, fact.flag) for link in fact.links]
@@ -117,7 +117,7 @@ def normal(path: str) -> str:
     >>> normal("//etc/../usr/")
     '/usr'
     """
-    # Python keeps two leading slashes, which POSIX leaves to the system.
+    # Python keeps two leading slashes; POSIX leaves their meaning to the system.
     return "/" + os.path.abspath(path).lstrip("/")
 
 

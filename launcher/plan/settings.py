@@ -58,7 +58,7 @@ class SettingOptions:
         repeated=True,
     )
     env: tuple[str, ...] = option(
-        "Set a variable in the container; NAME alone passes that of the shell.",
+        "Set a variable in the container; NAME alone passes the variable of the shell.",
         default=(),
         metavar="NAME=VALUE",
         repeated=True,
@@ -84,8 +84,8 @@ class SettingOptions:
 
 
 LIBRARY_SETTINGS = {
-    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine, "
-                     "which replaces the image's libraries with the host's.", default=False)
+    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine: "
+                     "the host's libraries replace the image's.", default=False)
     for vendor in VENDORS.values() if vendor.library_flags and (name := vendor.libraries_setting)
 }  # fmt: skip
 """Settings that bring the host's libraries of a GPU vendor into the container."""
@@ -142,7 +142,7 @@ class LaunchSettings(msgspec.Struct, frozen=True):
     libraries: dict[str, Sourced[bool]]
     bind: tuple[Sourced[str], ...]  # paths of all layers, as --bind takes them
     pass_env: tuple[str, ...]  # names and patterns of all layers
-    env: dict[str, Sourced[str | None]]  # value (None: that of the launcher) of each variable
+    env: dict[str, Sourced[str | None]]  # value of each variable; None: the launcher's
     images: tuple[Sourced[dict[str, dict[str, Any]]], ...]  # changes of the catalog by all layers
     # options and variables by architecture, of all layers
     tuned: tuple[Sourced[dict[str, Tuned]], ...] = ()

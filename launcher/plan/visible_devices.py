@@ -4,7 +4,7 @@ Who sets what, and what its numbers count:
 
     Slurm, SLURM_JOB_GPUS            the GPUs of the whole node (gres.conf(5))
     Slurm, the variables below       all of one text: with ConstrainDevices they count the GPUs of
-                                     the job from 0, else those of the node
+                                     the job from 0, else the GPUs of the node
     device cgroup (ConstrainDevices) no variable: the nodes of other jobs' GPUs cannot be opened
     ROCR_VISIBLE_DEVICES             AMD's GPUs that may be opened; numbers or UUIDs
     HIP_, CUDA_VISIBLE_DEVICES,      on AMD what ROCR_VISIBLE_DEVICES leaves; the first that is set
@@ -45,7 +45,7 @@ def masks_of(
     present: Mapping[str, str], requested: Mapping[str, Sourced[str | None]],
     prefixes: Iterable[str],
 ) -> dict[str, Sourced[str]]:  # fmt: skip
-    """Return every variable that selects devices or orders them, with where it is set.
+    """Return every variable that selects devices or orders them, with its origin.
 
     Those `requested` by --env and settings outrank the `present` ones; an engine sets a variable
     of the container by a prefix ("APPTAINERENV_").
@@ -97,7 +97,7 @@ def counted(gpus: Sequence[Gpu]) -> str:
 def select(
     vendor: str, gpus: Sequence[Gpu], masks: Mapping[str, Sourced[str]], slurm: Slurm | None
 ) -> DeviceSelection:
-    """Reconcile everything that limits the GPUs of `vendor`; `masks` are those of `masks_of`."""
+    """Reconcile everything that limits the GPUs of `vendor`; `masks` comes from `masks_of`."""
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
     cards = len({gpu.card for gpu in listed if gpu.card})
@@ -115,7 +115,7 @@ def select(
     what = ", ".join(f"{name}={mask.value}" for name, mask in given)
     source = " and ".join(dict.fromkeys(mask.source for _, mask in given))
     instance, literal, chosen, remarks = known.instance, None, ours, list[Problem]()
-    # Slurm's numbers are of the whole node; where it confines the job, other GPUs are not readable.
+    # Slurm numbers the GPUs of the whole node; if it confines the job, other GPUs are not readable.
     of_slurm, allocated = (slurm and slurm.gpus) or (), tuple[Gpu, ...]()
     if of_slurm and len(ours) == len(listed) and max(of_slurm) < len(listed):
         allocated = tuple(listed[number] for number in of_slurm)
@@ -195,8 +195,8 @@ def _resolve(
 ) -> tuple[Gpu, ...]:  # fmt: skip
     """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
-    In a confined job numbers count what may be read. They are those of the whole node if they
-    cannot mean that, or if Slurm, whose own list has the whole node's numbers, has the same.
+    In a confined job numbers count the readable GPUs. They count all GPUs of the node if they
+    cannot mean that, or if they equal Slurm's own list, whose numbers count all GPUs.
     """
     value = mask.value
     if value.lower() in NOTHING:
@@ -223,7 +223,7 @@ def _resolve(
 
 
 def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return the GPU of a number, or those of a name or an unambiguous beginning of one."""
+    """Return the GPU of a number, or the GPUs of a name or an unambiguous beginning of one."""
     number = whole_number(item)
     if number is not None:
         return field[number : number + 1]

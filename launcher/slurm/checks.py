@@ -67,7 +67,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
             cause = f"The nodes do not see the {fact.role} of {fact.flag}"
             errors.append(kind(cause, hidden, remedy))
         elif fact.role == "output":
-            # Write 1 MiB where the output will be: only that shows a quota.
+            # Write 1 MiB into the folder of the output: only that shows a quota.
             place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
             try:
                 with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
@@ -95,7 +95,7 @@ def unseen(path: str, site: Site) -> str:
         return f"'{path}' is not below {' or '.join(shared)}"
     for place in site.values.unshared:
         if _below(path, os.path.realpath(place)):
-            return f"'{path}' is below {place}, which each host has for itself"
+            return f"'{path}' is below {place}: each host has its own"
     return ""
 
 

@@ -28,7 +28,7 @@ def gpus(host: Host, vendor: str | None = None) -> list[Gpu]:
 
 def cpus_near(address: str, sys: Path = SYS) -> set[int]:
     """Return the CPUs of the NUMA node of a PCI device; empty if sysfs states none."""
-    # A partition of a card has a function of its own, which may have no device.
+    # A partition of a card has a function of its own; it may have no device.
     for name in (address, f"{address[:-1]}0"):
         try:
             numa = int((sys / "bus/pci/devices" / name / "numa_node").read_text())
@@ -64,7 +64,7 @@ def network(
 def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]:
     """Copy input files to the node's own disk once for all its ranks, and verify each copy.
 
-    All stay where they are if they exceed `most_gb` or the space that is left, or it is in memory.
+    No input is copied if all exceed `most_gb` or the free space, or if the disk is in memory.
     """
     place = f"'{folder}' on {os.uname().nodename}"
     copies: dict[Path, Path] = {}
@@ -76,12 +76,12 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
     total = sum(path.stat().st_size for path in copies)
     if not copies or total > most_gb * GB:
         if copies:
-            log(f"inputs of {total / GB:.3g} GB stay where they are; --stage is {most_gb} GB")
+            log(f"inputs of {total / GB:.3g} GB are not copied; --stage is {most_gb} GB")
         return {}
     argv = ["stat", "--file-system", "--format=%T", str(folder.parent)]
     kind = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
-        log(f"{place} is in memory; inputs stay where they are")
+        log(f"{place} is in memory; inputs are not copied")
         return {}
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -90,7 +90,7 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
         needed, free = sum(path.stat().st_size for path in missing), shutil.disk_usage(folder).free
         if needed > free:
             log(f"{place} has {free / GB:.3g} GB free, the inputs take {needed / GB:.3g}; they "
-                "stay where they are")  # fmt: skip
+                "are not copied")  # fmt: skip
             return {}
         for path, copy in missing.items():
             _copy(path, copy)
@@ -100,7 +100,7 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file and compare the SHA-256 of what was read with that of what is on the disk."""
+    """Copy a file and compare the SHA-256 of the source with the SHA-256 of the copy on disk."""
     part, digest = target.with_name(f"{target.name}.part"), hashlib.sha256()
     try:
         with source.open("rb") as original, part.open("wb") as copy:

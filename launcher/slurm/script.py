@@ -55,7 +55,7 @@ class SubmitOptions:
         metavar="TIME",
     )
     job_name: str = option("Name of the job; by default the command.", default="", metavar="NAME")
-    partition: str = option("Partition; by default that of the site.", default="", metavar="NAME")
+    partition: str = option("Partition; by default the site's.", default="", metavar="NAME")
     account: str = basic_option("Account that is charged for the job.", default="", metavar="NAME")
     sbatch: tuple[str, ...] = basic_option(
         "One more option of sbatch, as qos=high, reservation=NAME or constraint=a100.",
@@ -76,7 +76,7 @@ class SubmitOptions:
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
-        "default those of the site.",
+        "default as the site says.",
         takes=ONE_OR_MORE,
     )
     memory_check: bool = option(
@@ -166,7 +166,7 @@ def allocation_of(
         counted = types if partition else given.gpus and on_gpus
         if counted and not (gpu_request or facts.vendor):
             gpu_request = f"--gpus-per-node={gpus}"
-    # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
+    # Slurm gives a rank one processor by default: it gets its GPUs' share, or all of a node.
     of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
     share = max(1, of_node * gpus // max(gpus, per_node) // ranks) if of_node else 0
     cpus = given.cpus or (0 if whole_node else share)
@@ -237,7 +237,7 @@ def over_limits(what: Job, site: Site, partition: Partition | None, force: bool)
 def script(what: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     lines = ["#!/bin/bash"]
-    for directive in what.options:  # in double quotes where it has to be
+    for directive in what.options:  # in double quotes if it needs them
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", directive)
         escaped = directive.replace("\\", "\\\\").replace('"', '\\"')
         lines.append(f"#SBATCH {directive}" if plain else f'#SBATCH "{escaped}"')
