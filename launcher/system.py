@@ -80,10 +80,10 @@ def run(
     import tempfile
 
     with ExitStack() as stack:
-        given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        given.write(text.encode(errors="surrogateescape"))
-        given.seek(0)
-        with started(argv, env=environment, stdin=given, stdout=output, stderr=errors) as process:
+        stdin, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        stdin.write(text.encode(errors="surrogateescape"))
+        stdin.seek(0)
+        with started(argv, env=environment, stdin=stdin, stdout=output, stderr=errors) as process:
             status = _ended(process, timeout, f"no result in {timeout:g} s", argv[0])
         output.seek(0)
         errors.seek(0)

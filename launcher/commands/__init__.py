@@ -60,8 +60,8 @@ def find(command: str) -> type:
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
     """Return the options of one of the launcher's own commands."""
     options = specs(options_class)
-    given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
-    return build(options_class, given)
+    values = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
+    return build(options_class, values)
 
 
 def show(*lines: str) -> None:

@@ -63,8 +63,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     content: dict[str, object] = {"host": facts(host)}
     if plan:
         assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
-        others = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
-        plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *others))
+        further = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
+        plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *further))
         decisions = [*plan.decisions]
     if "--json" not in launcher_options:
         rows = (row for row in host_rows(host, inputs.catalog) if row.subject in HEADING)
@@ -140,8 +140,8 @@ def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:
     yield row("host", f"{host.name}, Linux {host.kernel}, {host.machine}{captured}")
     if host.slurm:
         gpus = ",".join(map(str, host.slurm.gpus or ()))
-        listed = f", GPUs {gpus} of the node" if gpus else ""
-        yield row("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
+        gpus_of_job = f", GPUs {gpus} of the node" if gpus else ""
+        yield row("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{gpus_of_job}")
     for driver in host.drivers:
         ranges = catalog.drivers.get(driver.vendor, ())
         text = VENDORS[driver.vendor].driver_text(driver, ranges)

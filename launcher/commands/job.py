@@ -71,15 +71,15 @@ class JobOptions:
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run the batch process of a job, or become one of its ranks; return the exit status."""
-    given, command = parse_known(specs(JobOptions), argv)
-    job = build(JobOptions, given)
+    job_values, command = parse_known(specs(JobOptions), argv)
+    job = build(JobOptions, job_values)
     try:
         request = request_of(with_values(launcher_options, os.environ), command)
         if job.rank:
             rank(job, request)
-        words = [*arguments(specs(JobOptions), given),
+        launch_words = [*arguments(specs(JobOptions), job_values),
                  *arguments(LAUNCHER_OPTIONS.values(), launcher_options), *command]  # fmt: skip
-        return batch(job, request, [*PROGRAM, "job", "--rank", *words])
+        return batch(job, request, [*PROGRAM, "job", "--rank", *launch_words])
     except (AamError, OSError) as error:
         refused = error if isinstance(error, AamError) else system_error(error)
         if refused is None:
@@ -148,10 +148,10 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     try:
         if start == 1 and job.memory_check:
             checks.require_memory(request, nodes * ranks, site, PROGRAM)
-        before = os.fstat(2).st_size
+        start = os.fstat(2).st_size
         status = _srun(nodes, ranks, ranks_argv)
         reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
-        again, status, message = outcome(first_failure(before) or status, reason, steps, cancelled)
+        again, status, message = outcome(first_failure(start) or status, reason, steps, cancelled)
         log(message)
         if nodes > 1 and not cancelled:
             mine = ["find", str(private.parent), "-maxdepth", "1", "-name", f"{number}-*"]
@@ -183,12 +183,12 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
         raise Unavailable("A job needs Slurm's srun", evidence, "add its folder to PATH") from error
 
 
-def first_failure(before: int) -> int:
+def first_failure(start: int) -> int:
     """Return the status of the rank that failed first, by srun's lines in the log; 0: unknown."""
     if not stat.S_ISREG(os.fstat(2).st_mode):
         return 0
     with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
-        stream.seek(before)
+        stream.seek(start)
         for line in stream:
             if match := FAILED.match(line.decode(errors="replace")):
                 code, name = match.groups()
@@ -285,8 +285,8 @@ def rank_request(
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
     if plugins:
         native = flags.get("--runtime") == NATIVE
-        before = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
-        paths = ":".join(filter(None, [before, *plugins]))
+        library_path = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
+        paths = ":".join(filter(None, [library_path, *plugins]))
         flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
         flags["--bind"] = (*flags.get("--bind", ()), *plugins)
     return Request(request.command, request.given, flags, wrapped=request.wrapped,

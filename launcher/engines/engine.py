@@ -67,8 +67,8 @@ def program(plan: Plan) -> tuple[str, ...]:
 
     Those that a user sets may be secrets: the engine takes them from its environment.
     """
-    named = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
-    return (ENV, *named, "aam", *plan.argv)
+    pairs = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
+    return (ENV, *pairs, "aam", *plan.argv)
 
 
 def labels(argv: Sequence[str], name: str) -> dict[str, str]:
@@ -90,8 +90,8 @@ def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
     """Check the disk space of steps (name, folder, bytes, remedy), summed over file systems."""
     taken: dict[int, int] = {}
     for step, wanted, size, remedy in needs:
-        place = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
-        facts, device = os.statvfs(place), os.stat(place).st_dev
+        existing = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
+        facts, device = os.statvfs(existing), os.stat(existing).st_dev
         taken[device] = taken.get(device, 0) + size
         free = facts.f_bavail * facts.f_frsize
         if free < taken[device]:
@@ -100,10 +100,10 @@ def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
             raise CannotCreate("No room to build", evidence, remedy)
 
 
-def require_same(name: str, place: str, now: str, recorded: str | None) -> None:
+def require_same(name: str, path: str, now: str, recorded: str | None) -> None:
     """Check that an image is the recorded one, by its digest or id."""
     if now != recorded:
-        evidence = f"'{place}' is {now}, recorded was {recorded}"
+        evidence = f"'{path}' is {now}, recorded was {recorded}"
         remedy = f"build it again: `aam-launch images build {name} --rebuild`"
         raise MissingInput("The image is another one", evidence, remedy)
 
@@ -261,7 +261,7 @@ class BuildLog:
 
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
-        status, block, rest, named = None, b"", b"", f"`{' '.join(argv[:2])}`"
+        status, block, incomplete, program_name = None, b"", b"", f"`{' '.join(argv[:2])}`"
         with self.path.open("ab") as output, self.path.open("rb") as log:
             begin = log.seek(0, os.SEEK_END)
             with system.started(
@@ -272,24 +272,24 @@ class BuildLog:
                     with suppress(TimeoutExpired):
                         status = process.wait(0.5)
                     if status is None and time.monotonic() > self.started + self.limit:
-                        evidence = f"no end of {named} in {self.limit / 60:g} minutes"
+                        evidence = f"no end of {program_name} in {self.limit / 60:g} minutes"
                         remedy = f"see '{self.path}'; repeat it, or give more --minutes"
                         raise CannotCreate(self.cause, evidence, remedy)
                     block = log.read(BLOCK)
-                    whole, _, rest = (rest + block).rpartition(b"\n")
-                    rest = rest[-LAST:]
-                    for line in SHOWN.findall(whole):
+                    complete, _, incomplete = (incomplete + block).rpartition(b"\n")
+                    incomplete = incomplete[-LAST:]
+                    for line in SHOWN.findall(complete):
                         self.show(line.decode(errors="replace").strip("= "))
             log.seek(max(begin, log.tell() - LAST))
             last = log.read().decode(errors="replace").splitlines()
         if status == 0:
             return
-        shown = [f"    {printable(line, 300)}" for line in last if line.strip()]
-        print("\n".join(shown[-TAIL:]), file=sys.stderr)
+        last_lines = [f"    {printable(line, 300)}" for line in last if line.strip()]
+        print("\n".join(last_lines[-TAIL:]), file=sys.stderr)
         text, remedy = "\n".join(last).lower(), "correct the error in its last lines and repeat it"
         if "no space left on device" in text:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
-        evidence = f"{named} ended with status {status}; its output is in '{self.path}'"
+        evidence = f"{program_name} ended with status {status}; its output is in '{self.path}'"
         raise CannotCreate(self.cause, evidence, remedy)

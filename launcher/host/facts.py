@@ -174,8 +174,8 @@ class Host(msgspec.Struct, frozen=True):
 
     def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""
-        known = (*self.engines, *self.absent_engines)
-        return next((engine.traits for engine in known if engine.name == name), EngineTraits())
+        engines = (*self.engines, *self.absent_engines)
+        return next((engine.traits for engine in engines if engine.name == name), EngineTraits())
 
 
 def whole_number(text: str) -> int | None:
@@ -190,11 +190,11 @@ def whole_number(text: str) -> int | None:
 
 def numbers(text: str) -> tuple[int, ...] | None:
     """Read "0,2-4" as (0, 2, 3, 4); None for anything else and for long ranges."""
-    listed: list[int] = []
+    values: list[int] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
         start, end = whole_number(first), whole_number(last or first)
         if start is None or end is None or end - start > LONGEST_LIST:
             return None
-        listed.extend(range(start, end + 1))
-    return tuple(listed)
+        values.extend(range(start, end + 1))
+    return tuple(values)

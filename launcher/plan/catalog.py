@@ -75,8 +75,8 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the image called `name`; messages call it a `noun`."""
         image = self.image(name)
         if image is None:
-            known = [image.name for image in self.images]
-            remedy = nearest(name, known, f"known are {', '.join(known)}")
+            names = [image.name for image in self.images]
+            remedy = nearest(name, names, f"known are {', '.join(names)}")
             raise UsageError(f"No such {noun}", f"'{name}'", remedy)
         return image
 
@@ -88,12 +88,12 @@ class Catalog(msgspec.Struct, frozen=True):
         "2.5.1+rocm6.2" is PyTorch 2.5.1 with ROCm 6.2.
         """
         release, _, local = pins.get("torch", "").partition("+")
-        parts = LOCAL.match(local)
-        stack = {**({parts[1]: parts[2]} if parts else {}), **pins, "torch": release}
+        version = LOCAL.match(local)
+        stack = {**({version[1]: version[2]} if version else {}), **pins, "torch": release}
         return tuple(
             f for f in self.faults
             if f.vendor == vendor
-            and all(f"{stack.get(pin)}.".startswith(tuple(f"{known}." for known in releases))
+            and all(f"{stack.get(pin)}.".startswith(tuple(f"{prefix}." for prefix in releases))
                     for pin, releases in f.versions.items())
             and (not f.archs or arch in f.archs)
         )  # fmt: skip
@@ -128,6 +128,6 @@ def extended(catalog: Catalog, images: tuple[Sourced[dict[str, dict[str, Any]]],
     for layer in images:
         for name, keys in layer.value.items():
             base = msgspec.structs.asdict(by_name[name]) if name in by_name else {"title": name}
-            given = {**base, **keys, "name": name, "source": layer.source}
-            by_name[name] = Sourced(given, layer.source).decoded(Image, f"images.{name}").value
+            entry = {**base, **keys, "name": name, "source": layer.source}
+            by_name[name] = Sourced(entry, layer.source).decoded(Image, f"images.{name}").value
     return replace(catalog, images=tuple(by_name.values()))

@@ -86,9 +86,9 @@ def request_of(
     )  # fmt: skip
     shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
     if shared and not incomplete:
-        given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
+        values = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
         remaining = {flag: value for flag, value in launcher_options.items() if flag not in shared}
-        return replace(request, given=given, launcher_options=remaining)
+        return replace(request, given=values, launcher_options=remaining)
     return request
 
 

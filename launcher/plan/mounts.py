@@ -76,13 +76,13 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
 
 def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
     """Read a --bind: the longest PATH that exists, colons and all, then :TARGET and :MODE."""
-    colons = [place for place, mark in enumerate(text) if mark == ":"]
+    colons = [position for position, mark in enumerate(text) if mark == ":"]
     ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
     end = [*ends, *colons, len(text)][0]
-    source, words = text[:end], text[end:].split(":")[1:]
-    moved = bool(words) and not MODES.issuperset(words[0].split(","))
-    target = words.pop(0) if moved else source
-    modes = {mode for word in words for mode in word.split(",")}
+    source, fields = text[:end], text[end:].split(":")[1:]
+    moved = bool(fields) and not MODES.issuperset(fields[0].split(","))
+    target = fields.pop(0) if moved else source
+    modes = {mode for word in fields for mode in word.split(",")}
     if not source or not target:
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
@@ -136,8 +136,8 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         if mount.target != mount.source and mount.kind != "placed":
             for parent in mounts:
                 moved = parent.kind == "placed" and parent.source != parent.target
-                shown = _shown(parent, mount)
-                if parent.kind != "own" and not moved and shown not in (None, mount.source):
+                visible = _shown(parent, mount)
+                if parent.kind != "own" and not moved and visible not in (None, mount.source):
                     mount = replace(mount, target=mount.source)
                     break
         if mount.target in IMAGE_FOLDERS:
@@ -148,22 +148,22 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         # One place that is input and output is mounted once, writable.
         if present is None or mount.writable or not present.writable:
             chosen[mount.target] = mount
-    kept: list[Mount] = []
+    mounts_left: list[Mount] = []
     # Parents first. What a mount shows is decided by the nearest one around it: one further out may
     # be hidden there by another.
     for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
-        around = [parent for parent in kept if _shown(parent, mount) is not None]
-        nearest = max(around, key=lambda parent: len(parent.target), default=None)
+        parents = [parent for parent in mounts_left if _shown(parent, mount) is not None]
+        nearest = max(parents, key=lambda parent: len(parent.target), default=None)
         enough = nearest and (nearest.writable == mount.writable or nearest.kind == "output")
         if not (nearest and enough and _shown(nearest, mount) == mount.source):
-            kept.append(mount)
-    return tuple(sorted(kept, key=lambda mount: mount.target))
+            mounts_left.append(mount)
+    return tuple(sorted(mounts_left, key=lambda mount: mount.target))
 
 
 def _shown(parent: Mount, mount: Mount) -> str | None:
     """Return the source that `parent` shows at the target of `mount`; None if it is outside."""
-    inside = mount.target.startswith(parent.target + "/")
-    return parent.source + mount.target[len(parent.target) :] if inside else None
+    below = mount.target.startswith(parent.target + "/")
+    return parent.source + mount.target[len(parent.target) :] if below else None
 
 
 def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:

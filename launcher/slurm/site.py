@@ -118,9 +118,9 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
     facts: dict[str, Fact] = {}
     values: dict[str, Any] = {}
 
-    def add(key: str, given: Any, where: str, expected: Any) -> Any:
-        stated = isinstance(given, Mapping) and "value" in given
-        form = dict(given) if stated else {"value": given}
+    def add(key: str, raw: Any, where: str, expected: Any) -> Any:
+        stated = isinstance(raw, Mapping) and "value" in raw
+        form = dict(raw) if stated else {"value": raw}
         fact = Sourced({**form, "where": where}, where).decoded(Fact, key).value
         value = Sourced(filled(fact.value, variables), where).decoded(expected, key).value
         facts[key] = msgspec.structs.replace(fact, value=value)
@@ -129,11 +129,11 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
     for key, entry in entries.items():
         if key in _MAPPINGS and isinstance(entry.value, Mapping):
             values[key] = {}
-            for part, value in entry.value.items():
-                if not VARIABLE.match(str(part)):
-                    evidence = f"'{part}' in {entry.source}"
+            for subkey, value in entry.value.items():
+                if not VARIABLE.match(str(subkey)):
+                    evidence = f"'{subkey}' in {entry.source}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                values[key][part] = add(f"{key}.{part}", value, entry.source, str)
+                values[key][subkey] = add(f"{key}.{subkey}", value, entry.source, str)
         elif key in TYPES:
             values[key] = add(key, entry.value, entry.source, TYPES[key])
         else:
