@@ -14,7 +14,7 @@ MADE := $(VENV)/made-$(VERSION)
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-transformer test test-changed test-fast test-all test-qiime2 test-study test-torch bench bench-scale docs lint lock locks definitions clean
+.PHONY: help demo demo-transformer picture test test-changed test-fast test-all test-qiime2 test-study test-torch bench bench-scale docs lint lock locks definitions clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test-study   the tests of the study without PyTorch, in an environment of its own: 3 minutes"
 	@echo "make bench   measure speed and memory; bench-scale: several processes"
 	@echo "make docs    build the documentation as a site: site/index.html"
+	@echo "make picture   take the picture of README anew; needs chromium"
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   update the lock of every image, from requirements.lock and launcher/catalog.yaml"
 	@echo "make definitions   generate the definitions of containers/ from launcher/catalog.yaml"
@@ -41,6 +42,10 @@ demo: $(VENV)/has-model
 demo-transformer: $(VENV)/has-model
 	[ -e demo/response/model ] || $(MAKE) demo
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ./demo.sh transformer demo
+
+# The picture of README; .ci/run compares its text with the report of the demo.
+picture: demo
+	$(VENV)/bin/python .ci/picture
 
 lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .

@@ -58,11 +58,14 @@ def medians(commands: dict[str, list[str]]) -> dict[str, tuple[float, ...]]:
 def table(title: str, commands: dict[str, list[str]], limit: float) -> None:
     found = medians(commands)
     base, *_ = next(iter(found.values()))
-    print(f"\n{title}\n{'':<34}{'processor':>10}{'more':>10}{'limit':>10}{'wall':>10}")
+    print(f"\n{title}\n{'':<34}{'processor':>10}{'more':>10}{'limit':>10}{'times':>10}{'wall':>10}")
     for name, (value, wall) in found.items():
         more = "" if value == base else f"{1e3 * (value - base):+.0f} ms"
         bound = "" if value == base else f"{1e3 * limit:.0f} ms"
-        print(f"{name:<34}{1e3 * value:>7.0f} ms{more:>10}{bound:>10}{1e3 * wall:>7.0f} ms")
+        times = f"{value / base:.1f}"
+        print(
+            f"{name:<34}{1e3 * value:>7.0f} ms{more:>10}{bound:>10}{times:>10}{1e3 * wall:>7.0f} ms"
+        )
 
 
 def main() -> None:

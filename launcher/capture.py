@@ -35,16 +35,16 @@ ATTRIBUTES = ("vendor", "device", "class", "uevent")
 def write(host: Host, file: Path) -> int:
     """Write the capture and return the number of files in it."""
     vendors = VENDORS.values()
-    places = [*PLACES, *(place for vendor in vendors for place in vendor.files)]
-    paths = [str(path) for place in places for path in sorted(Path("/").glob(place[1:]))]
+    places = [*PLACES, *(pattern for vendor in vendors for pattern in vendor.files)]
+    paths = [str(path) for pattern in places for path in sorted(Path("/").glob(pattern[1:]))]
     attributes = (f"{DEVICES}/{function.split()[0]}/{name}"
                   for function in host.bus for name in ATTRIBUTES)  # fmt: skip
     paths += filter(os.path.exists, attributes)
     # By name, not by a pattern: SLURM_JWT is the user's password for the cluster.
-    inside = {engine.traits.inside for engine in (*host.engines, *host.absent_engines)} | {""}
-    masks = [prefix + name for prefix in sorted(inside) for name in visible_devices_variables()]
-    kept = (*SLURM_VARIABLES, *masks, *(name for vendor in vendors for name in vendor.variables))
-    variables = {name: host.environment[name] for name in kept if name in host.environment}
+    prefixes = {engine.traits.inside for engine in (*host.engines, *host.absent_engines)} | {""}
+    masks = [prefix + name for prefix in sorted(prefixes) for name in visible_devices_variables()]
+    names = (*SLURM_VARIABLES, *masks, *(name for vendor in vendors for name in vendor.variables))
+    variables = {name: host.environment[name] for name in names if name in host.environment}
     manifest = {
         "machine": host.machine,
         "user": host.user and asdict(host.user),

@@ -45,12 +45,12 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
-    launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
-    if not argv or any(argument in HELP for argument in before_program(rest)):
-        print(help_of(rest))
+    launcher_options, words = parse_known(LAUNCHER_OPTIONS.values(), argv)
+    if not argv or any(argument in HELP for argument in before_program(words)):
+        print(help_of(words))
         return 0
     own_names = (*NAMES, *HIDDEN)
-    command, arguments = split_command(rest, own_names, "aam-launch")
+    command, arguments = split_command(words, own_names, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()
     of_launcher = command in own_names
@@ -60,10 +60,10 @@ def _dispatch(argv: list[str]) -> int:
     reads = HOST in READ.get(command, ()) if of_launcher else "--dry-run" in launcher_options
     if HOST in launcher_options and not reads:
         deciding = ", ".join(f"`{word}`" for word, flags in READ.items() if HOST in flags)
-        evidence = f"--host {launcher_options[HOST]} and `{command}`, which runs on this host"
+        evidence = f"--host {launcher_options[HOST]} and `{command}`: it runs on this host"
         remedy = f"leave it out; {deciding} and --dry-run decide for a captured host"
         raise UsageError("A captured host runs nothing", evidence, remedy)
-    status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
+    status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else words)
     return status
 
 
@@ -72,15 +72,15 @@ def help_of(argv: Sequence[str]) -> str:
     from aam.contract.options import help_page  # with shutil and textwrap: 5 ms
 
     everything = HELP_ALL in argv
-    rest = [argument for argument in argv if argument not in HELP]
-    if not rest:
+    words = [argument for argument in argv if argument not in HELP]
+    if not words:
         groups = {group: {name: find(name) for name in names} for group, names in COMMANDS.items()}
         overview = help_page.overview("aam-launch", groups, everything=everything)
         return "\n".join([overview, "", *help_page.section(TITLE, LAUNCHER_OPTIONS.values())])
-    (command, rest), program = split_command(rest, NAMES, "aam-launch"), "aam-launch"
-    if command in FORWARDING and rest:
+    (command, words), program = split_command(words, NAMES, "aam-launch"), "aam-launch"
+    if command in FORWARDING and words:
         program = f"aam-launch {command}"
-        command, _ = split_command(rest, program=program)
+        command, _ = split_command(words, program=program)
     elif command in NAMES:
         read = [(TITLE, [LAUNCHER_OPTIONS[flag] for flag in READ.get(command, ())])]
         name = f"{command} COMMAND" if command in FORWARDING else command

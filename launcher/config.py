@@ -38,13 +38,13 @@ def read(
         _layer(user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"),
         layers_of.from_variables(variables), layers_of.from_flags(flags),
     ]  # fmt: skip
-    named = (layer["site"].decoded(str, "site").value for layer in layers[::-1] if "site" in layer)
-    if name := expanded(next(named, ""), home) or usual_site:
+    names = (layer["site"].decoded(str, "site").value for layer in layers[::-1] if "site" in layer)
+    if name := expanded(next(names, ""), home) or usual_site:
         layers.insert(2, _require_absolute(site(name, variables).settings()))
     settings = layers_of.merge(layers)
     # `~` of a file, and of an option or a variable that a shell left alone (--image-dir='~/i').
     folders = {key: getattr(settings, key) for key in ("image_dir", "scratch")}
-    paths = {key: os.path.abspath(expanded(given.value, home)) for key, given in folders.items()}
+    paths = {key: os.path.abspath(expanded(entry.value, home)) for key, entry in folders.items()}
     image, runtime = settings.image, settings.runtime
     settings = replace(
         settings, image=Sourced(expanded(image.value, home), image.source),
@@ -71,8 +71,8 @@ def _layer(path: Path) -> dict[str, Sourced[Any]]:
 
 def _require_absolute(layer: dict[str, Sourced[Any]]) -> dict[str, Sourced[Any]]:
     for key in layer.keys() & {*FOLDERS}:
-        given, where = layer[key].value, layer[key].source
-        for path in given if isinstance(given, list) else [given]:
+        folders, where = layer[key].value, layer[key].source
+        for path in folders if isinstance(folders, list) else [folders]:
             if isinstance(path, str) and path != "~" and not path.startswith(("/", "~/")):
                 evidence = f"'{path}' of {key} in {where}"
                 raise ConfigurationError("Not an absolute path", evidence, "begin it with / or ~/")
@@ -102,10 +102,10 @@ def site(name: str, variables: Mapping[str, str] = os.environ) -> Site:
     places = [folder / f"{name}.yaml" for folder in SITES]
     if "/" in name or name.endswith(".yaml"):
         places = [Path(name)]
-    file = next((place for place in places if place.is_file()), None)
+    file = next((candidate for candidate in places if candidate.is_file()), None)
     if file is None:
-        known = f"known are {', '.join(sites())}" if sites() else "name a file"
-        raise ConfigurationError("No such site", f"'{name}'", known)
+        sites_text = f"known are {', '.join(sites())}" if sites() else "name a file"
+        raise ConfigurationError("No such site", f"'{name}'", sites_text)
     entries = read_yaml_entries(file, "site file", (*SETTING_SPECS, *TYPES))
     return site_of(file.stem, entries, who(variables))
 
@@ -119,10 +119,10 @@ def who(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the values of `$USER` and `$HOME` in a site file."""
     try:
         account = pwd.getpwuid(os.getuid())
-        known = {"USER": account.pw_name, "HOME": account.pw_dir}
+        owner = {"USER": account.pw_name, "HOME": account.pw_dir}
     except KeyError:  # the user number has no name
-        known = {}
-    return {**known, **{name: variables[name] for name in ("USER", "HOME") if name in variables}}
+        owner = {}
+    return {**owner, **{name: variables[name] for name in ("USER", "HOME") if name in variables}}
 
 
 def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | None) -> str:

@@ -92,12 +92,12 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
     job = variables.get("SLURM_JOB_ID")
     if not job:
         return None
-    listed = variables.get("SLURM_STEP_GPUS") or variables.get("SLURM_JOB_GPUS")
+    gpu_numbers = variables.get("SLURM_STEP_GPUS") or variables.get("SLURM_JOB_GPUS")
     tasks = variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS", "1")
     ranks, nodes = (whole_number(variables.get(f"SLURM_STEP_NUM_{counted}", "")) or 1
                     for counted in ("TASKS", "NODES"))  # fmt: skip
     return Slurm(
-        job=job, gpus=numbers(listed) if listed else None, tasks=whole_number(tasks) or 1,
+        job=job, gpus=numbers(gpu_numbers) if gpu_numbers else None, tasks=whole_number(tasks) or 1,
         shares_node=ranks > nodes,
     )  # fmt: skip
 
@@ -129,30 +129,30 @@ def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | Non
     by_path = {node.path: node for node in nodes}
     refused = {node.path for node in nodes if node.refused(user)}
     usable = {node.path for node in nodes if node.access is not False}
-    kept = []
+    usable_gpus = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in gpus):
         same = [gpu for gpu in gpus if gpu.vendor == vendor]
         has_nodes = any(path in by_path for gpu in same for path in gpu.nodes)
         for gpu in same:
             if has_nodes and not all(path in by_path and path not in refused for path in gpu.nodes):
                 gpu = replace(gpu, readable=False)
-            parts = tuple(part for part in gpu.instances if usable.issuperset(part.nodes))
+            instances = tuple(mig for mig in gpu.instances if usable.issuperset(mig.nodes))
             # If none opens, their access is unknown, as in old captures.
-            kept.append(replace(gpu, instances=parts) if parts else gpu)
-    return kept
+            usable_gpus.append(replace(gpu, instances=instances) if instances else gpu)
+    return usable_gpus
 
 
 def with_versions(host: Host, startable: Container[str]) -> Host:
-    """Return the host with the versions of its engines; those of `startable` may be started."""
+    """Return the host with the versions of its engines; engines in `startable` may be started."""
     cache = system.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
     engines = []
     for engine in host.engines:
         # The version that `PROGRAM --version` printed before, else what it prints now.
         program, facts = engine.path, os.stat(engine.path)
         name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
-        place, version = cache / f"version-{name}.json", None
+        cache_file, version = cache / f"version-{name}.json", None
         with suppress(AamError):
-            stored = read_json(place, dict[str, str], "version") if place.exists() else {}
+            stored = read_json(cache_file, dict[str, str], "version") if cache_file.exists() else {}
             version = stored.get("version") if stored.get("program") == program else None
         if version is None and engine.name in startable:
             match = None
@@ -160,8 +160,8 @@ def with_versions(host: Host, startable: Container[str]) -> Host:
                 match = NUMBER.search(system.run([program, "--version"], PATIENCE).stdout)
             if match:
                 version = match[0]
-                # It is determined again next time where the cache cannot be written.
-                with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
+                # If the cache cannot be written, the version is determined again next time.
+                with suppress(OSError, CannotCreate), atomic_write(cache_file) as temporary:
                     temporary.write_text(json.dumps({"program": program, "version": version}))
         engines.append(replace(engine, version=version))
     return replace(host, engines=tuple(engines))

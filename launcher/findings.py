@@ -41,5 +41,5 @@ class Decision(msgspec.Struct, frozen=True):
     subject: str  # what is decided: "image", "engine", "flag", "mount", "variable", ...
     value: str  # what was decided
     why: str  # the reason, with its evidence
-    # where it came from: "host", "catalog", "default", a file and line, a variable, "command line"
+    # its origin: "host", "catalog", "default", a file and line, a variable, "command line"
     source: str

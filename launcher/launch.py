@@ -49,11 +49,11 @@ def gather(
         catalog = index.measured(catalog, built, settings.runtime.value)
     else:
         built = index.assumed(settings, catalog)
-    # Mounts of --bind, which have to be there, and of configurations.
+    # Mounts of --bind, whose folders must exist, and of configurations.
     requested = [parse_bind(bind.value, os.path.exists, bind.source) for bind in settings.bind]
-    given = request.launcher_options.get("--bind", ()) if host.live else ()
+    binds = request.launcher_options.get("--bind", ()) if host.live else ()
     for bind, mount in zip(settings.bind, requested, strict=True):
-        if bind.value in given and not os.path.exists(mount.source):
+        if bind.value in binds and not os.path.exists(mount.source):
             evidence = f"'{mount.source}' does not exist ({mount.origin})"
             raise MissingInput("A folder to mount is missing", evidence, "check the path")
     user, job = host.user.uid if host.user else 0, host.slurm.job if host.slurm else None
@@ -89,8 +89,8 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
         inputs = replace(inputs, private=claimed(inputs.private))
     plan = assemble_plan(inputs, choice)
     if host.live and plan.folders:
-        place = nearest_folder(plan.folders[0])
-        require_space(place, "No room for caches and temporary files", "give another --scratch")
+        folder = nearest_folder(plan.folders[0])
+        require_space(folder, "No room for caches and temporary files", "give another --scratch")
         if exposed := exposure(plan.folders[0]):
             plan = replace(plan, findings=(*plan.findings, exposed))
     return host, plan
@@ -142,27 +142,27 @@ def require_outputs(facts: Sequence[PathFact]) -> None:
     for fact in facts:
         if fact.role != "output":
             continue
-        place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
-        if not os.path.isdir(place):
+        folder = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
+        if not os.path.isdir(folder):
             remedy = "choose another place"
-            raise CannotCreate(f"No folder for {fact.flag}", f"'{place}' is a file", remedy)
-        if not os.access(place, os.W_OK | os.X_OK):
-            evidence = f"'{place}' may not be written to"
+            raise CannotCreate(f"No folder for {fact.flag}", f"'{folder}' is a file", remedy)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            evidence = f"'{folder}' may not be written to"
             raise CannotCreate(f"No access for {fact.flag}", evidence, "choose another folder")
         remedy = "free some space, or choose another folder"
-        require_space(place, f"No room for {fact.flag}", remedy)
+        require_space(folder, f"No room for {fact.flag}", remedy)
 
 
-def require_space(place: str, cause: str, remedy: str) -> None:
+def require_space(folder: str, cause: str, remedy: str) -> None:
     """Check that the disk of an existing folder has room (quotas show only on writing)."""
-    facts = os.statvfs(place)
+    facts = os.statvfs(folder)
     free = facts.f_bavail * facts.f_frsize
     if free < MIN_FREE:
         free, needed = free >> 20, MIN_FREE >> 20
-        evidence = f"the disk of '{place}' has {free} MiB left of the {needed} it takes"
+        evidence = f"the disk of '{folder}' has {free} MiB left of the {needed} it takes"
         raise CannotCreate(cause, evidence, remedy)
     if facts.f_files and facts.f_favail == 0:  # file systems without a table of files say 0 of 0
-        raise CannotCreate(cause, f"the disk of '{place}' can hold no more files", remedy)
+        raise CannotCreate(cause, f"the disk of '{folder}' can hold no more files", remedy)
 
 
 def nearest_folder(path: str) -> str:
@@ -192,9 +192,9 @@ def path_facts(request: Request, folder: str, live: bool = True) -> tuple[PathFa
             # The inputs that the run.json of a run folder names; `aam report` reads them again.
             with suppress(AamError):
                 record = read_json(Path(fact.real) / "run.json", RecordEntries, "run record")
-                named = [entry.path for entry in record.inputs.values()]
+                inputs = [entry.path for entry in record.inputs.values()]
                 facts += [_fact(f"run.json of {spec.flag}", "input", path, False, links=False)
-                          for path in named if path.startswith("/") and os.path.exists(path)
+                          for path in inputs if path.startswith("/") and os.path.exists(path)
                           ]  # fmt: skip
     return tuple(facts)
 
@@ -207,17 +207,17 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
     # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
     taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
     # Where symbolic links inside an input lead to, outside of it.
-    targets, left = [], MAX_ENTRIES
+    targets, entries_left = [], MAX_ENTRIES
     for inner, folders, files in os.walk(real) if links and is_folder and role == "input" else ():
         if inner.count("/") - real.count("/") >= MAX_DEPTH:
             folders.clear()
         for name in (*folders, *files):
-            left -= 1
+            entries_left -= 1
             path = os.path.join(inner, name)
             if os.path.islink(path) and os.path.exists(path):
                 target = os.path.realpath(path)
                 if not target.startswith(real + "/"):
                     targets.append(target)
-        if left < 0:
+        if entries_left < 0:
             break
     return PathFact(flag, role, absolute, real, file_type, taken, tuple(targets))

@@ -23,7 +23,7 @@ XDG = {
     "XDG_STATE_HOME": ".local/state",
 }  # fmt: skip
 """Variable of the XDG Base Directory Specification -> its default below the home folder."""
-LARGEST = 1 << 20  # bytes of a document; those of the launcher have a few kilobytes
+LARGEST = 1 << 20  # bytes of a document; the launcher's have a few kilobytes
 LONGEST = 600  # seconds that a program may take, the first start of an image included
 MOST = 16 << 20  # bytes of the output of a program that are read
 PATIENCE = 15  # seconds from SIGTERM to SIGKILL
@@ -80,10 +80,10 @@ def run(
     import tempfile
 
     with ExitStack() as stack:
-        given, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        given.write(text.encode(errors="surrogateescape"))
-        given.seek(0)
-        with started(argv, env=environment, stdin=given, stdout=output, stderr=errors) as process:
+        stdin, output, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        stdin.write(text.encode(errors="surrogateescape"))
+        stdin.seek(0)
+        with started(argv, env=environment, stdin=stdin, stdout=output, stderr=errors) as process:
             status = _ended(process, timeout, f"no result in {timeout:g} s", argv[0])
         output.seek(0)
         errors.seek(0)

@@ -6,9 +6,9 @@ argcomplete rather than shtab, because shtab has no fish and writes fixed names 
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import OptionSpec, required_option, specs
 from aam.contract.options.command_line import CONFIG, Parser
 from aam.contract.options.commands import WRAPPERS, names, options_of

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from aam.contract.dataclass import dataclass
 
 GPU = "cuda"  # device type and --device value of PyTorch's builds for both vendors
 

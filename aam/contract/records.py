@@ -23,13 +23,13 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import (
     ConfigurationError,
     DataError,

@@ -40,7 +40,7 @@ COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
 FORWARDING = ("explain", "submit")  # commands that a command line of `aam` follows
 HOST = "--host"
-"""Option that decides for a captured host; of the launcher's commands those of READ have it."""
+"""Option that names a captured host; of the launcher's commands, the commands in READ have it."""
 READ = {
     "explain": ("--json", HOST, "--image", "--runtime", "--site"),
     "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),
@@ -60,8 +60,8 @@ def find(command: str) -> type:
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
     """Return the options of one of the launcher's own commands."""
     options = specs(options_class)
-    given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
-    return build(options_class, given)
+    values = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
+    return build(options_class, values)
 
 
 def show(*lines: str) -> None:

@@ -30,13 +30,13 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     variants = [{**launcher_options, "--image": name} for name in names] or [dict(launcher_options)]
     site = config.read(variants[0], os.environ).site.value
     if site and "SLURM_JOB_ID" not in os.environ:
-        given, rest = parse_known(specs(SubmitOptions), argv)
+        job_values, command_line = parse_known(specs(SubmitOptions), argv)
         jobs = []
         for options in variants:
-            request = request_of({k: v for k, v in options.items() if k != "--gpus"}, rest)
+            request = request_of({k: v for k, v in options.items() if k != "--gpus"}, command_line)
             minutes = math.ceil(request.value("--minutes")) + SPARE_MINUTES
             for nodes in (1, 2) if config.site(site).values.max_nodes != 1 else (1,):
-                chosen = {"--time": str(minutes), **options, **given, "--nodes": nodes}
+                chosen = {"--time": str(minutes), **options, **job_values, "--nodes": nodes}
                 jobs.append(job_of(request, build(SubmitOptions, {**chosen, "--requeue": False})))
         return queue_all(jobs, request.dry_run, after="afterany")
     if len(variants) == 1:

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, Problem, Unavailable
 from aam.contract.options import basic_option
 from launcher import capture, config, system
@@ -60,7 +60,7 @@ class Doctor:
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
-    """Report, or write a capture; the exit status is that of a launch that would be refused."""
+    """Report, or write a capture; the exit status is the status of a launch on this host."""
     options = parse_own(Doctor, argv, "doctor")
     root = launcher_options.get("--host") or Path("/")
     if options.capture is not None:
@@ -71,7 +71,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, name = inputs.host, inputs.settings.site.value
     host = with_versions(host, ENGINES) if host.live else host
     site = config.site(name) if name else None
-    # A login node does not compute: the checks are those of a job, on a node as the site states it.
+    # A login node does not compute: check what a job needs, on a node as the site describes it.
     vendor = site.values.vendor if site and host.live and host.slurm is None else ""
     job_inputs = inputs
     if site and vendor and not usable_gpus(host, vendor):
@@ -82,7 +82,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         fits = fitting(candidates)
     findings = [*examine(inputs, hardware)]
     findings += tried(inputs, host.engines, fits) if host.live else ()
-    # A launch, or a job, that computes on a GPU where there is one.
+    # A launch, or a job, that computes on a GPU if there is one.
     error, runs = None, ""
     try:
         _, plan = plan_launch(job_inputs)
@@ -130,9 +130,9 @@ def tried(
     inputs: LaunchInputs, engines: Sequence[EngineFact], order: Sequence[str]
 ) -> Iterator[Problem]:
     """Yield what this host alone shows: room for images, their start, running containers."""
-    place = nearest_folder(inputs.settings.image_dir.value)
-    if (free := shutil.disk_usage(place).free) < IMAGE_SPACE:
-        evidence = f"{free >> 30} GiB free at '{place}'"
+    folder = nearest_folder(inputs.settings.image_dir.value)
+    if (free := shutil.disk_usage(folder).free) < IMAGE_SPACE:
+        evidence = f"{free >> 30} GiB free at '{folder}'"
         yield warning("Little room for images", evidence, "set AAM_IMAGE_DIR")
     # The best image that is built is started once with every engine that can run it.
     programs = set()
@@ -141,7 +141,7 @@ def tried(
         program = os.path.realpath(engine.path)
         if engine.obstacle is None and places and program not in programs:
             programs.add(program)
-            best = min(places, key=lambda place: order.index(place.image))
+            best = min(places, key=lambda built: order.index(built.image))
             yield _trial(engine, best, os.environ)
     if instances := spython_client.instances() if spython_client.available() else []:
         remedy = "nothing to do; `instance stop NAME` of the engine ends one"
@@ -185,8 +185,8 @@ def examine(inputs: LaunchInputs, hardware: Hardware | None) -> list[Problem]:
         findings.append(Problem("The capture records no engine", evidence, remedy))
     elif all(engine.obstacle is not None for engine in host.engines):
         evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
-        known = ", ".join(engine.name for engine in host.absent_engines)
-        remedy = f"install one of {known}; without one aam runs natively"
+        absent = ", ".join(engine.name for engine in host.absent_engines)
+        remedy = f"install one of {absent}; without one aam runs natively"
         findings.append(warning("No engine can start a container", evidence, remedy))
     if hardware is None:
         return findings
@@ -202,30 +202,30 @@ def device_rows(host: Host) -> Iterator[Decision]:
     if host.user:
         groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
         yield row("user", f"number {host.user.uid}, in groups {groups}")
-    for place in host.user_space.values():
-        yield row("libraries", f"{place}, which images do not see")
+    for library in host.user_space.values():
+        yield row("libraries", f"{library}: not visible in images")
     # GPUs: the partitions of a card on its line.
     cards: dict[str, list[Gpu]] = {}
     for number, gpu in enumerate(host.gpus):
         cards.setdefault(gpu.card or str(number), []).append(gpu)
-    for card, parts in cards.items():
-        gpu = parts[0]
-        place = (gpu.pci if len(parts) == 1 else card) or "an unknown place"
+    for card, partitions in cards.items():
+        gpu = partitions[0]
+        location = (gpu.pci if len(partitions) == 1 else card) or "an unknown place"
         near = sorted(cpus_near(gpu.pci)) if host.live else []
-        cut = [part.place for part in gpu.instances]
+        cut = [instance.place for instance in gpu.instances]
         fields = (
-            f"{gpu.product} ({gpu.arch or 'arch unknown'}) at {place}",
-            f"{len(parts)} partitions" if len(parts) > 1 else "",
+            f"{gpu.product} ({gpu.arch or 'arch unknown'}) at {location}",
+            f"{len(partitions)} partitions" if len(partitions) > 1 else "",
             f"{gpu.mode} {gpu.memory_mode or ''}".rstrip() if gpu.mode and not cut else "",
-            shortened([path for part in parts for path in part.nodes]),
+            shortened([path for partition in partitions for path in partition.nodes]),
             "integrated" if gpu.integrated else "",
-            "" if all(part.readable for part in parts) else "of another job",
+            "" if all(partition.readable for partition in partitions) else "of another job",
             "" if gpu.driven else "no driver",
             f"near CPUs {shortened([str(cpu) for cpu in near])}" if near else "",
             f"{VENDORS[gpu.vendor].instance.rstrip('-')} {shortened(cut)}" if cut else "",
         )
         yield row("GPU", ", ".join(filter(None, fields)))
-    # Device nodes: those of one owner and mode together.
+    # Device nodes with the same owner and mode are listed together.
     alike: dict[object, list[DeviceNode]] = {}
     for node in host.nodes:
         alike.setdefault((node.gid, node.mode, node.access), []).append(node)
@@ -247,12 +247,12 @@ def site_lines(site: Site) -> Iterator[str]:
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue
-        shown = {True: "yes", False: "no"}.get(fact.value) if isinstance(fact.value, bool) else ""
+        answer = {True: "yes", False: "no"}.get(fact.value) if isinstance(fact.value, bool) else ""
         if isinstance(fact.value, Mapping):  # as a site file has it
-            shown = json.dumps(fact.value).replace('"', "")
+            answer = json.dumps(fact.value).replace('"', "")
         elif isinstance(fact.value, tuple):
-            shown = ", ".join(map(str, fact.value))
-        yield f"    {key}: {shown or fact.value}"
+            answer = ", ".join(map(str, fact.value))
+        yield f"    {key}: {answer or fact.value}"
         status = {True: "confirmed", False: "not confirmed", None: ""}[fact.confirmed]
         status += f"; to confirm: {fact.confirm}" if fact.confirm else ""
         if about := "; ".join(filter(None, [fact.source and f"from {fact.source}", status])):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, UsageError, printable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.records import read_json
@@ -54,7 +54,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         require_inputs(request)
     inputs = gather(request, capture or Path("/"))
     (hardware, candidates), refusal, plan = assess(inputs), None, None
-    # What was found on the way to a refusal, which the program prints.
+    # Decisions before a refusal; the program prints the refusal.
     host, decisions = inputs.host, [*selected(hardware), *not_used(inputs, candidates)]
     try:
         host, plan = plan_launch(inputs)
@@ -63,8 +63,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     content: dict[str, object] = {"host": facts(host)}
     if plan:
         assigned = (replace(v, value=shown(v.name, v.value)) for v in plan.assigned)
-        others = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
-        plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *others))
+        further = (*not_used(inputs, candidates, plan.image or NATIVE), *measured(plan, host))
+        plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *further))
         decisions = [*plan.decisions]
     if "--json" not in launcher_options:
         rows = (row for row in host_rows(host, inputs.catalog) if row.subject in HEADING)
@@ -140,8 +140,8 @@ def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:
     yield row("host", f"{host.name}, Linux {host.kernel}, {host.machine}{captured}")
     if host.slurm:
         gpus = ",".join(map(str, host.slurm.gpus or ()))
-        listed = f", GPUs {gpus} of the node" if gpus else ""
-        yield row("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
+        gpus_of_job = f", GPUs {gpus} of the node" if gpus else ""
+        yield row("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{gpus_of_job}")
     for driver in host.drivers:
         ranges = catalog.drivers.get(driver.vendor, ())
         text = VENDORS[driver.vendor].driver_text(driver, ranges)
@@ -149,7 +149,7 @@ def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:
 
 
 def row(subject: str, value: str) -> Decision:
-    """Return a fact, which has no reason."""
+    """Return a fact as a decision without a reason."""
     return Decision(subject, value, "", "")
 
 
@@ -185,7 +185,7 @@ def _command_lines(plan: Plan) -> list[str]:
 
 
 def facts(host: Host) -> dict[str, object]:
-    """Return the facts of a host without its environment, which may hold secrets."""
+    """Return the facts of a host without its environment: variables may be secrets."""
     plain: dict[str, Any] = msgspec.to_builtins(host)
     del plain["environment"], plain["absent_engines"]
     for engine in plain["engines"]:

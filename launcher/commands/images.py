@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable, UsageError, nearest
 from aam.contract.options import basic_option
 from aam.contract.version import __version__
@@ -37,7 +38,7 @@ WRONG = 1  # exit status of `aam check` if an attention backend computes wrong r
 
 @dataclass(frozen=True)
 class Images:
-    """List the images: versions, where they are, and whether they fit this host.
+    """List the images: versions, files, and whether they fit this host.
 
     Examples:
         aam-launch images
@@ -59,8 +60,8 @@ class ImagesPull(SeveralImages):
     """
 
     registry: str | None = basic_option(
-        "Repository in a registry, where a release has its images as NAME-vVERSION; by default "
-        "that of this release.",
+        "Repository in a registry with the images of a release, tagged NAME-vVERSION; by default "
+        "the repository of this release.",
         metavar="REPOSITORY",
     )
     digest: str | None = basic_option("Digest that one image must have.", metavar="sha256:HEX")
@@ -162,13 +163,13 @@ def _list(launcher_options: Mapping[str, Any], folder: Path) -> None:
 
 def _shown(image_format: str, record: ImageRecord) -> str:
     """Return format, size, age and verification of an image, as far as they are known."""
-    parts = [BELOW + image_format]
+    lines = [BELOW + image_format]
     if record.bytes is not None:
-        parts.append(f"{record.bytes / (1 << 30):.1f} GiB")
+        lines.append(f"{record.bytes / (1 << 30):.1f} GiB")
     # A SIF that was copied has its modification time alone.
     if built := record.built or (record.mtime_ns or 0) / 1e9:
-        parts.append(f"{max(0, int(time.time() - built) // DAY)} days old")
-    return ", ".join([*parts, *([f"verified {record.verified}"] if record.verified else [])])
+        lines.append(f"{max(0, int(time.time() - built) // DAY)} days old")
+    return ", ".join([*lines, *([f"verified {record.verified}"] if record.verified else [])])
 
 
 def _build(options: ImagesBuild, chosen: Sequence[Image], folder: Path) -> None:
@@ -189,10 +190,10 @@ def _build(options: ImagesBuild, chosen: Sequence[Image], folder: Path) -> None:
     arguments: list[dict[str, str]] = [{} for _ in chosen]
     if not options.from_:
         arguments = [build.arguments(image, options.build_arg) for image in chosen]
-        for image, given in zip(chosen, arguments, strict=True):
-            build.require_locked(image.name, given)
-    for image, given in zip(chosen, arguments, strict=True):
-        record, new = build.make(image, builder, folder, options, given)
+        for image, build_arguments in zip(chosen, arguments, strict=True):
+            build.require_locked(image.name, build_arguments)
+    for image, build_arguments in zip(chosen, arguments, strict=True):
+        record, new = build.make(image, builder, folder, options, build_arguments)
         remark = "" if new else " (built of the same inputs before; --rebuild repeats it)"
         _print_made(image.name, record, folder, remark)
 
@@ -200,19 +201,19 @@ def _build(options: ImagesBuild, chosen: Sequence[Image], folder: Path) -> None:
 def _pull(options: ImagesPull, chosen: Sequence[Image], folder: Path) -> None:
     if options.digest and len(chosen) != 1:
         evidence = f"{len(chosen)} images are named"
-        raise UsageError("--digest is of one image", evidence, "pull them one by one")
+        raise UsageError("--digest belongs to one image", evidence, "pull them one by one")
     release = index.published()
     if options.registry is None and release is None:
-        evidence = "this installation is not that of a release"
+        evidence = "this installation is not a release"
         remedy = "name a repository with --registry, or build the image: `aam-launch images build"
         raise UsageError("No registry to pull from", evidence, f"{remedy} {options.names[0]}`")
     registry = options.registry or (release.registry if release else "")
     endings = [f":{image.name}-v{__version__}" for image in chosen]
     endings = [f"@{options.digest}"] if options.digest else endings
-    named = [ImageReference.parse(registry + ending) for ending in endings]
+    references = [ImageReference.parse(registry + ending) for ending in endings]
     engine, fact = build.find_builder(options.engine)
     is_sif = engine.traits.image_format == SIF
-    for image, reference in zip(chosen, named, strict=True):
+    for image, reference in zip(chosen, references, strict=True):
         if not (options.registry or options.digest):
             # The image of this release, in the form that an engine runs.
             digests = release.images.get(image.name) if release else None
@@ -228,13 +229,13 @@ def _pull(options: ImagesPull, chosen: Sequence[Image], folder: Path) -> None:
 
 
 def _print_made(name: str, record: ImageRecord, folder: Path, remark: str = "") -> None:
-    place = record.reference or folder / f"{name}.sif"
-    show(f"{name:<10} {place}  {record.known_digest}{remark}")
+    image_file = record.reference or folder / f"{name}.sif"
+    show(f"{name:<10} {image_file}  {record.known_digest}{remark}")
 
 
 def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
-    """Verify every recorded form of an image, or that of one engine."""
-    name, place = image.name, folder / f"{image.name}.sif"
+    """Verify every recorded form of an image, or its form for one engine."""
+    name, sif = image.name, folder / f"{image.name}.sif"
     requested = BUILDERS[options.engine].traits.image_format if options.engine else None
     formats = index.read(folder).get(name, {})
     formats = {kind: formats[kind] for kind in formats if requested in (None, kind)}
@@ -246,9 +247,9 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
         if kind != SIF or options.test:  # a file is compared without a program
             engine, fact = build.find_builder(options.engine, kind)
             program = fact.path
-        engine.verify(ImageBuild(program, name, place, options.test, options.minutes), record)
+        engine.verify(ImageBuild(program, name, sif, options.test, options.minutes), record)
         show(f"ok      {name} ({kind}) is what was recorded")
-        if stated := _provenance(record, kind, place):
+        if stated := _provenance(record, kind, sif):
             show(stated)
         # The versions that were measured in the image, compared with the catalog's pins.
         for key, pin in image.pins.items():
@@ -257,7 +258,7 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
                 verdict = "ok     " if agree(measured, pin) else "differs"
                 show(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
         if kind == SIF and record.labels and spython_client.available():  # a second reader
-            theirs = spython_client.labels(str(place))
+            theirs = spython_client.labels(str(sif))
             wrong = [k for k, label in sorted(record.labels.items()) if label != theirs.get(k)]
             agrees = f"ok      spython reads the same {len(record.labels)} labels"
             show(f"differs spython reads other labels: {', '.join(wrong)}" if wrong else agrees)
@@ -268,15 +269,15 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
                 index.write(folder, name, kind, msgspec.structs.replace(record, verified=day))
 
 
-def _provenance(record: ImageRecord, kind: str, place: Path) -> str:
+def _provenance(record: ImageRecord, kind: str, sif: Path) -> str:
     """Return whether the workflow of the release attests an image; "" for one of no release."""
     release = index.published()
     forms = release.images.values() if release else ()
-    known = {digest for digests in forms for digest in digests.values()}
-    if release is None or not release.source or record.known_digest not in known:
+    digests_of_release = {digest for digests in forms for digest in digests.values()}
+    if release is None or not release.source or record.known_digest not in digests_of_release:
         return ""
     repository = urlsplit(release.source).path.strip("/")
-    subject = str(place) if kind == SIF else f"oci://{release.registry}@{record.known_digest}"
+    subject = str(sif) if kind == SIF else f"oci://{release.registry}@{record.known_digest}"
     program = which("gh", os.environ.get("PATH", ""))
     if program is None:
         return f"note    the provenance is not checked, gh is not on PATH: {release.source}"
@@ -301,7 +302,7 @@ def _check(name: str, engine: str, folder: Path, minutes: int) -> None:
 
 
 def agree(measured: str, pin: str) -> bool:
-    """Return whether a version is that of a pin, as far as both go, without what follows numbers.
+    """Return whether a version equals a pin, as far as both go, without what follows numbers.
 
     >>> agree("6.3.42131-fa1d09cbd", "6.3.42131"), agree("6.3.0", "6.3"), agree("6.4.1", "6.3")
     (True, True, False)

@@ -2,9 +2,9 @@
 
     aam-launch job [--digest SHA256] [--stage GB] [--no-memory-check] OPTIONS COMMAND ...
 
-OPTIONS and COMMAND are those of a direct launch by `aam-launch`. Each rank makes the plan of that
-launch on its node and replaces itself by `aam`. SIGUSR1, which Slurm sends before the time limit,
-lets the ranks save a checkpoint and queues the job again; SIGUSR2 lets them save and ends the job.
+OPTIONS and COMMAND are the same as in a direct launch by `aam-launch`. Each rank makes the plan of
+that launch on its node and replaces itself by `aam`. Slurm sends SIGUSR1 before the time limit: the
+ranks save a checkpoint and the job is queued again. SIGUSR2 lets them save and ends the job.
 """
 
 import os
@@ -16,12 +16,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from aam.contract import stop_file
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import (
     AamError,
     ConfigurationError,
@@ -61,7 +61,7 @@ SIGNALS = {signal.strsignal(number): int(number) for number in signal.Signals}
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of a job beside those of a direct launch."""
+    """Options of a job beside the options of a direct launch."""
 
     rank: bool = option("This process is a rank.", default=False)
     digest: str = option("Digest of the image at the submission.", default="")
@@ -71,15 +71,15 @@ class JobOptions:
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run the batch process of a job, or become one of its ranks; return the exit status."""
-    given, command = parse_known(specs(JobOptions), argv)
-    job = build(JobOptions, given)
+    job_values, command = parse_known(specs(JobOptions), argv)
+    job = build(JobOptions, job_values)
     try:
         request = request_of(with_values(launcher_options, os.environ), command)
         if job.rank:
             rank(job, request)
-        words = [*arguments(specs(JobOptions), given),
+        launch_words = [*arguments(specs(JobOptions), job_values),
                  *arguments(LAUNCHER_OPTIONS.values(), launcher_options), *command]  # fmt: skip
-        return batch(job, request, [*PROGRAM, "job", "--rank", *words])
+        return batch(job, request, [*PROGRAM, "job", "--rank", *launch_words])
     except (AamError, OSError) as error:
         refused = error if isinstance(error, AamError) else system_error(error)
         if refused is None:
@@ -91,7 +91,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def with_values(flags: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the launcher's options with the values of --env, which the variables hold."""
+    """Return the launcher's options with the values of --env from the variables."""
     texts = (f"{name}={variables[ENV + name]}" if ENV + name in variables else name
              for name in flags.get("--env", ()))  # fmt: skip
     return {**flags, "--env": tuple(texts)} if "--env" in flags else dict(flags)
@@ -148,10 +148,10 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     try:
         if start == 1 and job.memory_check:
             checks.require_memory(request, nodes * ranks, site, PROGRAM)
-        before = os.fstat(2).st_size
+        start = os.fstat(2).st_size
         status = _srun(nodes, ranks, ranks_argv)
         reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
-        again, status, message = outcome(first_failure(before) or status, reason, steps, cancelled)
+        again, status, message = outcome(first_failure(start) or status, reason, steps, cancelled)
         log(message)
         if nodes > 1 and not cancelled:
             mine = ["find", str(private.parent), "-maxdepth", "1", "-name", f"{number}-*"]
@@ -183,12 +183,12 @@ def _srun(nodes: int, ranks: int, argv: Sequence[str]) -> int:
         raise Unavailable("A job needs Slurm's srun", evidence, "add its folder to PATH") from error
 
 
-def first_failure(before: int) -> int:
+def first_failure(start: int) -> int:
     """Return the status of the rank that failed first, by srun's lines in the log; 0: unknown."""
     if not stat.S_ISREG(os.fstat(2).st_mode):
         return 0
     with suppress(OSError), open("/proc/self/fd/2", "rb") as stream:
-        stream.seek(before)
+        stream.seek(start)
         for line in stream:
             if match := FAILED.match(line.decode(errors="replace")):
                 code, name = match.groups()
@@ -249,7 +249,7 @@ def rank(job: JobOptions, request: Request) -> NoReturn:
         cause = "The image has changed since the job was submitted"
         evidence = f"'{plan.place}' is {plan.digest}, it was {job.digest}"
         raise DataError(cause, evidence, "submit the job again")
-    if local_rank == 0:  # what the node runs, and how its GPUs differ from those of the site
+    if local_rank == 0:  # what the node runs, and how its GPUs differ from the site file
         warn(plan.findings)
         names = [f"{gpu.product} ({gpu.arch})" for gpu in plan.gpus]
         gpus = ", ".join(f"{names.count(product)} x {product}" for product in dict.fromkeys(names))
@@ -285,8 +285,8 @@ def rank_request(
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]
     if plugins:
         native = flags.get("--runtime") == NATIVE
-        before = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
-        paths = ":".join(filter(None, [before, *plugins]))
+        library_path = variables.get("LD_LIBRARY_PATH") if native else LIBRARIES
+        paths = ":".join(filter(None, [library_path, *plugins]))
         flags["--env"] = (f"LD_LIBRARY_PATH={paths}", *flags.get("--env", ()))
         flags["--bind"] = (*flags.get("--bind", ()), *plugins)
     return Request(request.command, request.given, flags, wrapped=request.wrapped,
@@ -307,7 +307,7 @@ def continues(request: Request, variables: Mapping[str, str]) -> bool:
 def rank_variables(
     request: Request, site: Site, nodes: int, ranks: int, present: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that a rank gets beside those of Slurm; those that are set stay."""
+    """Return the variables that a rank gets beside Slurm's; variables that are set stay."""
     added: dict[str, str] = {}
     if address := present.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = present.get("MASTER_ADDR", address)

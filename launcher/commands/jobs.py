@@ -1,7 +1,7 @@
 """`aam-launch jobs`: the jobs that were submitted, their state, progress, and why one failed.
 
-A job is listed by its kept script (`submit.kept_scripts`), its state is that of `squeue` or the
-last line of its log, its progress that of `progress.json`. Users, other programs and full disks
+A job is listed by its kept script (`submit.kept_scripts`). Its state comes from `squeue` or from
+the last line of its log, its progress from `progress.json`. Users, other programs and full disks
 damage these files: what cannot be read is left out, and never hides another job.
 """
 
@@ -9,12 +9,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import UsageError, printable
 from aam.contract.options import required_option
 from launcher.commands import parse_own, print_json
@@ -82,9 +82,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         _cancel(parse_own(JobsCancel, argv[1:], "jobs cancel").numbers)
         return 0
     parse_own(Jobs, argv, "jobs")
-    known = queue.queued() if queue.available() else {}
+    queued = queue.queued() if queue.available() else {}
     files = [file for file in kept_scripts().glob("*.sh") if re.fullmatch("[0-9]+", file.stem)]
-    rows = [row_of(file, known) for file in sorted(files, key=lambda file: -int(file.stem))]
+    rows = [row_of(file, queued) for file in sorted(files, key=lambda file: -int(file.stem))]
     if "--json" in launcher_options:
         print_json(rows)
         return 0
@@ -106,8 +106,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 def _cancel(numbers: Sequence[str]) -> None:
     if wrong := [number for number in numbers if not re.fullmatch("[0-9]{1,19}", number)]:
         raise UsageError("Not the number of a job", repr(wrong[0]), "`aam-launch jobs` lists")
-    known = queue.queued()
-    active = [number for number in numbers if number in known and known[number].active]
+    queued = queue.queued()
+    active = [number for number in numbers if number in queued and queued[number].active]
     if active:
         queue.cancel(active)
         print(f"Cancelled: {', '.join(active)}")
@@ -116,12 +116,12 @@ def _cancel(numbers: Sequence[str]) -> None:
         raise UsageError("No such job is queued", evidence, "`aam-launch jobs` lists yours")
 
 
-def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
-    """Return the row of a job whose script is `file`; `known` are the jobs that Slurm lists.
+def row_of(file: Path, queued: Mapping[str, Queued]) -> dict[str, str]:
+    """Return the row of a job whose script is `file`; `queued` are the jobs that Slurm lists.
 
     Its message is the cause of a failure, or why the job waits.
     """
-    number, options, end, job = file.stem, dict[str, str](), "", known.get(file.stem)
+    number, options, end, job = file.stem, dict[str, str](), "", queued.get(file.stem)
     with suppress(OSError, ValueError):
         options = directives(regular(file).decode(errors="replace"))
     log = log_file(options.get("output", ""), number)
@@ -133,10 +133,10 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
             end = stream.read(TAIL).decode(errors="replace")
     ends = list(ENDED.finditer(end))
     code, reason = ends[-1].groups() if ends else ("", None)  # "stopped", "cancelled"
-    state, message, left, failed = "", "", "", False
+    state, message, time_left, failed = "", "", "", False
     if job is not None and job.active:
         again = job.state == "PENDING" and QUEUED_AGAIN.search(end)
-        state, left = job.state.lower() + " again" * bool(again), job.left
+        state, time_left = job.state.lower() + " again" * bool(again), job.left
         if job.state == "PENDING" and job.reason != "None":
             # The longest beginning: "Dependency" is one of "DependencyNeverSatisfied".
             begins = [start for start in REASONS if job.reason.startswith(start)]
@@ -154,13 +154,13 @@ def row_of(file: Path, known: Mapping[str, Queued]) -> dict[str, str]:
     else:
         state, failed = "failed" if job is not None and job.state == "FAILED" else "unknown", True
         if not os.path.exists(log):
-            # Slurm ends a job whose node cannot make the log, which is beside the output.
+            # Slurm ends a job whose node cannot make the log; the log is beside the output.
             message = "no log: cancelled before it started, or its node does not see the folder"
     if failed and not message:
         lines = [line for line in MESSAGE.findall(end) if not ENDED.match(line)]
         message = (lines or end.strip().splitlines() or [""])[-1]
-    shown = progress(Path(folder), bool(left)) if folder else ""
-    texts = (number, options.get("job-name", ""), state, left, shown, folder, log, message)
+    steps = progress(Path(folder), bool(time_left)) if folder else ""
+    texts = (number, options.get("job-name", ""), state, time_left, steps, folder, log, message)
     return {key: printable(text, 300) for key, text in zip(COLUMNS, texts, strict=True)}
 
 
@@ -174,11 +174,11 @@ def progress(folder: Path, running: bool) -> str:
     unit = "trial" if "trial" in run else "step"
     if unit not in run or f"{unit}s" not in run:
         return ""
-    fold, left = run.get("fold", 1), run.get("seconds_left", -1)
+    fold, seconds_left = run.get("fold", 1), run.get("seconds_left", -1)
     text = f"{unit} {run[unit]}/{run[f'{unit}s']}"
     text = f"fold {fold}/{run['folds']} {text}" if run.get("folds", 1) > 1 else text
-    if running and "samples_per_second" in run and 0 <= left <= LONGEST:
-        minutes, seconds = divmod(round(left), 60)
+    if running and "samples_per_second" in run and 0 <= seconds_left <= LONGEST:
+        minutes, seconds = divmod(round(seconds_left), 60)
         rate, time = run["samples_per_second"], f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
         text += f", {rate:.3g} samples/s, {time} left"
     return text

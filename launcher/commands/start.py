@@ -73,13 +73,13 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         if facts.get("gpus"):  # the same GPUs may be at other places
             facts["gpus"] = [gpu.partition(" at ")[0] for gpu in facts["gpus"]]
     for name, value in now.items():
-        whole = PARTS.get(name, name)
-        known = name in then and (value is not None or name != "engine_version")
-        if known and then[name] != value and (whole == name or then.get(whole) == now[whole]):
+        field = PARTS.get(name, name)
+        comparable = name in then and (value is not None or name != "engine_version")
+        if comparable and then[name] != value and (field == name or then.get(field) == now[field]):
             yield _other(name.replace("_", " "), then[name], value)
 
 
 def _other(name: str, then: object, now: object) -> Problem:
-    shown = [", ".join(v) if isinstance(v, list) else v for v in (then, now)]
-    evidence = f"{shown[0] or 'none'} then, {shown[1] or 'none'} now"
+    texts = [", ".join(v) if isinstance(v, list) else v for v in (then, now)]
+    evidence = f"{texts[0] or 'none'} then, {texts[1] or 'none'} now"
     return warning(f"Another {name}", evidence, "the results may differ too")

@@ -47,11 +47,11 @@ ONLY_HERE = ("--dry-run", "--json", "--gpus", "--host")
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Queue a command of `aam` as a job, or print the script of the job."""
-    given, rest = parse_known(specs(SubmitOptions), argv)
-    options = build(SubmitOptions, {**launcher_options, **given})
-    if not [argument for argument in rest if not argument.startswith("--")]:
+    job_values, command_line = parse_known(specs(SubmitOptions), argv)
+    options = build(SubmitOptions, {**launcher_options, **job_values})
+    if not [argument for argument in command_line if not argument.startswith("--")]:
         raise UsageError("Nothing to submit", "no command is named", "write `submit pretrain ...`")
-    request = request_of({k: v for k, v in launcher_options.items() if k != "--gpus"}, rest)
+    request = request_of({k: v for k, v in launcher_options.items() if k != "--gpus"}, command_line)
     if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
@@ -77,7 +77,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 def job_of(request: Request, options: SubmitOptions) -> Job:
     """Return the job of a command, with the problems that keep it from running."""
     inputs = gather(request, usual_site=PLAIN_SITE)
-    here, paths, force = inputs.host, inputs.paths, request.force
+    host, paths, force = inputs.host, inputs.paths, request.force
     site = config.site(inputs.settings.site.value or PLAIN_SITE)
     output = next(fact for fact in paths if fact.role == "output")
     if not output.absolute.isprintable():
@@ -85,22 +85,22 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     log = output.absolute.replace("%", "%%") + "-%j.log"
     requested = inputs.catalog.image(inputs.settings.image.value)
     on_gpus = request.computes_on_gpu and (requested is None or requested.vendor != CPU)
-    known, name = queue.partitions(), scripts.partition_name(options, site, on_gpus)
-    partition = queue.partition(known, name, (options.gpus or 1) if on_gpus else 0)
-    what = scripts.allocation_of(request, options, site, log, partition, on_gpus)
-    problems = scripts.over_limits(what, site, partition, force)
+    partitions, name = queue.partitions(), scripts.partition_name(options, site, on_gpus)
+    partition = queue.partition(partitions, name, (options.gpus or 1) if on_gpus else 0)
+    job = scripts.allocation_of(request, options, site, log, partition, on_gpus)
+    problems = scripts.over_limits(job, site, partition, force)
     vendor = site.values.vendor
-    if on_gpus and what.gets_gpus and not vendor:
+    if on_gpus and job.gets_gpus and not vendor:
         try:
             vendor = vendor_of(inputs)
         except Unavailable as error:
             problems.append(error)
-    gpus_used = what.gpus if what.gets_gpus else 0
-    inputs = msgspec.structs.replace(inputs, host=node_of(site, here, gpus_used, vendor))
+    gpus_used = job.gpus if job.gets_gpus else 0
+    inputs = msgspec.structs.replace(inputs, host=node_of(site, host, gpus_used, vendor))
     # Of several by commas, and of another cluster, Slurm alone decides.
     elsewhere = "," in name or any(text.startswith("clusters=") for text in options.sbatch)
-    if known and name and partition is None and not elsewhere:
-        remedy = f"there are {', '.join(sorted({p.name for p in known}))}"
+    if partitions and name and partition is None and not elsewhere:
+        remedy = f"there are {', '.join(sorted({p.name for p in partitions}))}"
         problems.append(UsageError("No such partition", f"'{name}'", remedy))
     problems += checks.files(request, paths, site)
     try:
@@ -116,52 +116,53 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     if choice.built and choice.built in inputs.built and not problems:
         problems += checks.image(plan, site, force)
     # Where the site does not state the GPUs the node decides, unless the user has named an image.
-    named = inputs.settings.image.value != "auto"
-    stated = bool(site.values.vendor and site.values.arch) or named or not plan.image
-    words, variables = job_words(request, options, inputs, plan, stated)
-    time = what.time or "the limit of the partition"
-    if what.warn_seconds:
-        again = ", and is queued again" if what.requeue else ""
-        time += f"; it stops {what.warn_seconds} s before its limit{again}"
+    image_named = inputs.settings.image.value != "auto"
+    stated = bool(site.values.vendor and site.values.arch) or image_named or not plan.image
+    job_argv, variables = job_words(request, options, inputs, plan, stated)
+    time = job.time or "the limit of the partition"
+    if job.warn_seconds:
+        again = ", and is queued again" if job.requeue else ""
+        time += f"; it stops {job.warn_seconds} s before its limit{again}"
     reason = request.cpu_reason.partition(";")[0]
     device = f"the CPU{f'; GPUs not used: {reason}' if reason else ''}"
     image = f"{plan.image} by {plan.engine}, '{plan.place}'" if plan.image else "none"
     depends = "" if stated or not on_gpus else ", or as each node has GPUs"
-    counts = f"{what.nodes} node{'s' * (what.nodes > 1)}"
+    counts = f"{job.nodes} node{'s' * (job.nodes > 1)}"
     about = (
-        f"aam {request.command}: {counts}, {what.ranks} rank{'s' * (what.ranks > 1)} each, "
+        f"aam {request.command}: {counts}, {job.ranks} rank{'s' * (job.ranks > 1)} each, "
         f"{site.title}",
         f"time: {time}",
         f"image: {image}{depends}",
         f"device: {'a GPU for each rank' if plan.gpus else device}{depends}",
     )
-    text = scripts.script(what, site, about, [*PROGRAM, "job", *words])
-    idle = [*unused_gpus(request, what, site, known, partition, name)]
-    warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, here)])
+    text = scripts.script(job, site, about, [*PROGRAM, "job", *job_argv])
+    idle = [*unused_gpus(request, job, site, partitions, partition, name)]
+    warn([*idle, *plan.findings, *checks.advice(paths, PROGRAM, site, host)])
     os.environ.update(variables)  # sbatch hands them on
-    return msgspec.structs.replace(what, script=text, output=Path(output.absolute),
+    return msgspec.structs.replace(job, script=text, output=Path(output.absolute),
                                    is_folder=output.folder, problems=tuple(problems))  # fmt: skip
 
 
 def unused_gpus(
-    request: Request, what: Job, site: Site, known: Sequence[queue.Partition],
+    request: Request, job: Job, site: Site, partitions: Sequence[queue.Partition],
     partition: queue.Partition | None, name: str,
 ) -> Iterator[Problem]:  # fmt: skip
     """Yield a warning for a job for GPUs that requests none, or that uses none of its nodes."""
     facts = site.values
-    if what.on_gpus and not what.gets_gpus:
+    if job.on_gpus and not job.gets_gpus:
         evidence = f"site {site.name} states none, and Slurm counts none in the partition"
         remedy = "give another --partition or --gpus N, or --device cpu"
         yield warning("The job requests no GPU", evidence, remedy)
-    elif not what.on_gpus and (
+    elif not job.on_gpus and (
         partition.gpus if partition else facts.vendor and name != facts.cpu_partition
     ):
         reason, _, users = (request.cpu_reason or "image cpu computes on the CPU").partition("; ")
         number = f"{facts.gpus_per_node} x {facts.gpu}" if facts.vendor else "GPUs"
         nodes = f"the nodes of the partition have {number}"
         nodes = f"a job gets nodes with {number} whole" if facts.whole_nodes else nodes
-        others = sorted({p.name for p in known if not p.gpus} - {p.name for p in known if p.gpus})
-        remedy = f"--partition {' or '.join(others)} has none; " if others else ""
+        with_gpus = {p.name for p in partitions if p.gpus}
+        cpu_partitions = sorted({p.name for p in partitions} - with_gpus)
+        remedy = f"--partition {' or '.join(cpu_partitions)} has none; " if cpu_partitions else ""
         remedy += users or "leave --gpus out, and the GPUs to other jobs"
         yield warning("GPUs not used", f"{reason}, and {nodes}", remedy)
 
@@ -173,11 +174,12 @@ def job_words(
     absolute = inputs.absolute_request
     if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
         absolute = absolute.with_values({"--device": GPU})
-    place = inputs.settings.site.value or PLAIN_SITE  # in the job, a path is absolute
-    place = os.path.abspath(place) if "/" in place or place.endswith(".yaml") else place
-    named = {"--image": plan.image} if stated and plan.image else {}
+    site_file = inputs.settings.site.value or PLAIN_SITE  # in the job, a path is absolute
+    if "/" in site_file or site_file.endswith(".yaml"):
+        site_file = os.path.abspath(site_file)
+    image_option = {"--image": plan.image} if stated and plan.image else {}
     flags = {f: value for f, value in request.launcher_options.items() if f not in ONLY_HERE}
-    flags |= {"--site": place, "--runtime": plan.engine, **named}
+    flags |= {"--site": site_file, "--runtime": plan.engine, **image_option}
     if inputs.settings.image_dir.source != "default":
         flags["--image-dir"] = inputs.settings.image_dir.value
     # Variables of sbatch hold the values of --env, and the options their names alone.
@@ -185,13 +187,13 @@ def job_words(
     variables = {f"{ENV}{name}": value for name, equals, value in pairs if equals}
     flags |= {"--env": tuple(name for name, *_ in pairs)} if pairs else {}
     beside = [] if options.stage is None else ["--stage", str(options.stage)]
-    beside += ["--digest", plan.digest] if named and plan.digest else []
+    beside += ["--digest", plan.digest] if image_option and plan.digest else []
     beside += [] if options.memory_check else ["--no-memory-check"]
     return [*beside, *arguments(LAUNCHER_OPTIONS.values(), flags), *absolute.argv], variables
 
 
 def vendor_of(inputs: LaunchInputs) -> str:
-    """Return the vendor of GPUs that a site does not state: that of the image to use."""
+    """Return the GPU vendor of the image to use, for a site that states no vendor."""
     settings, catalog, native = inputs.settings, inputs.catalog, inputs.native
     names = [settings.image.value]
     if names == ["auto"]:
@@ -202,21 +204,21 @@ def vendor_of(inputs: LaunchInputs) -> str:
     if settings.runtime.value == NATIVE:
         vendors = {native.vendor}
         if native.vendor == CPU:
-            evidence, remedy = f"that of {native.python}", "add --device cpu"
-            raise Unavailable("PyTorch computes on the processor alone", evidence, remedy)
-    known = [name for name in VENDORS if name in vendors]
-    if len(known) > 1:
-        evidence = f"for {' and '.join(map(title, known))}; the site states no GPUs"
+            evidence, remedy = f"PyTorch of {native.python}", "add --device cpu"
+            raise Unavailable("PyTorch computes on the CPU alone", evidence, remedy)
+    candidates = [name for name in VENDORS if name in vendors]
+    if len(candidates) > 1:
+        evidence = f"for {' and '.join(map(title, candidates))}; the site states no GPUs"
         raise UsageError("Images of two vendors are built", evidence, "name one with --image")
-    if not known:
+    if not candidates:
         evidence = f"none in '{settings.image_dir.value}', and the site states no GPUs"
         remedy = "build the one for the GPUs of the nodes, or add --device cpu"
         raise Unavailable("No image for GPUs is built", evidence, remedy)
-    return known[0]
+    return candidates[0]
 
 
-def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
-    """Return a node of `site` with the GPUs used; its engines are those of this host."""
+def node_of(site: Site, host: Host, gpus_used: int, vendor: str) -> Host:
+    """Return a node of `site` with the GPUs used; it has the engines of this host."""
     facts = site.values
     if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none"
@@ -224,12 +226,12 @@ def node_of(site: Site, here: Host, gpus_used: int, vendor: str) -> Host:
     gpus = tuple(Gpu(vendor, number, facts.arch or None, facts.gpu, f"{number:04x}:00:00.0")
                  for number in range(gpus_used if vendor else 0))  # fmt: skip
     engines = tuple(EngineFact(engine.name, engine.name, traits=engine.traits)
-                    for engine in here.engines if engine.traits.several_ranks)  # fmt: skip
+                    for engine in host.engines if engine.traits.several_ranks)  # fmt: skip
     return Host(
         root=f"site {site.name}", name=f"a node of {site.title}", kernel="unknown",
-        machine=facts.machine or here.machine, gpus=gpus, nodes=(),
+        machine=facts.machine or host.machine, gpus=gpus, nodes=(),
         drivers=(Driver(vendor, None, f"site {site.name}"),) if vendor else (), engines=engines,
-        complete=False, stated=True, absent_engines=here.absent_engines, slurm=None, user=here.user,
+        complete=False, stated=True, absent_engines=host.absent_engines, slurm=None, user=host.user,
     )  # fmt: skip
 
 
@@ -264,8 +266,8 @@ def queue_all(
         reserve(UNCONFIRMED)  # whatever becomes of this process, a job may be queued
         try:
             for job in jobs:
-                before = numbers if last_waits_for_all and job is jobs[-1] else numbers[-1:]
-                waits_for = [] if last_waits_for_all and job is not jobs[-1] else before
+                dependencies = numbers if last_waits_for_all and job is jobs[-1] else numbers[-1:]
+                waits_for = [] if last_waits_for_all and job is not jobs[-1] else dependencies
                 numbers.append(queue.submit(job.script, waits_for, after))
         except AamError as error:
             if numbers:  # all jobs of an output are queued, or none
@@ -274,8 +276,8 @@ def queue_all(
                 reserve("")
             raise
         reserve(numbers[-1])
-    kept = [kept_scripts() / f"{number}.sh" for number in numbers]
-    for file, number, job in zip(kept, numbers, jobs, strict=True):
+    script_files = [kept_scripts() / f"{number}.sh" for number in numbers]
+    for file, number, job in zip(script_files, numbers, jobs, strict=True):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(job.script)
@@ -288,7 +290,7 @@ def queue_all(
         print(f"Job {number}: aam {job.command}, {job.nodes} x {job.ranks} ranks, {time}")
     print(f"follow   tail -F {shlex.quote(scripts.log_file(jobs[0].log, numbers[0]))}")
     print("state    aam-launch jobs")
-    print(f"stop     aam-launch jobs cancel {' '.join(numbers)}\nscript   {kept[0]}")
+    print(f"stop     aam-launch jobs cancel {' '.join(numbers)}\nscript   {script_files[0]}")
     return 0
 
 
@@ -299,10 +301,10 @@ def kept_scripts() -> Path:
 
 @contextmanager
 def reserved(
-    place: Path, folder: bool, queued: Callable[[], Mapping[str, Queued]]
+    path: Path, folder: bool, queued: Callable[[], Mapping[str, Queued]]
 ) -> Iterator[Callable[[str], None]]:
     """Reserve an output by a hidden file during a submission; call the value with its number."""
-    file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
+    file = path / ".aam-job" if folder else path.with_name(f".{path.name}.aam-job")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
@@ -319,7 +321,7 @@ def reserved(
         job = None if taken else queued().get(holder)
         taken = f"job {holder} ({job.state})" if job and job.active else taken
         if taken:
-            evidence = f"'{place}' belongs to {taken}"
+            evidence = f"'{path}' belongs to {taken}"
             raise CannotCreate("Two jobs cannot write one output", evidence, remedy)
 
         def reserve(number: str) -> None:

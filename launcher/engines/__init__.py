@@ -37,20 +37,20 @@ def command(plan: Plan) -> tuple[str, ...]:
 
 def shell_line(plan: Plan) -> str:
     """Return the shell command line that is equivalent to `exec_plan`, without values of --env."""
-    parts: list[Sequence[str]] = []
+    groups: list[Sequence[str]] = []
     if plan.folders:
-        parts.append(["mkdir", "-m", "700", "-p", *plan.folders])
+        groups.append(["mkdir", "-m", "700", "-p", *plan.folders])
         # A folder or a link that another user made first is no private folder.
-        parts += [["[", "-O", plan.folders[0], "]"], ["[", "!", "-L", plan.folders[0], "]"]]
+        groups += [["[", "-O", plan.folders[0], "]"], ["[", "!", "-L", plan.folders[0], "]"]]
     if plan.outputs:
-        parts.append(["mkdir", "-p", *plan.outputs])
+        groups.append(["mkdir", "-p", *plan.outputs])
     settings = [argument for name in plan.unset for argument in ("-u", name)]
     secret = {f"{plan.inside}{name}" for name in plan.unseen}
     settings += [f"{name}={'...' if name in secret else value}"
                  for name, value in plan.own_environment.items()]  # fmt: skip
-    parts.append([*(["env", *settings] if settings else []), *command(plan)])
-    return " && ".join(" ".join(word if word in ("[", "!", "]") else quoted(word) for word in part)
-                       for part in parts)  # fmt: skip
+    groups.append([*(["env", *settings] if settings else []), *command(plan)])
+    return " && ".join(" ".join(word if word in ("[", "!", "]") else quoted(word) for word in group)
+                       for group in groups)  # fmt: skip
 
 
 def run_plan(plan: Plan, timeout: float) -> int:
@@ -104,9 +104,9 @@ def make_private(folders: Sequence[str]) -> None:
 def exposure(folder: str) -> Problem | None:
     """Return a warning if another user may rename what lies around a private folder."""
     me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
-    for place in (scratch, *scratch.parents):
+    for path in (scratch, *scratch.parents):
         try:
-            facts = place.stat()
+            facts = path.stat()
         except FileNotFoundError:  # it will be made, by this user
             continue
         writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -115,9 +115,9 @@ def exposure(folder: str) -> Problem | None:
             with suppress(KeyError):
                 if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
                     continue
-        evidence = "" if facts.st_uid in (0, me) else f"another user owns '{place}'"
+        evidence = "" if facts.st_uid in (0, me) else f"another user owns '{path}'"
         if not evidence and writable and not facts.st_mode & stat.S_ISVTX:
-            evidence = f"'{place}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
+            evidence = f"'{path}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
         if evidence:
             cause = f"Others may rename folders around '{folder}'"
             return warning(cause, evidence, "choose another --scratch if they might")

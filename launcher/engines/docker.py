@@ -22,7 +22,7 @@ SOCKET = "/var/run/docker.sock"
 
 
 class Docker(OciEngine):
-    """Docker 23, which builds with BuildKit by default (its change log)."""
+    """Docker 23 or newer: it builds with BuildKit by default (its change log)."""
 
     name = "docker"
     least = (23, 0)

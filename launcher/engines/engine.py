@@ -1,7 +1,7 @@
 """Protocols of an engine, and of one that builds images, with its log; a module for each engine.
 
 To add an engine, write a module whose `ENGINE` has the members of `Engine` and enter it in
-`launcher.engines.ENGINES`, and in `BUILDERS` if it has those of `Builder`: no other module names an
+`launcher.engines.ENGINES`, and in `BUILDERS` if it implements `Builder`: no other module names an
 engine. Its `image_format` is the key of its images in images.json.
 """
 
@@ -67,8 +67,8 @@ def program(plan: Plan) -> tuple[str, ...]:
 
     Those that a user sets may be secrets: the engine takes them from its environment.
     """
-    named = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
-    return (ENV, *named, "aam", *plan.argv)
+    pairs = (f"{name}={value}" for name, value in plan.variables.items() if name not in plan.unseen)
+    return (ENV, *pairs, "aam", *plan.argv)
 
 
 def labels(argv: Sequence[str], name: str) -> dict[str, str]:
@@ -90,8 +90,8 @@ def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
     """Check the disk space of steps (name, folder, bytes, remedy), summed over file systems."""
     taken: dict[int, int] = {}
     for step, wanted, size, remedy in needs:
-        place = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
-        facts, device = os.statvfs(place), os.stat(place).st_dev
+        existing = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
+        facts, device = os.statvfs(existing), os.stat(existing).st_dev
         taken[device] = taken.get(device, 0) + size
         free = facts.f_bavail * facts.f_frsize
         if free < taken[device]:
@@ -100,10 +100,10 @@ def require_room(needs: Sequence[tuple[str, Path, int, str]]) -> None:
             raise CannotCreate("No room to build", evidence, remedy)
 
 
-def require_same(name: str, place: str, now: str, recorded: str | None) -> None:
+def require_same(name: str, path: str, now: str, recorded: str | None) -> None:
     """Check that an image is the recorded one, by its digest or id."""
     if now != recorded:
-        evidence = f"'{place}' is {now}, recorded was {recorded}"
+        evidence = f"'{path}' is {now}, recorded was {recorded}"
         remedy = f"build it again: `aam-launch images build {name} --rebuild`"
         raise MissingInput("The image is another one", evidence, remedy)
 
@@ -168,7 +168,7 @@ class ImageRecord(
 
     @property
     def known_digest(self) -> str | None:
-        """The digest of the image, which a plan and a run record have."""
+        """Digest of the image, for plans and run records."""
         return f"sha256:{self.sha256}" if self.sha256 else self.digest
 
 
@@ -201,7 +201,7 @@ class ImageReference(msgspec.Struct, frozen=True):
         return ImageReference(match["repository"], match["tag"], match["digest"])
 
     def __str__(self) -> str:
-        # Not every engine reads a tag beside a digest, which it compares with what it gets.
+        # Not every engine reads a tag beside a digest; each compares the digest with what it gets.
         if self.digest and not self.sif:
             return f"{self.repository}@{self.digest}"
         return f"{self.repository}:{self.tag}" if self.tag else self.repository
@@ -220,7 +220,7 @@ class ImageBuild(msgspec.Struct, frozen=True):
     arguments: Mapping[str, str] = {}  # build arguments by name
     room: tuple[float, float] = (0, 0)  # GiB that building takes, and GiB of the image
     epoch: int = 0  # date of every file that the build adds, in seconds since 1970
-    wheels: Path | None = None  # folder of wheels to install instead of those of an index
+    wheels: Path | None = None  # folder of wheels to install instead of a package index
     archive: Path | None = None  # a SIF or a Docker archive to convert instead of building
 
 
@@ -235,7 +235,7 @@ class BuildLog:
         self.started = time.monotonic()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # that of another user may not be writable
+            path.unlink(missing_ok=True)  # another user's file may not be writable
             path.write_text("")
         except OSError as error:
             evidence, remedy = f"'{path}', {error.strerror}", "let its owner remove it"
@@ -261,7 +261,7 @@ class BuildLog:
 
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(argv) + "\n")
-        status, block, rest, named = None, b"", b"", f"`{' '.join(argv[:2])}`"
+        status, block, incomplete, program_name = None, b"", b"", f"`{' '.join(argv[:2])}`"
         with self.path.open("ab") as output, self.path.open("rb") as log:
             begin = log.seek(0, os.SEEK_END)
             with system.started(
@@ -272,24 +272,24 @@ class BuildLog:
                     with suppress(TimeoutExpired):
                         status = process.wait(0.5)
                     if status is None and time.monotonic() > self.started + self.limit:
-                        evidence = f"no end of {named} in {self.limit / 60:g} minutes"
+                        evidence = f"no end of {program_name} in {self.limit / 60:g} minutes"
                         remedy = f"see '{self.path}'; repeat it, or give more --minutes"
                         raise CannotCreate(self.cause, evidence, remedy)
                     block = log.read(BLOCK)
-                    whole, _, rest = (rest + block).rpartition(b"\n")
-                    rest = rest[-LAST:]
-                    for line in SHOWN.findall(whole):
+                    complete, _, incomplete = (incomplete + block).rpartition(b"\n")
+                    incomplete = incomplete[-LAST:]
+                    for line in SHOWN.findall(complete):
                         self.show(line.decode(errors="replace").strip("= "))
             log.seek(max(begin, log.tell() - LAST))
             last = log.read().decode(errors="replace").splitlines()
         if status == 0:
             return
-        shown = [f"    {printable(line, 300)}" for line in last if line.strip()]
-        print("\n".join(shown[-TAIL:]), file=sys.stderr)
+        last_lines = [f"    {printable(line, 300)}" for line in last if line.strip()]
+        print("\n".join(last_lines[-TAIL:]), file=sys.stderr)
         text, remedy = "\n".join(last).lower(), "correct the error in its last lines and repeat it"
         if "no space left on device" in text:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
-        evidence = f"{named} ended with status {status}; its output is in '{self.path}'"
+        evidence = f"{program_name} ended with status {status}; its output is in '{self.path}'"
         raise CannotCreate(self.cause, evidence, remedy)

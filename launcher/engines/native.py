@@ -54,6 +54,6 @@ def detect_stack() -> NativeStack:
     vendors = (vendor.name for vendor in VENDORS.values() if vendor.torch_field in stated)
     torch, vendor = stated.get("__version__"), next(vendors, "cpu")
     package = str(Path(__file__).parents[2])
-    listed = (os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
-    here = package if package in listed else ""
-    return NativeStack(sys.executable, absent, in_user_site, torch, vendor, here)
+    paths = (os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+    import_path = package if package in paths else ""
+    return NativeStack(sys.executable, absent, in_user_site, torch, vendor, import_path)

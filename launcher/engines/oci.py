@@ -1,4 +1,4 @@
-"""OCI engines, shared by podman and Docker, which store images themselves; none is ever pulled.
+"""OCI engines: what podman and Docker share. They store images themselves; none is ever pulled.
 
 Network and processes are the host's, as under Apptainer: ranks have to find each other.
 """
@@ -37,7 +37,7 @@ class OciEngine(engine.Engine, engine.Builder):
         """Return the options that make two builds of the same inputs equal."""
 
     def runtime_flags(self, plan: Plan) -> list[str]:
-        """Return the options before `run`, which choose what starts a container."""
+        """Return the options before `run` that choose what starts a container."""
         return []
 
     def command(self, plan: Plan) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ class OciEngine(engine.Engine, engine.Builder):
         reference = f"{REPOSITORY}:{build.name}"
         try:
             log.run(self.build_argv(build, bare), build.context)
-            shown = self.exec_argv(build.program, bare, engine.SHOW_LABELS)
-            measured = engine.labels(shown, build.name)
+            labels_argv = self.exec_argv(build.program, bare, engine.SHOW_LABELS)
+            measured = engine.labels(labels_argv, build.name)
             # Labels are known when the image is there; a second build from it adds them.
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
@@ -89,8 +89,8 @@ class OciEngine(engine.Engine, engine.Builder):
     ) -> engine.ImageRecord:
         tag, source = f"{REPOSITORY}:{build.name}", str(reference)
         log.run([build.program, "pull", source], build.scratch)
-        shown = self.exec_argv(build.program, source, engine.SHOW_LABELS)
-        measured = engine.labels(shown, build.name)
+        labels_argv = self.exec_argv(build.program, source, engine.SHOW_LABELS)
+        measured = engine.labels(labels_argv, build.name)
         log.run([build.program, "tag", source, tag], build.scratch)
         return replace(inspected(build.program, source), reference=tag, labels=measured)
 
@@ -104,10 +104,10 @@ class OciEngine(engine.Engine, engine.Builder):
             argv += ["--build-arg", f"{key}={value}"]
         return [*argv, str(build.context)]
 
-    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
+    def exec_argv(self, program: str, image: str, argv: Sequence[str]) -> list[str]:
         start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
         start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
-        return [*start, "--entrypoint", argv[0], place, *argv[1:]]
+        return [*start, "--entrypoint", argv[0], image, *argv[1:]]
 
     def verify(self, build: engine.ImageBuild, recorded: engine.ImageRecord) -> None:
         reference = recorded.reference or f"{REPOSITORY}:{build.name}"

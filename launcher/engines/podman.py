@@ -1,7 +1,7 @@
 """Podman, rootless or as root.
 
-The user keeps the same numbers and groups inside (--userns keep-id). --ipc=host fails where a host
-has no /dev/mqueue, so the shared memory is a mount. No option takes away what containers.conf adds.
+The user keeps the same numbers and groups inside (--userns keep-id). --ipc=host fails on a host
+without /dev/mqueue, so the shared memory is a mount. No option removes what containers.conf adds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Podman(OciEngine):
         rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
         # --group-add=keep-groups is an annotation that crun alone reads (podman-run(1)).
         has_crun = which("crun", f"{environment.get('PATH', '')}:/usr/bin:/usr/libexec/podman")
-        lost = "" if not user_id or has_crun else "its runtime crun, which keeps them, is absent"
+        lost = "" if not user_id or has_crun else "crun, the runtime that keeps them, is absent"
         return EngineFact(self.name, path, rootless or None, traits=self.traits, loses_groups=lost)
 
     def runtime_flags(self, plan: Plan) -> list[str]:

@@ -41,7 +41,7 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/*/{}/bin/starter-suid")
 """Places of the set-uid program below an installation's prefix: its own, and Debian's."""
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
-"""Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
+"""Default `bind path`s: --contain keeps them, `--no-mount bind-paths` does not."""
 
 
 class SifEngine(engine.Engine, engine.Builder):
@@ -66,8 +66,8 @@ class SifEngine(engine.Engine, engine.Builder):
         # its prefix. Those keys count that keep a container from starting (each tried with
         # Apptainer 1.4.5); what others add is kept out by options, whatever they are.
         prefix = "" if str(installed) == "/usr" else str(installed)
-        place = f"{prefix}/etc/{program}/{program}.conf"
-        pairs = (line.partition("=") for line in (tree.read(place) or "").splitlines())
+        configuration = f"{prefix}/etc/{program}/{program}.conf"
+        pairs = (line.partition("=") for line in (tree.read(configuration) or "").splitlines())
         conf = {key.strip(): value.strip().lower() for key, equals, value in pairs if equals}
         starters = (s for pattern in STARTERS for s in installed.glob(pattern.format(program)))
         set_uid = any(starter.stat().st_mode & 0o4000 for starter in starters)
@@ -75,13 +75,13 @@ class SifEngine(engine.Engine, engine.Builder):
         if user_id and not set_uid:
             obstacle = engine.user_namespaces(tree)
         if conf.get("user bind control") == "no":
-            why = f"`user bind control = no` in {place}: no file of the host can be mounted"
+            why = f"`user bind control = no` in {configuration}: no file of the host can be mounted"
             obstacle = obstacle or why
         if conf.get("allow container sif") == "no":
-            obstacle = obstacle or f"`allow container sif = no` in {place}"
+            obstacle = obstacle or f"`allow container sif = no` in {configuration}"
         if conf.get("enable overlay") == conf.get("enable underlay") == "no":
             layers = "neither overlay nor underlay is enabled"
-            obstacle = obstacle or f"{layers} in {place}: nothing can be mounted"
+            obstacle = obstacle or f"{layers} in {configuration}: nothing can be mounted"
         return EngineFact(self.name, path, obstacle, traits=self.traits)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
@@ -123,8 +123,8 @@ class SifEngine(engine.Engine, engine.Builder):
         places = (("unpacking", *temporary, int(room[0] * engine.GIB)),
                   ("cache", *named("CACHEDIR", home), engine.GIB // 4),
                   ("image", folder, "AAM_IMAGE_DIR", int(room[1] * engine.GIB)))  # fmt: skip
-        return [(what, place, size, f"set {variable} to a folder with room")
-                for what, place, variable, size in places]  # fmt: skip
+        return [(purpose, target, size, f"set {variable} to a folder with room")
+                for purpose, target, variable, size in places]  # fmt: skip
 
     def build(self, build: engine.ImageBuild, log: engine.BuildLog) -> engine.ImageRecord:
         import shutil  # with bz2 and lzma; a start that builds nothing saves 2 ms
@@ -147,10 +147,10 @@ class SifEngine(engine.Engine, engine.Builder):
             record = self._recorded(build, temporary)
         return record
 
-    def _recorded(self, build: engine.ImageBuild, place: Path) -> engine.ImageRecord:
-        place.chmod(0o755)
-        argv = self.exec_argv(build.program, str(place), engine.SHOW_LABELS)
-        return replace(record_of(place), labels=engine.labels(argv, build.name))
+    def _recorded(self, build: engine.ImageBuild, sif: Path) -> engine.ImageRecord:
+        sif.chmod(0o755)
+        argv = self.exec_argv(build.program, str(sif), engine.SHOW_LABELS)
+        return replace(record_of(sif), labels=engine.labels(argv, build.name))
 
     def pull(
         self, build: engine.ImageBuild, reference: engine.ImageReference, log: engine.BuildLog
@@ -168,7 +168,7 @@ class SifEngine(engine.Engine, engine.Builder):
 
     def build_argv(self, build: engine.ImageBuild, target: Path) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
-        # The test of the definition is that of the image; it runs once, when the SIF is complete.
+        # The definition has the test of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
         for name, value in build.arguments.items():
             argv += ["--build-arg", f"{name}={value}"]
@@ -176,10 +176,10 @@ class SifEngine(engine.Engine, engine.Builder):
         archive, definition = build.archive, f"containers/{build.name}.def"
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
-    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
+    def exec_argv(self, program: str, image: str, argv: Sequence[str]) -> list[str]:
         # Root of a container lacks capabilities that Apptainer asks for without a namespace.
         namespace = ("--userns",) if os.geteuid() == 0 else ()
-        return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", place, *argv]
+        return [program, "exec", *namespace, "--contain", "--cleanenv", "--no-home", image, *argv]
 
     def verify(self, build: engine.ImageBuild, recorded: engine.ImageRecord) -> None:
         now = f"sha256:{sha256(build.place)}" if build.place.is_file() else "gone"
@@ -211,15 +211,15 @@ def sif_id(path: str | Path) -> str | None:
     return f"sif:{head[48:64].hex()}" if head[32:41] == b"SIF_MAGIC" and size >= end else None
 
 
-def record_of(place: Path) -> engine.ImageRecord:
+def record_of(sif: Path) -> engine.ImageRecord:
     """Return the record of a SIF: SHA-256, size and modification time."""
-    facts, total = place.stat(), sha256(place)
+    facts, total = sif.stat(), sha256(sif)
     return engine.ImageRecord(sha256=total, bytes=facts.st_size, mtime_ns=facts.st_mtime_ns)
 
 
-def difference(place: Path, recorded: engine.ImageRecord) -> str | None:
+def difference(sif: Path, recorded: engine.ImageRecord) -> str | None:
     """Return how a SIF differs from its record in size or time of change, or None."""
-    facts = place.stat()
+    facts = sif.stat()
     if recorded.sha256 is None:
         return "it has no record in images.json"
     if facts.st_size != recorded.bytes:

@@ -1,7 +1,7 @@
-"""Singularity from Python (spython), where it is installed: a second reader.
+"""Singularity from Python (spython), if spython is installed: a second reader.
 
-Nothing that starts `aam` imports this module: `spython.main` takes 130 ms to import and starts the
-engine, which it calls `singularity`, for its version.
+Nothing that starts `aam` imports this module: `spython.main` takes 130 ms to import and starts
+`singularity` for its version.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def available() -> bool:
     return program is not None and importlib.util.find_spec("spython") is not None
 
 
-def labels(place: str) -> dict[str, str]:
+def labels(sif: str) -> dict[str, str]:
     """Return the labels of a SIF as the engine reports them."""
     from spython.main import Client
 
-    result = Client.inspect(place)
+    result = Client.inspect(sif)
     # Its client returns the output of a program that fails as a mapping, and raises no error.
     if "return_code" in result:
         evidence = f"inspect ended with status {result['return_code']}: {result['message']}"

@@ -21,14 +21,14 @@ def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[st
         path: name for name in VENDORS if name in present for path in VENDORS[name].shared_nodes
     }
     nodes |= {path: gpu.vendor for gpu in chosen for path in gpu.nodes}
-    return nodes | {p: gpu.vendor for gpu in chosen for part in gpu.instances for p in part.nodes}
+    return nodes | {p: gpu.vendor for gpu in chosen for mig in gpu.instances for p in mig.nodes}
 
 
 def unused(bus: Iterable[str]) -> str:
     """Return the sentence about GPUs of Intel on the PCI bus; "" for none but graphics."""
     places = [f.split()[0] for f in bus if f.split()[1].startswith("8086:")]
-    there = [place for place in places if place != "0000:00:02.0"]
-    return f"no image is for GPUs of Intel (at {', '.join(there)})" if there else ""
+    addresses = [address for address in places if address != "0000:00:02.0"]
+    return f"no image is for GPUs of Intel (at {', '.join(addresses)})" if addresses else ""
 
 
 def title(name: str) -> str:

@@ -61,19 +61,19 @@ class Amd(Vendor):
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         table = products()
         nodes = [_node(tree, name, table) for name in tree.names(NODES) if name.isdecimal()]
-        listed = [gpu for gpu in nodes if gpu]
-        if not all(gpu.readable for gpu in listed):  # the cards of the others are unknown
-            return tuple(listed)
-        cards = {gpu.card for gpu in listed}
+        present = [gpu for gpu in nodes if gpu]
+        if not all(gpu.readable for gpu in present):  # the cards of the others are unknown
+            return tuple(present)
+        cards = {gpu.card for gpu in present}
         for function in pci.functions(tree, PCI_VENDOR):
             address, device = function.address, function.device
             # A device that no table has may be a desktop's display, unless it is an accelerator.
-            known = device in table or function.pci_class in ACCELERATORS
-            if known and address.partition(".")[0] not in cards:
+            supported = device in table or function.pci_class in ACCELERATORS
+            if supported and address.partition(".")[0] not in cards:
                 arch, product = table.get(device, (None, f"AMD 1002:{device:04x}"))
-                listed.append(Gpu("amd", len(listed), arch, product, address, driven=False,
+                present.append(Gpu("amd", len(present), arch, product, address, driven=False,
                                   obstacle=pci.passed_through(tree, address)))  # fmt: skip
-        return tuple(listed)
+        return tuple(present)
 
     def driver(self, tree: HostTree) -> Driver | None:
         path = "/sys/module/amdgpu/version"
@@ -89,27 +89,27 @@ class Amd(Vendor):
         return f"ROCm {version} in /opt/rocm" if version else None
 
     def fused(self, archs: Sequence[str], arch: str) -> bool:
-        same = (known[3:] for known in archs if len(known) == len(arch))
+        same = (candidate[3:] for candidate in archs if len(candidate) == len(arch))
         return any(all(a in ("x", b) for a, b in zip(k, arch[3:], strict=True)) for k in same)
 
     def driver_misfit(
         self, driver: Driver, pins: Mapping[str, str], least: str | None,
         ranges: Sequence[DriverRange],
     ) -> str | None:  # fmt: skip
-        known = range_of(driver.version, ranges)
+        versions = range_of(driver.version, ranges)
         release = ".".join(pins.get("rocm", "").split(".")[:2])
-        if known and release and release not in known.serves:
+        if versions and release and release not in versions.serves:
             return f"{self.driver_text(driver, ranges)}, not {release}"
         return None
 
     def driver_text(self, driver: Driver, ranges: Sequence[DriverRange]) -> str:
-        known = range_of(driver.version, ranges)
-        if known is None:
+        versions = range_of(driver.version, ranges)
+        if versions is None:
             name = f"driver {driver.version}" if driver.version else "the kernel's own driver"
             return f"{name}, for which the ROCm releases are unknown"
-        doubt = "" if known.confirmed else " (by the vendor's rules, unconfirmed)"
-        releases = f"{', '.join(known.serves)}{doubt}"
-        return f"driver {driver.version} ({known.release}) supports ROCm {releases}"
+        doubt = "" if versions.confirmed else " (by the vendor's rules, unconfirmed)"
+        releases = f"{', '.join(versions.serves)}{doubt}"
+        return f"driver {driver.version} ({versions.release}) supports ROCm {releases}"
 
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
         if range_of(driver.version, ranges):
@@ -134,7 +134,7 @@ class Amd(Vendor):
         remedy = f"unset it: images have code for {names}"
         if not any(map(served, archs)):
             remedy = (f"no image has code for {names}; with --image NAME --force the override runs "
-                      "that of another arch, and `aam-launch check` measures whether it computes "
+                      "code for another arch, and `aam-launch check` measures whether it computes "
                       "correctly")  # fmt: skip
         evidence = f"{', '.join(overrides)}, the kernel reports {names}"
         return [warning("The arch of the GPUs is overridden", evidence, remedy)]
@@ -168,16 +168,16 @@ def _node(tree: HostTree, name: str, table: Products) -> Gpu | None:
         return Gpu("amd", int(name), None, UNREADABLE, "", readable=False)
     if not keys.get("simd_count"):
         return None
-    known, product = table.get(keys.get("device_id", 0), (None, ""))
-    arch = arch_of(keys.get("gfx_target_version", 0)) or known
+    listed_arch, product = table.get(keys.get("device_id", 0), (None, ""))
+    arch = arch_of(keys.get("gfx_target_version", 0)) or listed_arch
     address = kfd_address(keys)
-    whole = address.partition(".")[0] + ".0"
+    function = address.partition(".")[0] + ".0"
     minor, unique = keys.get("drm_render_minor", 0), keys.get("unique_id", 0)
     return Gpu(
         vendor="amd", index=int(name), arch=arch, product=product or f"AMD {arch or 'GPU'}",
         pci=address, nodes=(f"/dev/dri/renderD{minor}",) if minor else (),
         uuid=f"GPU-{unique:016x}" if unique else None,
-        mode=pci.attribute(tree, whole, "current_compute_partition"),
-        memory_mode=pci.attribute(tree, whole, "current_memory_partition"),
+        mode=pci.attribute(tree, function, "current_compute_partition"),
+        memory_mode=pci.attribute(tree, function, "current_memory_partition"),
         integrated=arch in INTEGRATED,
     )  # fmt: skip

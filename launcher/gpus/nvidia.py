@@ -63,10 +63,10 @@ class Nvidia(Vendor):
             product = obstacle = ""
             if "nvidia,tegra" in (tree.read(BOARD) or ""):
                 product, why = "GPU of a Jetson", "a Jetson needs NVIDIA's builds of PyTorch"
-                obstacle = f"{why} for JetPack, which no image has"
+                obstacle = f"{why} for JetPack; no image has them"
             elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
                 product = "NVIDIA GPU of Windows"
-                obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
+                obstacle = f"WSL2 offers it through {WSL_DEVICE}; no image uses that device"
             return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
         chips = capabilities(CHIPS.read_text())
         gpus = []
@@ -74,8 +74,8 @@ class Nvidia(Vendor):
             lines = (tree.read(f"{ROOT}/gpus/{address}/information") or "").splitlines()
             pairs = (line.partition(":") for line in lines)
             keys = {name.strip().lower(): value.strip() for name, _, value in pairs}
-            listed = whole_number(keys.get("device minor", ""))
-            minor = number if listed is None else listed
+            minor_number = whole_number(keys.get("device minor", ""))
+            minor = number if minor_number is None else minor_number
             arch, _ = chips.get(pci.number(tree, address, "device") or 0, (None, ""))
             if arch is None and live:  # a chip that is newer than the table
                 program = system.which("nvidia-smi", os.environ.get("PATH", ""))
@@ -90,12 +90,12 @@ class Nvidia(Vendor):
                 nodes=(f"/dev/nvidia{minor}",), uuid=keys.get("gpu uuid"),
                 mode="MIG" if instances else None, instances=instances,
             ))  # fmt: skip
-        for place, function in functions.items():
-            if place not in driven:
+        for slot, function in functions.items():
+            if slot not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
-                held = pci.passed_through(tree, place)
-                gpus.append(Gpu("nvidia", len(gpus), arch, f"NVIDIA {chip}", place, driven=False,
-                                 obstacle=held))  # fmt: skip
+                passthrough = pci.passed_through(tree, slot)
+                gpus.append(Gpu("nvidia", len(gpus), arch, f"NVIDIA {chip}", slot, driven=False,
+                                 obstacle=passthrough))  # fmt: skip
         return tuple(gpus)
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -105,7 +105,7 @@ class Nvidia(Vendor):
 
     def serves(self, archs: Sequence[str], arch: str) -> bool:
         major, minor = arch[3:-1], arch[-1]
-        return any(known[3:-1] == major and known[-1] <= minor for known in archs)
+        return any(candidate[3:-1] == major and candidate[-1] <= minor for candidate in archs)
 
     def capability(self, arch: str) -> int:
         return whole_number(arch.removeprefix(self.arch_prefix)) or 0
@@ -139,14 +139,14 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
 def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
     """List the MIG compute instances of a GPU, with the nodes that open them (MIG user guide)."""
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
-    parts = []
+    instances = []
     for group in tree.names(base):
         for name in tree.names(f"{base}/{group}"):
             numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
             if group.startswith("gi") and name.startswith("ci") and None not in numbers:
                 places = (group, f"{group}/{name}")
-                texts = (tree.read(f"{base}/{place}/access") for place in places)
+                texts = (tree.read(f"{base}/{folder}/access") for folder in places)
                 minors = (re.search(r"DeviceFileMinor:\s*(\d+)", text or "") for text in texts)
                 nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{m[1]}" for m in minors if m)
-                parts.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
-    return tuple(parts)
+                instances.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
+    return tuple(instances)

@@ -28,8 +28,8 @@ def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange 
     >>> range_of("6.3.6", [known]) is known, range_of("6.30", [known])
     (True, None)
     """
-    prefixes = ((known, tuple(f"{prefix}." for prefix in known.module)) for known in ranges)
-    return next((known for known, begin in prefixes if f"{version}.".startswith(begin)), None)
+    prefixes = ((entry, tuple(f"{prefix}." for prefix in entry.module)) for entry in ranges)
+    return next((entry for entry, begin in prefixes if f"{version}.".startswith(begin)), None)
 
 
 class Vendor(Protocol):
@@ -125,4 +125,4 @@ class Vendor(Protocol):
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return tuple(int(digits) for digits in version.split(".") if digits.isdecimal())

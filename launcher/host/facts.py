@@ -35,14 +35,14 @@ class Gpu(msgspec.Struct, frozen=True):
     mode: str | None = None  # compute partition ("SPX", "CPX", "MIG"), or None
     memory_mode: str | None = None  # memory partition ("NPS1", "NPS4"), or None
     integrated: bool = False  # part of a desktop processor, used only alone, if an image can
-    readable: bool = True  # False where the kernel or a cgroup refuses: it is another job's
-    driven: bool = True  # False where only the PCI bus lists it, because no driver is loaded
+    readable: bool = True  # False if the kernel or a cgroup refuses: it is another job's
+    driven: bool = True  # False if only the PCI bus lists it, because no driver is loaded
     instances: tuple[GpuInstance, ...] = ()  # the hardware partitions that may be opened
     obstacle: str = ""  # why no image can use it, whatever its arch
 
     @property
     def card(self) -> str:
-        """PCI domain, bus and device, which the partitions of one card share."""
+        """PCI domain, bus and device: the partitions of one card share them."""
         return self.pci.partition(".")[0]
 
 
@@ -67,7 +67,7 @@ class DeviceNode(msgspec.Struct, frozen=True):
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
+    """A kernel driver: its version, None if it comes with the kernel, and the file that has it."""
 
     vendor: str
     version: str | None
@@ -125,13 +125,13 @@ class NativeStack(msgspec.Struct, frozen=True):
     in_user_site: bool  # `aam` itself is installed in the user's site folder
     torch: str | None  # version of PyTorch ("2.13.0+cpu"), or None
     vendor: str  # whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu"
-    import_path: str = ""  # folder of PYTHONPATH that has `aam`; "" where it is installed
+    import_path: str = ""  # folder of PYTHONPATH that has `aam`; "" if it is installed
 
 
 class Host(msgspec.Struct, frozen=True):
     """Facts about a host that decisions are made from."""
 
-    root: str  # where it was read: "/", or a capture
+    root: str  # the root of the facts: "/", or a capture
     name: str  # host name
     kernel: str  # release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c"
     machine: str  # processor, "x86_64"
@@ -174,8 +174,8 @@ class Host(msgspec.Struct, frozen=True):
 
     def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""
-        known = (*self.engines, *self.absent_engines)
-        return next((engine.traits for engine in known if engine.name == name), EngineTraits())
+        engines = (*self.engines, *self.absent_engines)
+        return next((engine.traits for engine in engines if engine.name == name), EngineTraits())
 
 
 def whole_number(text: str) -> int | None:
@@ -190,11 +190,11 @@ def whole_number(text: str) -> int | None:
 
 def numbers(text: str) -> tuple[int, ...] | None:
     """Read "0,2-4" as (0, 2, 3, 4); None for anything else and for long ranges."""
-    listed: list[int] = []
+    values: list[int] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
         start, end = whole_number(first), whole_number(last or first)
         if start is None or end is None or end - start > LONGEST_LIST:
             return None
-        listed.extend(range(start, end + 1))
-    return tuple(listed)
+        values.extend(range(start, end + 1))
+    return tuple(values)

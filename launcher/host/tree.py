@@ -1,7 +1,7 @@
 """File trees of a host: the host itself, or a capture as a folder or a tar.
 
-A capture may hold a manifest, which `aam-launch doctor --capture` writes: the user, the variables
-that matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
+A capture may hold a manifest from `aam-launch doctor --capture`: the user, the variables that
+matter, device nodes, engines, and facts from libraries of drivers. Everything read is bounded:
 regular files alone, their size, and the number of names in a folder. A tar is never unpacked to
 disk, so the names of its members can do no harm.
 """
@@ -76,12 +76,12 @@ class FolderTree(HostTree):
         self.root = "" if self.name == "/" else self.name
 
     def text(self, path: str) -> str:
-        place = self.root + path
+        file = self.root + path
         try:
-            if self.root and not os.stat(place).st_mode & 0o444:
+            if self.root and not os.stat(file).st_mode & 0o444:
                 raise PermissionError(path)
             # As bytes: text files of sysfs are small, and a codec's set-up costs more than they do.
-            return system.regular(place).decode(errors="replace")
+            return system.regular(file).decode(errors="replace")
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:  # EPERM of a device cgroup, EIO of a sleeping device
@@ -121,15 +121,15 @@ class TarTree(HostTree):
                     raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
             with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
                 for member in archive:
-                    parts = [part for part in member.name.split("/") if part not in ("", ".")]
-                    start = next((n for n, part in enumerate(parts) if part in TOPS), None)
+                    names = [name for name in member.name.split("/") if name not in ("", ".")]
+                    start = next((n for n, name in enumerate(names) if name in TOPS), None)
                     too_long = len(member.name) > LONGEST_PATH or member.size > system.LARGEST
-                    if start is None or ".." in parts or too_long:
+                    if start is None or ".." in names or too_long:
                         continue
-                    path = "/" + "/".join(parts[start:])
-                    for depth in range(start, len(parts)):
-                        folder = "/" + "/".join(parts[start:depth])
-                        self.folders.setdefault(folder, set()).add(parts[depth])
+                    path = "/" + "/".join(names[start:])
+                    for depth in range(start, len(names)):
+                        folder = "/" + "/".join(names[start:depth])
+                        self.folders.setdefault(folder, set()).add(names[depth])
                     if member.isreg():
                         member_file = archive.extractfile(member)
                         text = member_file.read().decode(errors="replace") if member_file else ""

@@ -1,7 +1,7 @@
 """Build or pull an image into the image folder, and record it in images.json; one at a time.
 
-A build needs the folder `containers`, which lies beside the launcher or in share/aam/containers of
-an installation, and the package `aam`.
+A build needs the package `aam` and the folder `containers`, beside the launcher or in
+share/aam/containers of an installation.
 """
 
 import datetime
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import aam
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import MissingInput, Unavailable, UsageError, nearest
 from aam.contract.files import sha256
 from aam.contract.installation import DISTRIBUTION
@@ -85,11 +85,11 @@ class ImagesBuild(SeveralImages):
 
 def suitable(image_format: str | None) -> tuple[Builder, ...]:
     """Return the engines that build images of a format of `EngineTraits`; None: any."""
-    known = tuple(e for e in BUILDERS.values() if image_format in (None, e.traits.image_format))
-    if not known:
+    engines = tuple(e for e in BUILDERS.values() if image_format in (None, e.traits.image_format))
+    if not engines:
         remedy = "remove its entry from images.json"
         raise Unavailable("No engine for images of this format", f"'{image_format}'", remedy)
-    return known
+    return engines
 
 
 def find_builder(
@@ -99,10 +99,10 @@ def find_builder(
     names = [e.name for e in suitable(image_format) if requested in (None, e.name)]
     candidates = [fact for fact in detect().engines if fact.name in names]
     if not candidates:
-        known = ", ".join(engine.name for engine in suitable(image_format))
-        what = f"no {requested}" if requested else f"none of {known}"
-        remedy = f"install one of {known}"
-        raise Unavailable("No engine to build with", f"{what} on PATH", remedy)
+        engine_names = ", ".join(engine.name for engine in suitable(image_format))
+        absence = f"no {requested}" if requested else f"none of {engine_names}"
+        remedy = f"install one of {engine_names}"
+        raise Unavailable("No engine to build with", f"{absence} on PATH", remedy)
     fact = next((fact for fact in candidates if fact.obstacle is None), None)
     if fact is None:
         evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
@@ -128,7 +128,7 @@ def make(
 ) -> tuple[ImageRecord, bool]:  # fmt: skip
     """Build an image, or pull a `reference`; return its record, and whether it is new.
 
-    `arguments` are all those of the build, none with --from.
+    `arguments` are all arguments of the build, none with --from.
     """
     engine, fact = builder
     image_format = str(engine.traits.image_format)
@@ -144,18 +144,18 @@ def make(
             if options.from_ is not None:
                 _require_file(options.from_, options.sha256)
             else:
-                parts = [stage(inputs.context), image_format, json.dumps(arguments, sort_keys=True)]
-                digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+                texts = [stage(inputs.context), image_format, json.dumps(arguments, sort_keys=True)]
+                digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
                 recorded = index.read(folder).get(image.name, {}).get(image_format)
                 if recorded and recorded.inputs == digest and not options.rebuild:
                     with suppress(MissingInput):  # it was removed, or is another one
                         engine.verify(replace(inputs, test=False), recorded)
                         return recorded, False
                 facts = {"inputs": digest, "arguments": dict(arguments)}
-        place, done = folder / "logs" / f"{image.name}-{engine.name}.log", "built"
-        log = BuildLog(place, f"The image was not {'pulled' if reference else done}",
+        log_file, done = folder / "logs" / f"{image.name}-{engine.name}.log", "built"
+        log = BuildLog(log_file, f"The image was not {'pulled' if reference else done}",
                        options.minutes * 60)  # fmt: skip
-        log.step(f"{image.name} with {engine.name} {fact.version}; log {place}")
+        log.step(f"{image.name} with {engine.name} {fact.version}; log {log_file}")
         if reference:
             log.step(str(reference))
             record = engine.pull(inputs, reference, log)
@@ -189,24 +189,24 @@ def _inputs(name: str, program: str, folder: Path, minutes: int) -> Iterator[Ima
     def stop(number: int, frame: object) -> None:  # SIGTERM too removes temporary files
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    handler = signal.signal(signal.SIGTERM, stop)
     try:
         with index.locked(folder, f"{name}.build", f"Another build of {name}"):
-            for left in folder.glob(f".{name}.*"):  # of a build that was killed
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                elif left.suffix != ".lock":
-                    left.unlink()
+            for leftover in folder.glob(f".{name}.*"):  # of a build that was killed
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                elif leftover.suffix != ".lock":
+                    leftover.unlink()
             with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
                 Path(scratch, "context").mkdir()
                 yield ImageBuild(program, name, folder / f"{name}.sif", True, minutes,
                                  Path(scratch), Path(scratch, "context"))  # fmt: skip
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def epoch(arguments: Mapping[str, str]) -> int:
-    """Return the date of built files, which is that of Debian's snapshot, in Unix seconds.
+    """Return the date of built files, the date of Debian's snapshot, in Unix seconds.
 
     >>> epoch({"SNAPSHOT": "19700102T000000Z"})
     86400
@@ -234,17 +234,17 @@ def containers() -> Path:
     raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
 
 
-def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
-    """Return the build arguments of an image, with those `given` as NAME=VALUE."""
-    known = dict(image.arguments)
-    if not known:
+def arguments(image: Image, pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return the build arguments of an image, with those `pairs` as NAME=VALUE."""
+    values = dict(image.arguments)
+    if not values:
         evidence = f"the catalog has no arguments for {image.name}"
-        raise UsageError("This image cannot be built here", evidence, "build it where it is from")
+        raise UsageError("This image cannot be built here", evidence, "ask who made its definition")
     changed: dict[str, str] = {}
-    for argument in given or ():
+    for argument in pairs or ():
         name, equals, value = argument.partition("=")
-        if name not in known:
-            remedy = nearest(name, tuple(known), f"known are {', '.join(known)}")
+        if name not in values:
+            remedy = nearest(name, tuple(values), f"known are {', '.join(values)}")
             raise UsageError("No such build argument", f"'{name}' of {image.name}", remedy)
         if not equals or not value or any(mark.isspace() for mark in value):
             raise UsageError("A build argument without its value", f"'{argument}'",
@@ -252,7 +252,7 @@ def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
         if name in changed:
             raise UsageError("A build argument twice", f"'{name}'", "give it once")
         changed[name] = value
-    return {**known, **changed}
+    return {**values, **changed}
 
 
 def require_locked(name: str, arguments: Mapping[str, str]) -> None:

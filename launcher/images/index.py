@@ -51,8 +51,8 @@ class Published(msgspec.Struct, frozen=True):
 
 def published() -> Published | None:
     """Return the images of the release that is installed; None for any other installation."""
-    what, remedy = "list of published images", "install the release again"
-    return read_json(PUBLISHED, Published, what, remedy) if PUBLISHED.exists() else None
+    noun, remedy = "list of published images", "install the release again"
+    return read_json(PUBLISHED, Published, noun, remedy) if PUBLISHED.exists() else None
 
 
 def read(folder: Path) -> Entries:
@@ -82,14 +82,14 @@ def write(folder: Path, image: str, image_format: str, record: ImageRecord) -> N
 @contextlib.contextmanager
 def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
     """Hold the lock `.NAME.lock` of a folder; `what` is under way, for the message of a wait."""
-    before = None
+    previous = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077 & ~folder.stat().st_mode)
+        previous = os.umask(0o077 & ~folder.stat().st_mode)
         stream = (folder / f".{name}.lock").open("a+")
     except OSError as error:
-        if before is not None:
-            os.umask(before)
+        if previous is not None:
+            os.umask(previous)
         evidence = f"'{folder}', {error.strerror}"
         remedy = "set AAM_IMAGE_DIR to a folder of yours, or let its owner run `chmod g+ws` on it"
         raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
@@ -112,7 +112,7 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
             stream.flush()
             yield
     finally:
-        os.umask(before)
+        os.umask(previous)
 
 
 # --- what is built
@@ -121,13 +121,13 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """List the built images."""
     folder, images = Path(settings.image_dir.value), list[BuiltImage]()
-    listed = read(folder)
+    records = read(folder)
     sif_engines = tuple(e.name for e in containers() if e.traits.image_format == SIF)
     with_storage = tuple(e.name for e in containers() if e.traits.image_format != SIF)
     for image in catalog.images:
-        named = Path(image.sif or "").expanduser().absolute()
-        sif = named if image.sif else folder / f"{image.name}.sif"
-        formats = listed.get(image.name, {})
+        sif_file = Path(image.sif or "").expanduser().absolute()
+        sif = sif_file if image.sif else folder / f"{image.name}.sif"
+        formats = records.get(image.name, {})
         if sif.is_file():
             record = ImageRecord() if image.sif else formats.get(SIF, ImageRecord())
             changed, mismatch = difference(sif, record), None
@@ -142,8 +142,8 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
             images.append(BuiltImage(image.name, with_storage, image.reference))
         for engine in containers():
             record = formats.get(engine.traits.image_format or "", ImageRecord())
-            if place := record.id or record.reference:  # by its id, which no tag can change
-                images.append(BuiltImage(image.name, (engine.name,), place, record.known_digest,
+            if reference := record.id or record.reference:  # by its id: no tag can change it
+                images.append(BuiltImage(image.name, (engine.name,), reference, record.known_digest,
                                         record.labels))  # fmt: skip
     # The image that is requested by a path or a reference instead of its name.
     name = settings.image.value
@@ -175,8 +175,8 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
     images = []
     for image in catalog.images:
         if stated := labels.get(image.name):
-            known = {key: stated[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in stated}
-            image = replace(image, pins={**image.pins, **known}, source="label")
+            versions = {key: stated[f"org.aam.{key}"] for key in keys if f"org.aam.{key}" in stated}
+            image = replace(image, pins={**image.pins, **versions}, source="label")
             if vendor := VENDORS.get(image.vendor or ""):
                 archs = _archs(stated.get("org.aam.archs", ""))
                 fused = _archs(stated.get("org.aam.attention-archs", ""))

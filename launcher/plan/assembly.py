@@ -40,7 +40,7 @@ ENGINES_OWN = ("HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "PS1")
 """Variables that have a meaning of their own for an engine."""
 PATH = "PYTHONPATH"
 RECORD = "AAM_PLAN"
-"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
+"""Variable that hands the plan to `aam` for the record of the run."""
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 PASSING = ("--dry-run", "--json", "--host")
@@ -55,12 +55,12 @@ class Plan(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]  # the command of `aam` and its options
     assigned: tuple[Variable, ...] = ()  # variables of `aam`, literally, with their reasons
     unset: tuple[str, ...] = ()  # variables to remove from the environment of the program
-    # those of `assigned` that stand in no command line, because they may be secrets
+    # variables of `assigned` that stand in no command line, because they may be secrets
     unseen: tuple[str, ...] = ()
     inside: str = ""  # see `EngineTraits`
     image: str | None = None  # name of the image, None for native
     place: str | None = None  # file or reference of the image
-    digest: str | None = None  # of the image, where it is known
+    digest: str | None = None  # digest of the image, if known
     mounts: tuple[Mount, ...] = ()  # mounts of the container
     devices: tuple[str, ...] = ()  # device nodes in the container
     groups: tuple[int, ...] = ()  # numeric groups that own devices
@@ -92,8 +92,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     def environment(self, present: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the program, given the `present` one."""
-        kept = {name: value for name, value in present.items() if name not in self.unset}
-        return {**kept, **self.own_environment}
+        variables = {name: value for name, value in present.items() if name not in self.unset}
+        return {**variables, **self.own_environment}
 
     @property
     def own_environment(self) -> dict[str, str]:
@@ -121,8 +121,8 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
                 added += fault.flags
                 decisions.append(Decision("flag", needed, why, fault.known_from))
             elif request.given[flag] != value:
-                given = " ".join(arguments(request.options, {flag: request.given[flag]}))
-                evidence, remedy = f"{given}: {fault.reason}", f"{needed} is what it needs"
+                argument = " ".join(arguments(request.options, {flag: request.given[flag]}))
+                evidence, remedy = f"{argument}: {fault.reason}", f"{needed} is what it needs"
                 cause = "A choice that is known to go wrong here"
                 findings.append(warning(cause, evidence, remedy))
     more, by_processes = _processes(request, chosen.gpus)
@@ -138,12 +138,12 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
            for fault in faults for name, value in fault.variables.items()]  # fmt: skip
     assigned = {variable.name: variable for variable in plan.assigned}
     for default in (*of_faults, *variables):
-        name, here = default.name, host.environment.get(default.name)
-        if name not in assigned and here is None:
+        name, present = default.name, host.environment.get(default.name)
+        if name not in assigned and present is None:
             assigned[name] = default
         elif name not in assigned and plan.image:
             why = "set here; the launcher has another default"
-            assigned[name] = Variable(name, here or "", why, "environment")
+            assigned[name] = Variable(name, present or "", why, "environment")
     remedy = "`aam check` measures whether it occurs here"
     findings += [Problem("A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
                  for fault in faults if not fault.flags and not fault.variables]  # fmt: skip
@@ -151,12 +151,12 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
         own_vendor = VENDORS[chosen.gpus[0].vendor]
         served = partial(has_code, catalog, own_vendor.name)
         findings += own_vendor.checks(host, chosen.gpus, served)
-        named = chosen.group and chosen.group.literal
-        parts = [part.place for gpu in chosen.gpus for part in gpu.instances]
-        if len(parts) > 1 and not (named and "," not in named):
+        names = chosen.group and chosen.group.literal
+        instances = [instance.place for gpu in chosen.gpus for instance in gpu.instances]
+        if len(instances) > 1 and not (names and "," not in names):
             prefix = own_vendor.instance
             remedy = f"choose with {own_vendor.visible_devices}={prefix}<uuid>"
-            evidence = f"the first of {named or ', '.join(parts)}; {own_vendor.one_instance}"
+            evidence = f"the first of {names or ', '.join(instances)}; {own_vendor.one_instance}"
             cause = f"Only one {prefix.rstrip('-')} instance is used"
             findings.append(warning(cause, evidence, remedy))
     plan = replace(
@@ -212,12 +212,12 @@ def tuned_options(
                     for name, value in measured.options.items() if value is not None}  # fmt: skip
         variables |= {name: Variable(name, str(value), why, layer.source)
                       for name, value in measured.env.items()}  # fmt: skip
-    for flag, given in options.items():
+    for flag, option_value in options.items():
         spec = request.option(flag)
         if spec and not {flag, f"--no-{flag[2:]}"} & {*request.given, *taken}:
-            added = arguments([spec], typed(spec, given))
+            added = arguments([spec], typed(spec, option_value))
             argv += added
-            decisions.append(Decision("flag", " ".join(added), why, given.source))
+            decisions.append(Decision("flag", " ".join(added), why, option_value.source))
     return argv, decisions, [*variables.values()]
 
 
@@ -227,13 +227,13 @@ def tuned_options(
 def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     host, native = inputs.host, inputs.native
-    # Modules in the current folder must not replace those of the environment (Python >= 3.11).
+    # Modules in the current folder must not replace installed modules (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     assigned = [Variable(name, "1", "keeps other packages out") for name in isolation]
     # Libraries of modules of a cluster are built for another Python, or are other versions.
     folders, choices, path = tuple[str, ...](), list[Decision](), host.environment.get(PATH)
     if path and path != native.import_path and PATH not in inputs.settings.env:
-        why = "its libraries would come before those of the environment"
+        why = "its libraries would come before the libraries of the environment"
         choices.append(Decision("kept out", PATH, why, "environment"))
         why = "the folder of aam alone"
         assigned += [Variable(PATH, native.import_path, why)] if native.import_path else []
@@ -244,9 +244,9 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
         why = "a cache of this job alone"
         assigned += [Variable(n, f"{inputs.private}/{f}", why) for n, f in caches.items()]
     reports = _reports(inputs, chosen)
-    requested = [Variable(name, given.value, REQUESTED, given.source)
-                 for name, given in inputs.settings.env.items()
-                 if given.value is not None]  # fmt: skip
+    requested = [Variable(name, setting.value, REQUESTED, setting.source)
+                 for name, setting in inputs.settings.env.items()
+                 if setting.value is not None]  # fmt: skip
     last = {variable.name: variable for variable in (*assigned, *reports, *requested)}
     return Plan(
         NATIVE, native.python, argv, tuple(last.values()), unset=(PATH,) if choices else (),
@@ -260,7 +260,7 @@ def _native_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...])
 
 
 def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ...]) -> Plan:
-    """Return the plan of a command in a container; `argv` are those of `aam`."""
+    """Return the plan of a command in a container; `argv` is the command line of `aam`."""
     assert chosen.image is not None
     host, settings = inputs.host, inputs.settings
     engine, traits, user = host.engine(chosen.engine), host.traits(chosen.engine), host.user
@@ -268,12 +268,14 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
     private = inputs.private
-    own = [(private, private, "private home and caches"),
+    standard = [(private, private, "private home and caches"),
            (f"{private}/tmp", "/tmp", "temporary files of this job"),
            *((report.value, report.value, "check reports") for report in reports)]  # fmt: skip
     if not traits.own_shm:
-        own.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
-    wanted = [Mount(source, target, True, why, "default", "own") for source, target, why in own]
+        standard.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
+    wanted = [
+        Mount(source, target, True, why, "default", "own") for source, target, why in standard
+    ]
     wanted += [*of_paths(inputs.paths), *inputs.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
@@ -327,12 +329,12 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     owners = {node.gid for path, _ in nodes if (node := host.node(path)) and node.gid is not None}
     # Where the engine maps the user to root of the container, that root owns the user's files.
     mapped = user is None or (engine is not None and engine.maps_root)
-    place, digest = (chosen.built.place, chosen.built.digest) if chosen.built else (None, None)
+    stored, digest = (chosen.built.place, chosen.built.digest) if chosen.built else (None, None)
     return Plan(
         chosen.engine, engine.path if engine else chosen.engine, argv, tuple(assigned.values()),
         unset=unset(host.environment, traits),
         unseen=tuple(v.name for v in assigned.values() if _is_unseen(v, inputs, traits)),
-        inside=traits.inside, image=chosen.image.name, place=place, digest=digest, mounts=mounts,
+        inside=traits.inside, image=chosen.image.name, place=stored, digest=digest, mounts=mounts,
         devices=tuple(path for path, _ in nodes),
         groups=() if mapped or user is None else tuple(sorted(owners.intersection(user.groups))),
         cdi=tuple(name for name, _ in cdi),
@@ -345,7 +347,7 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
 
 
 def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -> bool:
-    """Return whether a variable, which may be a secret, reaches a container by the engine's own."""
+    """Return whether a possible secret reaches a container by the environment of the engine."""
     name, value, settings = variable.name, variable.value, inputs.settings
     secret = is_secret(name, value)
     if name in ENGINES_OWN:
@@ -360,7 +362,7 @@ def _is_unseen(variable: Variable, inputs: LaunchInputs, traits: EngineTraits) -
 
 
 def _reports(inputs: LaunchInputs, chosen: Candidate) -> list[Variable]:
-    """Return the variable with the folder of the check reports, where a GPU computes."""
+    """Return the variable with the folder of the check reports, if a GPU computes."""
     folder = inputs.reports if chosen.gpus else ""
     why = "aam measures a stack once on a GPU and keeps the report there"
     return [Variable(CHECK_REPORTS, folder, why, subject="aam check")] if folder else []
@@ -375,7 +377,7 @@ def _with_selection(plan: Plan, inputs: LaunchInputs, chosen: Candidate) -> Plan
     selection = chosen.group
     if selection and (plan.image or chosen.gpus != selection.ours or {*names} & {*inputs.masks}):
         vendor, visible = VENDORS[selection.vendor], selection.ours
-        # In a container are the nodes of the chosen GPUs alone, where they go in one by one.
+        # If device nodes are bound one by one, the container has the chosen GPUs alone.
         if plan.image and not (vendor.host_libraries or plan.host_devices):
             visible = tuple(sorted(chosen.gpus, key=lambda gpu: gpu.index))
         value = value_for(selection, visible)

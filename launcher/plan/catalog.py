@@ -20,7 +20,7 @@ StoredName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-
 """Name, tag or id of an image in the storage of an engine; it becomes an argument of the engine."""
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 COMPILED = SHIPPED.with_suffix(".json")
-"""The same as JSON, which `make definitions` writes; PyYAML takes 18 ms of a start."""
+"""The same as JSON, written by `make definitions`; PyYAML takes 18 ms of a start."""
 CPU = "cpu"
 LOCAL = re.compile(r"([a-z]+)([\d.]+)")  # the local part of a release of PyTorch: "rocm6.2"
 
@@ -41,7 +41,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definition: str | None = None  # file it is built from, in this repository
     arguments: dict[str, str] = {}  # build arguments: the base, Debian's day, torch and its index
     room: tuple[float, float] = (0, 0)  # GiB that building it takes, and GiB of the image
-    sif: str | None = None  # file of the image, where a configuration names one
+    sif: str | None = None  # file of the image, if a configuration names one
     reference: StoredName | None = None  # its name in an engine's own storage, where one is named
     source: str = "catalog"  # where this entry stands
 
@@ -72,11 +72,11 @@ class Catalog(msgspec.Struct, frozen=True):
         return next((image for image in self.images if image.name == name), None)
 
     def require(self, name: str, noun: str = "image") -> Image:
-        """Return the image called `name`, which messages call a `noun`."""
+        """Return the image called `name`; messages call it a `noun`."""
         image = self.image(name)
         if image is None:
-            known = [image.name for image in self.images]
-            remedy = nearest(name, known, f"known are {', '.join(known)}")
+            names = [image.name for image in self.images]
+            remedy = nearest(name, names, f"known are {', '.join(names)}")
             raise UsageError(f"No such {noun}", f"'{name}'", remedy)
         return image
 
@@ -88,19 +88,19 @@ class Catalog(msgspec.Struct, frozen=True):
         "2.5.1+rocm6.2" is PyTorch 2.5.1 with ROCm 6.2.
         """
         release, _, local = pins.get("torch", "").partition("+")
-        parts = LOCAL.match(local)
-        stack = {**({parts[1]: parts[2]} if parts else {}), **pins, "torch": release}
+        version = LOCAL.match(local)
+        stack = {**({version[1]: version[2]} if version else {}), **pins, "torch": release}
         return tuple(
             f for f in self.faults
             if f.vendor == vendor
-            and all(f"{stack.get(pin)}.".startswith(tuple(f"{known}." for known in releases))
+            and all(f"{stack.get(pin)}.".startswith(tuple(f"{prefix}." for prefix in releases))
                     for pin, releases in f.versions.items())
             and (not f.archs or arch in f.archs)
         )  # fmt: skip
 
 
 def content_of(text: bytes) -> Any:
-    """Return the content of a catalog, which has aliases; files of users may have none."""
+    """Return the content of a catalog; it may have aliases, files of users may not."""
     import yaml
 
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -128,6 +128,6 @@ def extended(catalog: Catalog, images: tuple[Sourced[dict[str, dict[str, Any]]],
     for layer in images:
         for name, keys in layer.value.items():
             base = msgspec.structs.asdict(by_name[name]) if name in by_name else {"title": name}
-            given = {**base, **keys, "name": name, "source": layer.source}
-            by_name[name] = Sourced(given, layer.source).decoded(Image, f"images.{name}").value
+            entry = {**base, **keys, "name": name, "source": layer.source}
+            by_name[name] = Sourced(entry, layer.source).decoded(Image, f"images.{name}").value
     return replace(catalog, images=tuple(by_name.values()))

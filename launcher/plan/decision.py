@@ -2,7 +2,7 @@
 
 `launcher.plan.hardware`, the first stage, orders the images; after them comes the native
 environment. A candidate has the first reason against it in the order of STEPS; if every candidate
-has one, the refusal is that of the candidate that came furthest.
+has one, the launch is refused with the reason of the candidate that came furthest.
 """
 
 from __future__ import annotations
@@ -67,26 +67,26 @@ def against(candidates: Candidates, name: str) -> str:
 
 def not_used(inputs: LaunchInputs, candidates: Candidates, chosen: str = "") -> list[Decision]:
     """Return why images are not used; those for vendors that this host lacks are left out."""
-    here = {CPU, None, *(gpu.vendor for gpu in inputs.host.gpus if gpu.driven)}
+    vendors = {CPU, None, *(gpu.vendor for gpu in inputs.host.gpus if gpu.driven)}
     return [
         Decision("not used", name, against(candidates, name) or _after(first, inputs, candidates,
                                                                        chosen), "rules")
         for name, (first, *_) in candidates.items()
-        if name != chosen and (first.image is None or first.image.vendor in here)
+        if name != chosen and (first.image is None or first.image.vendor in vendors)
     ]  # fmt: skip
 
 
-def _after(other: Candidate, inputs: LaunchInputs, candidates: Candidates, name: str) -> str:
-    """Return why a candidate that can run is not the chosen one, which has this name."""
+def _after(candidate: Candidate, inputs: LaunchInputs, candidates: Candidates, name: str) -> str:
+    """Return why a candidate that can run comes after the chosen one, called `name`."""
     chosen, settings = next(iter(candidates.get(name, ())), None), inputs.settings
     requested = (settings.image.value, settings.runtime.value) != ("auto", "auto")
     if requested or chosen is None or chosen.image is None:
         return "another is requested"
-    if other.image is None:
+    if candidate.image is None:
         return "an image comes before the native environment"
-    if other.group is None or chosen.group is None:
-        return "it is for GPUs, which the command does not use"
-    if fault := fault_of(other.image, other.group.arch, inputs.catalog):
+    if candidate.group is None or chosen.group is None:
+        return "it is for GPUs; the command uses none"
+    if fault := fault_of(candidate.image, candidate.group.arch, inputs.catalog):
         return f"a fault of it is reported: {fault.reason}"
     return f"{name} comes before it: {chosen.image.prefer.get(chosen.group.arch) or 'it is newer'}"
 
@@ -115,14 +115,14 @@ def decide(inputs: LaunchInputs) -> Candidate:
         why = f"{fact.path}, and the image is there for it" if fact else "assumed for a capture"
         why, source = (why, "host") if settings.runtime.value == "auto" else (REQUESTED, source)
     decisions.append(Decision("engine", chosen.engine, why, source))
-    # GPUs that stay unused: those of other groups, and further cards that are cut.
+    # GPUs that stay unused: GPUs of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
     why = inputs.request.cpu_reason or f"{runs} computes on the CPU"
     if group:
         why = f"one group of alike GPUs at a time, and {runs} runs on {group}"
     subject = "left out" if group else "GPUs not used"
-    decisions += [Decision(subject, str(other), why, "host" if group else "command line")
-                  for other in hardware.groups if other is not group]  # fmt: skip
+    decisions += [Decision(subject, str(remaining), why, "host" if group else "command line")
+                  for remaining in hardware.groups if remaining is not group]  # fmt: skip
     if group and group.gpus[0].instances:
         cut = [gpu for selection in hardware.selections if selection.vendor == group.vendor
                for gpu in selection.gpus if gpu.instances and gpu not in group.gpus]  # fmt: skip
@@ -159,14 +159,14 @@ def _candidates(inputs: LaunchInputs, hardware: Hardware) -> Iterator[Candidate]
         unlisted = Image(name, title, None, {}, source=source)
         group = None if never or not best else best[0]
         offers = [Candidate(unlisted, group, misfits_of(unlisted, group, groups, inputs))]
-    # The engine that is requested, those of the host, or the usual one of a capture without any.
+    # The requested engine, the engines of the host, or the usual one of a capture without any.
     runtime, known_engines = settings.runtime.value, host.engines or host.absent_engines[:1]
     engines = tuple(fact.name for fact in known_engines) or ("container engine",)
     for offer in offers if runtime != NATIVE else ():
         image, misfits = offer.name, offer.misfits
         for engine in engines if runtime == "auto" else (runtime,):
-            there = (b for b in inputs.built if b.image == image and engine in b.engines)
-            candidate = replace(offer, engine=engine, built=next(there, None))
+            built_here = (b for b in inputs.built if b.image == image and engine in b.engines)
+            candidate = replace(offer, engine=engine, built=next(built_here, None))
             reasons = _reasons(candidate, hardware, inputs)
             if misfits and not (inputs.request.force and image == name):
                 cause = f"Image {image} does not fit this host"
@@ -209,8 +209,8 @@ def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> 
     if image and fact is None and host.replays:
         evidence, remedy = f"no {runtime} on PATH", f"install it{instead}"
         if runtime == "auto":
-            known = ", ".join(engine.name for engine in host.absent_engines)
-            evidence, remedy = f"none of {known} is on PATH", "install one of them"
+            engine_names = ", ".join(engine.name for engine in host.absent_engines)
+            evidence, remedy = f"none of {engine_names} is on PATH", "install one of them"
         yield "engine", Unavailable(NOTHING, evidence, remedy)
     if image and fact and fact.obstacle:
         stopped = [e for e in host.engines if e.obstacle and runtime in ("auto", e.name)]
@@ -303,8 +303,8 @@ def _why(
         if settings.runtime.value == NATIVE:
             return REQUESTED, settings.runtime.source
         reasons = [c.reason[1] for c in sorted(refused, key=lambda c: not c.fits) if c.reason]
-        here = f"PyTorch {inputs.native.torch} is installed here"
-        return (f"{reasons[0].cause}, and {here}" if reasons else here), "host"
+        installed = f"PyTorch {inputs.native.torch} is installed here"
+        return (f"{reasons[0].cause}, and {installed}" if reasons else installed), "host"
     if settings.image.value != "auto":
         although = f", although {'; '.join(chosen.misfits.values())}" if chosen.misfits else ""
         return REQUESTED + although, settings.image.source
@@ -318,9 +318,9 @@ def _why(
             ranges = inputs.catalog.drivers.get(group.vendor, ())
             why += f"; {VENDORS[group.vendor].driver_text(driver, ranges)}"
     # Of the images that were preferred, the first that fits and still does not run.
-    before = next((c for c in refused if c.fits and c.name != chosen.name), None)
-    if before and before.reason:
-        why += f"; {before.name} would come before it: {before.reason[1].cause}"
+    better = next((c for c in refused if c.fits and c.name != chosen.name), None)
+    if better and better.reason:
+        why += f"; {better.name} would come before it: {better.reason[1].cause}"
     return why, image.source
 
 

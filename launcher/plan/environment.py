@@ -77,13 +77,13 @@ def container_variables(
         if matches(name, patterns) and not matches(name, NEVER) and name not in variables:
             variables[name] = Variable(name, present[name], why, "environment")
     kept_out = []
-    for name, given in settings.env.items():
-        literal = present.get(name) if given.value is None else given.value
+    for name, setting in settings.env.items():
+        literal = present.get(name) if setting.value is None else setting.value
         if literal is not None:
-            variables[name] = Variable(name, literal, REQUESTED, given.source)
+            variables[name] = Variable(name, literal, REQUESTED, setting.source)
         else:
             why = f"{REQUESTED}, but not set here"
-            kept_out.append(Decision("kept out", name, why, given.source))
+            kept_out.append(Decision("kept out", name, why, setting.source))
     why = "it would put the host's libraries or packages before the image's"
     kept_out += [Decision("kept out", name, why, "environment")
                  for name in LEAKS if present.get(name) and name not in variables]  # fmt: skip

@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
 class Hardware(msgspec.Struct, frozen=True):
     """The GPUs of a host, sorted, and the images that fit them."""
 
-    # the selected GPUs by vendor, architecture and partitioning; of each vendor those of the
+    # the selected GPUs by vendor, architecture and partitioning; of each vendor, GPUs with the
     # highest capability first
     groups: tuple[DeviceSelection, ...]
     selections: tuple[DeviceSelection, ...]  # the visible devices of each vendor
@@ -76,7 +76,7 @@ class Hardware(msgspec.Struct, frozen=True):
     undriven: tuple[Problem, ...]  # GPUs without a driver
     obstacles: tuple[Problem, ...]  # those, and groups that no image of the catalog fits
     findings: tuple[Problem, ...]  # remarks about GPUs, drivers and images, whatever is chosen
-    absent: str  # the reason why no GPU is used where there is no group
+    absent: str  # the reason why no GPU is used, if there is no group
 
     @property
     def served(self) -> tuple[Candidate, ...]:
@@ -96,13 +96,13 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
         ))  # fmt: skip
     findings = []
     for gpu in host.gpus:
-        place = f"{gpu.product} at {gpu.pci}"
+        device = f"{gpu.product} at {gpu.pci}"
         if gpu.integrated:
             remedy = "nothing to do; it is used only alone, if an image has code for it"
-            findings.append(Problem("An integrated GPU is not used", place, remedy))
+            findings.append(Problem("An integrated GPU is not used", device, remedy))
         elif gpu.driven and gpu.readable and not (gpu.arch or gpu.obstacle or host.stated):
             remedy = "report it, so that the table can have it"
-            evidence = f"{place} is in no table"
+            evidence = f"{device} is in no table"
             findings.append(warning("A GPU of unknown architecture", evidence, remedy))
     groups: list[DeviceSelection] = []
     selections: list[DeviceSelection] = []
@@ -145,9 +145,9 @@ def _undriven(host: Host) -> Iterator[Problem]:
         idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
         for gpu in idle:
             if gpu.obstacle:
-                place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
+                device = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
                 remedy = "give it back to the host"
-                yield warning("A GPU cannot be used here", place, remedy)
+                yield warning("A GPU cannot be used here", device, remedy)
         products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
         if products:
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
@@ -181,12 +181,12 @@ def _offers(
             unserved.append(_unserved(group, [*of_group.values()], inputs))
     served.sort(key=lambda best: best[:3], reverse=True)
     # Images that do not fit are offers too: their reasons are the explanation.
-    rest = []
+    unfit = []
     for image in sorted(images, key=for_gpus, reverse=True):
         theirs = [offer(image, group) for group in groups if group.vendor == image.vendor]
-        rest += [candidate for candidate in theirs if candidate.misfits]
-        rest += [] if theirs else [offer(image, None)]
-    return [*(c for *_, fitting in served for c in fitting), *rest], unserved, remarks
+        unfit += [candidate for candidate in theirs if candidate.misfits]
+        unfit += [] if theirs else [offer(image, None)]
+    return [*(c for *_, fitting in served for c in fitting), *unfit], unserved, remarks
 
 
 def _unserved(
@@ -195,8 +195,8 @@ def _unserved(
     """Return the warning that no image fits a group, by the oldest one that is compiled for it."""
     remedy, why = "", f"the catalog has no image for GPUs of {VENDORS[group.vendor].title}"
     if of_group:
-        here = [o for o in of_group if "processor" not in o.misfits] or of_group
-        oldest = ([o for o in here if o.image and serves(o.image, group.arch)] or here)[-1]
+        usable = [o for o in of_group if "processor" not in o.misfits] or of_group
+        oldest = ([o for o in usable if o.image and serves(o.image, group.arch)] or usable)[-1]
         why = f"{oldest.name}: {'; '.join(oldest.misfits.values())}"
         no_code = not has_code(inputs.catalog, group.vendor, group.arch)
         if no_code and "architecture" in oldest.misfits:  # no driver helps
@@ -220,9 +220,9 @@ def misfits_of(
     if group is None:
         if on_gpus and inputs.gpu_use != "never":
             whose = f"GPU{'s' * bool(groups)} of {title(image.vendor or '')}"
-            there = ", ".join(sorted({title(present.vendor) for present in groups}))
+            vendors = ", ".join(sorted({title(present.vendor) for present in groups}))
             misfits["vendor"] = (
-                f"it is for {whose}, not of {there}" if groups
+                f"it is for {whose}, not of {vendors}" if groups
                 else f"it needs a {whose} and none can be used"
             )  # fmt: skip
         return misfits
@@ -270,18 +270,18 @@ def _image_remarks(
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
-    """Return the reason why no GPU is used where there is no group."""
+    """Return the reason why no GPU is used, for a host without a group."""
     for selection in selections:
         usable = [gpu for gpu in selection.ours if not gpu.integrated]
         if usable and not any(gpu in usable for gpu in selection.gpus):
-            rest = "only an integrated one" if selection.gpus else "none"
-            return f"{selection.source} leaves {rest} of the {len(selection.ours)} GPUs"
+            remaining = "only an integrated one" if selection.gpus else "none"
+            return f"{selection.source} leaves {remaining} of the {len(selection.ours)} GPUs"
     if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
         return "there are GPUs but no driver is loaded for them"
     if any(gpu.driven and not gpu.readable for gpu in host.gpus):
         return "the GPUs of this host belong to other jobs"
     if any(gpu.integrated for gpu in host.gpus):
-        return "the only GPU is an integrated one, which no image computes on"
+        return "the only GPU is an integrated one; no image computes on it"
     return unused(host.bus) or "there is no GPU"
 
 

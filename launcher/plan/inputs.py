@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options.command_line import ParsedCommand
 from aam.contract.options.command_line import parse as parse_command_line
 from aam.contract.options.commands import NETWORK_COMMANDS, STACK_COMMANDS
@@ -23,12 +24,12 @@ from launcher.plan.visible_devices import masks_of
 
 NATIVE = "native"  # name of the engine that runs no container
 GpuUse = Literal["required", "allocated", "automatic", "never"]
-"""Options require a GPU, an allocation has one, one is used where it is there, or none ever."""
+"""Options require a GPU, an allocation has one, a GPU is used if there is one, or none is used."""
 USERS = "`pretrain`, and `train` with --pretrained-encoder or --members transformer, use GPUs"
 """Commands that use a GPU, for messages of one that does not."""
 JSON = "--json"
 SHARED = (JSON, "--force")
-"""Options of both programs: of the command where it has them, but for `explain` and the like."""
+"""Options of both programs: of the command if it has them, but for `explain` and the like."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ def request_of(
     )  # fmt: skip
     shared = [flag for flag in SHARED if flag in launcher_options and request.option(flag)]
     if shared and not incomplete:
-        given = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
+        values = {**parsed.given, **{flag: launcher_options[flag] for flag in shared}}
         remaining = {flag: value for flag, value in launcher_options.items() if flag not in shared}
-        return replace(request, given=given, launcher_options=remaining)
+        return replace(request, given=values, launcher_options=remaining)
     return request
 
 
@@ -106,9 +107,9 @@ class BuiltImage(msgspec.Struct, frozen=True):
 class LaunchInputs(msgspec.Struct, frozen=True):
     """Everything that a launch is decided from."""
 
-    request: Request  # the command, its options and those of the launcher
-    host: Host  # where it runs; a node of a site for a job
-    catalog: Catalog  # images, with those of the configuration
+    request: Request  # the command with its options and the launcher's
+    host: Host  # the host that runs it; a node of a site for a job
+    catalog: Catalog  # images, with the images of the configuration
     settings: LaunchSettings  # the requests of the user and of configurations
     built: tuple[BuiltImage, ...]  # images that are built; for a captured host, all images
     native: NativeStack  # the Python environment of the launcher

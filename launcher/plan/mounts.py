@@ -26,7 +26,7 @@ class PathFact(msgspec.Struct, frozen=True):
 
     flag: str  # its option, or the file that names it
     role: str  # "input" or "output"
-    absolute: str  # where the program will look for it
+    absolute: str  # the path that the program opens
     real: str  # without symbolic links
     file_type: Literal["file", "folder", "nothing"]  # its type on disk
     folder: bool  # it is a folder, or will be one
@@ -41,7 +41,7 @@ class Mount(msgspec.Struct, frozen=True):
     writable: bool
     why: str
     origin: str
-    # what `fold` goes by: "own" is the launcher's, "placed" stands where a user said
+    # for `fold`: "own" is a mount of the launcher, "placed" has a target that a user gave
     kind: Literal["own", "path", "output", "placed"] = "path"
 
     @property
@@ -59,7 +59,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
         if fact.role == "input":
             mounts.append(Mount(fact.real, fact.absolute, False, "input", fact.flag))
             if fact.file_type == "folder" and fact.real != fact.absolute:
-                why = "input, where a link leads to"
+                why = "input, the target of a link"
                 mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
             why = "a link inside the input leads there"
             mounts += [Mount(link, link, False, why, fact.flag) for link in fact.links]
@@ -76,13 +76,13 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
 
 def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
     """Read a --bind: the longest PATH that exists, colons and all, then :TARGET and :MODE."""
-    colons = [place for place, mark in enumerate(text) if mark == ":"]
+    colons = [position for position, mark in enumerate(text) if mark == ":"]
     ends = [end for end in (len(text), *reversed(colons)) if exists(text[:end])]
     end = [*ends, *colons, len(text)][0]
-    source, words = text[:end], text[end:].split(":")[1:]
-    moved = bool(words) and not MODES.issuperset(words[0].split(","))
-    target = words.pop(0) if moved else source
-    modes = {mode for word in words for mode in word.split(",")}
+    source, fields = text[:end], text[end:].split(":")[1:]
+    moved = bool(fields) and not MODES.issuperset(fields[0].split(","))
+    target = fields.pop(0) if moved else source
+    modes = {mode for word in fields for mode in word.split(",")}
     if not source or not target:
         evidence = f"{text!r}, {origin}"
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
@@ -117,7 +117,7 @@ def normal(path: str) -> str:
     >>> normal("//etc/../usr/")
     '/usr'
     """
-    # Python keeps two leading slashes, which POSIX leaves to the system.
+    # Python keeps two leading slashes; POSIX leaves their meaning to the system.
     return "/" + os.path.abspath(path).lstrip("/")
 
 
@@ -136,8 +136,8 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         if mount.target != mount.source and mount.kind != "placed":
             for parent in mounts:
                 moved = parent.kind == "placed" and parent.source != parent.target
-                shown = _shown(parent, mount)
-                if parent.kind != "own" and not moved and shown not in (None, mount.source):
+                visible = _shown(parent, mount)
+                if parent.kind != "own" and not moved and visible not in (None, mount.source):
                     mount = replace(mount, target=mount.source)
                     break
         if mount.target in IMAGE_FOLDERS:
@@ -148,22 +148,22 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         # One place that is input and output is mounted once, writable.
         if present is None or mount.writable or not present.writable:
             chosen[mount.target] = mount
-    kept: list[Mount] = []
+    mounts_left: list[Mount] = []
     # Parents first. What a mount shows is decided by the nearest one around it: one further out may
     # be hidden there by another.
     for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
-        around = [parent for parent in kept if _shown(parent, mount) is not None]
-        nearest = max(around, key=lambda parent: len(parent.target), default=None)
+        parents = [parent for parent in mounts_left if _shown(parent, mount) is not None]
+        nearest = max(parents, key=lambda parent: len(parent.target), default=None)
         enough = nearest and (nearest.writable == mount.writable or nearest.kind == "output")
         if not (nearest and enough and _shown(nearest, mount) == mount.source):
-            kept.append(mount)
-    return tuple(sorted(kept, key=lambda mount: mount.target))
+            mounts_left.append(mount)
+    return tuple(sorted(mounts_left, key=lambda mount: mount.target))
 
 
 def _shown(parent: Mount, mount: Mount) -> str | None:
     """Return the source that `parent` shows at the target of `mount`; None if it is outside."""
-    inside = mount.target.startswith(parent.target + "/")
-    return parent.source + mount.target[len(parent.target) :] if inside else None
+    below = mount.target.startswith(parent.target + "/")
+    return parent.source + mount.target[len(parent.target) :] if below else None
 
 
 def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:

@@ -7,12 +7,12 @@ or a mapping. Every value keeps its source.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import ConfigurationError, nearest
 from aam.contract.options import ONE_OR_MORE, OptionSpec, basic_option, flag_of, option, specs
 from aam.contract.records import Sourced
@@ -58,7 +58,7 @@ class SettingOptions:
         repeated=True,
     )
     env: tuple[str, ...] = option(
-        "Set a variable in the container; NAME alone passes that of the shell.",
+        "Set a variable in the container; NAME alone passes the variable of the shell.",
         default=(),
         metavar="NAME=VALUE",
         repeated=True,
@@ -84,8 +84,8 @@ class SettingOptions:
 
 
 LIBRARY_SETTINGS = {
-    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine, "
-                     "which replaces the image's libraries with the host's.", default=False)
+    name: OptionSpec(flag_of(name), name, bool, f"Give {vendor.library_flags[0]} to the engine: "
+                     "the host's libraries replace the image's.", default=False)
     for vendor in VENDORS.values() if vendor.library_flags and (name := vendor.libraries_setting)
 }  # fmt: skip
 """Settings that bring the host's libraries of a GPU vendor into the container."""
@@ -142,7 +142,7 @@ class LaunchSettings(msgspec.Struct, frozen=True):
     libraries: dict[str, Sourced[bool]]
     bind: tuple[Sourced[str], ...]  # paths of all layers, as --bind takes them
     pass_env: tuple[str, ...]  # names and patterns of all layers
-    env: dict[str, Sourced[str | None]]  # value (None: that of the launcher) of each variable
+    env: dict[str, Sourced[str | None]]  # value of each variable; None: the launcher's
     images: tuple[Sourced[dict[str, dict[str, Any]]], ...]  # changes of the catalog by all layers
     # options and variables by architecture, of all layers
     tuned: tuple[Sourced[dict[str, Tuned]], ...] = ()
@@ -161,8 +161,8 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
     names += [("pass_env", PATTERN, layer.source, layer.value) for layer in typed["pass_env"]]
     names += [(f"tuned.{arch}.env", VARIABLE, layer.source, tuned.env)
               for layer in typed["tuned"] for arch, tuned in layer.value.items()]  # fmt: skip
-    for key, pattern, source, given in names:
-        for name in given:
+    for key, pattern, source, raw in names:
+        for name in raw:
             if not pattern.match(name):
                 evidence, remedy = f"{name!r} of {key} in {source}", "use letters, digits and _"
                 remedy += ", and * at the end alone" if pattern is PATTERN else ""
@@ -179,9 +179,9 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
             raise ConfigurationError("An unknown key", evidence, remedy)
     single = {key: values[-1] if values else Sourced(SETTING_SPECS[key].default, "default")
               for key, values in typed.items()}  # fmt: skip
-    whole = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")
+    single_valued = ("image", "runtime", "image_dir", "scratch", "site", "mount_home")
     return LaunchSettings(
-        **{key: single[key] for key in whole},
+        **{key: single[key] for key in single_valued},
         libraries={key: single[key] for key in LIBRARY_SETTINGS},
         bind=tuple(Sourced(path, layer.source) for layer in typed["bind"] for path in layer.value),
         pass_env=tuple(name for layer in typed["pass_env"] for name in layer.value),
@@ -194,18 +194,18 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
 def from_variables(variables: Mapping[str, str]) -> dict[str, Sourced[Any]]:
     """Read the layer of AAM_LAUNCH_* variables; items of a list by newlines or `;`."""
     layer: dict[str, Sourced[Any]] = {}
-    known = {PREFIX + key.upper(): key for key in SETTING_SPECS
+    keys = {PREFIX + key.upper(): key for key in SETTING_SPECS
              if key not in ("env", "images", "tuned")}  # fmt: skip
     for name in sorted(name for name in variables if name.startswith(PREFIX)):
-        if name not in known:
-            remedy = nearest(name, known, f"known are {', '.join(known)}")
+        if name not in keys:
+            remedy = nearest(name, keys, f"known are {', '.join(keys)}")
             raise ConfigurationError("An unknown variable", name, remedy)
         value: Any = variables[name]
-        if TYPES[known[name]] is bool:
+        if TYPES[keys[name]] is bool:
             value = SWITCH.get(value.lower(), value)
-        elif TYPES[known[name]] is not str:
+        elif TYPES[keys[name]] is not str:
             value = [item for item in re.split("[\n;]", value) if item.strip()]
-        layer[known[name]] = Sourced(value, name)
+        layer[keys[name]] = Sourced(value, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Sourced(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer
@@ -217,6 +217,6 @@ def from_flags(flags: Mapping[str, Any]) -> dict[str, Sourced[Any]]:
              for key, spec in SETTING_SPECS.items() if spec.flag in flags}  # fmt: skip
     if "env" in layer:
         pairs = (item.partition("=") for item in layer["env"].value)
-        given = {name: value if equals else None for name, equals, value in pairs}
-        layer["env"] = Sourced(given, layer["env"].source)
+        values = {name: value if equals else None for name, equals, value in pairs}
+        layer["env"] = Sourced(values, layer["env"].source)
     return layer

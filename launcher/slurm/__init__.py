@@ -6,5 +6,5 @@ import sys
 
 
 def log(message: str) -> None:
-    """Print one line on standard error, which Slurm writes to the log of the job."""
+    """Print one line on standard error; Slurm writes it to the log of the job."""
     print(f"aam-job: {message}", file=sys.stderr, flush=True)

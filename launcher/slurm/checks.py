@@ -67,19 +67,19 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
             cause = f"The nodes do not see the {fact.role} of {fact.flag}"
             errors.append(kind(cause, hidden, remedy))
         elif fact.role == "output":
-            # Write 1 MiB where the output will be: only that shows a quota.
-            place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
+            # Write 1 MiB into the folder of the output: only that shows a quota.
+            folder = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
             try:
-                with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
+                with tempfile.NamedTemporaryFile(dir=folder, prefix=".aam-room-") as stream:
                     stream.write(bytes(PROBE))
                     stream.flush()
                     # A network file system may report a quota only when data is flushed (close(2)).
                     os.fsync(stream.fileno())
             except OSError as error:
-                if not os.access(place, os.W_OK | os.X_OK):
+                if not os.access(folder, os.W_OK | os.X_OK):
                     continue  # as require_outputs has stated
                 why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
-                evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
+                evidence = f"'{folder}', {why.get(error.errno or 0, error.strerror)}"
                 cause = f"No room for {fact.flag}"
                 errors.append(CannotCreate(cause, evidence, "free some space"))
             if not fact.folder and os.path.exists(fact.real) and not (overwrite or resumes):
@@ -90,12 +90,12 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
 
 def unseen(path: str, site: Site) -> str:
     """Return why the nodes do not see a path; nothing if they do, or if it is unknown."""
-    shared = [os.path.realpath(place) for place in site.values.shared]
-    if shared and not any(_below(path, place) for place in shared):
+    shared = [os.path.realpath(folder) for folder in site.values.shared]
+    if shared and not any(_below(path, folder) for folder in shared):
         return f"'{path}' is not below {' or '.join(shared)}"
-    for place in site.values.unshared:
-        if _below(path, os.path.realpath(place)):
-            return f"'{path}' is below {place}, which each host has for itself"
+    for folder in site.values.unshared:
+        if _below(path, os.path.realpath(folder)):
+            return f"'{path}' is below {folder}: each host has its own"
     return ""
 
 
@@ -119,12 +119,12 @@ def image(plan: Plan, site: Site, force: bool) -> list[AamError]:
 
 
 def advice(
-    paths: Sequence[PathFact], launcher: Sequence[str], site: Site, here: Host
+    paths: Sequence[PathFact], launcher: Sequence[str], site: Site, host: Host
 ) -> list[Problem]:
     """Return warnings about what works but should be otherwise."""
     findings = []
-    if site.values.machine not in ("", here.machine):
-        evidence = f"{site.values.machine}, this host has {here.machine}; they run '{launcher[0]}'"
+    if site.values.machine not in ("", host.machine):
+        evidence = f"{site.values.machine}, this host has {host.machine}; they run '{launcher[0]}'"
         remedy = "submit with a Python that is installed for their processor"
         findings.append(warning("The nodes have another processor", evidence, remedy))
     home = site.values.home
@@ -154,10 +154,10 @@ def require_memory(request: Request, ranks: int, site: Site, program: Sequence[s
     variables = {**os.environ, **{name: value for name, equals, value in pairs if equals}}
     names = {"--env": tuple(name for name, _, _ in pairs), "--force": True}
     launch = arguments(LAUNCHER_OPTIONS.values(), {**request.launcher_options, **names})
-    kept = {spec.flag for spec in wrapped_options("memory", request.command)}
-    given = {flag: value for flag, value in request.given.items() if flag in kept}
-    given |= {JSON: True} | ({"--processes": ranks} if ranks > 1 else {})
-    argv = [*program, *launch, *Request("memory", given, wrapped=request.command).argv]
+    flags = {spec.flag for spec in wrapped_options("memory", request.command)}
+    values = {flag: value for flag, value in request.given.items() if flag in flags}
+    values |= {JSON: True} | ({"--processes": ranks} if ranks > 1 else {})
+    argv = [*program, *launch, *Request("memory", values, wrapped=request.command).argv]
     try:
         done = system.run(argv, TIMEOUT, variables)
         if done.returncode:

@@ -28,13 +28,13 @@ def gpus(host: Host, vendor: str | None = None) -> list[Gpu]:
 
 def cpus_near(address: str, sys: Path = SYS) -> set[int]:
     """Return the CPUs of the NUMA node of a PCI device; empty if sysfs states none."""
-    # A partition of a card has a function of its own, which may have no device.
+    # A partition of a card has a function of its own; it may have no device.
     for name in (address, f"{address[:-1]}0"):
         try:
             numa = int((sys / "bus/pci/devices" / name / "numa_node").read_text())
             if numa >= 0:
-                listed = (sys / f"devices/system/node/node{numa}/cpulist").read_text()
-                return set(numbers(listed) or ())
+                cpu_list = (sys / f"devices/system/node/node{numa}/cpulist").read_text()
+                return set(numbers(cpu_list) or ())
         except (OSError, ValueError):
             continue
     return set()
@@ -64,9 +64,9 @@ def network(
 def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]:
     """Copy input files to the node's own disk once for all its ranks, and verify each copy.
 
-    All stay where they are if they exceed `most_gb` or the space that is left, or it is in memory.
+    No input is copied if all exceed `most_gb` or the free space, or if the disk is in memory.
     """
-    place = f"'{folder}' on {os.uname().nodename}"
+    disk = f"'{folder}' on {os.uname().nodename}"
     copies: dict[Path, Path] = {}
     for path in dict.fromkeys(paths):
         if path.is_file():
@@ -76,12 +76,12 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
     total = sum(path.stat().st_size for path in copies)
     if not copies or total > most_gb * GB:
         if copies:
-            log(f"inputs of {total / GB:.3g} GB stay where they are; --stage is {most_gb} GB")
+            log(f"inputs of {total / GB:.3g} GB are not copied; --stage is {most_gb} GB")
         return {}
     argv = ["stat", "--file-system", "--format=%T", str(folder.parent)]
     kind = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
-        log(f"{place} is in memory; inputs stay where they are")
+        log(f"{disk} is in memory; inputs are not copied")
         return {}
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -89,35 +89,35 @@ def stage(paths: Sequence[Path], folder: Path, most_gb: int) -> dict[Path, Path]
         missing = {path: copy for path, copy in copies.items() if not copy.exists()}
         needed, free = sum(path.stat().st_size for path in missing), shutil.disk_usage(folder).free
         if needed > free:
-            log(f"{place} has {free / GB:.3g} GB free, the inputs take {needed / GB:.3g}; they "
-                "stay where they are")  # fmt: skip
+            log(f"{disk} has {free / GB:.3g} GB free, the inputs take {needed / GB:.3g}; they "
+                "are not copied")  # fmt: skip
             return {}
         for path, copy in missing.items():
             _copy(path, copy)
     if missing:
-        log(f"{len(missing)} input files are copied to {place}")
+        log(f"{len(missing)} input files are copied to {disk}")
     return copies
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file and compare the SHA-256 of what was read with that of what is on the disk."""
-    part, digest = target.with_name(f"{target.name}.part"), hashlib.sha256()
+    """Copy a file and compare the SHA-256 of the source with the SHA-256 of the copy on disk."""
+    partial, digest = target.with_name(f"{target.name}.part"), hashlib.sha256()
     try:
-        with source.open("rb") as original, part.open("wb") as copy:
+        with source.open("rb") as original, partial.open("wb") as copy:
             while block := original.read(1 << 20):
                 digest.update(block)
                 copy.write(block)
             copy.flush()
             os.fsync(copy.fileno())
-        if sha256(part) != digest.hexdigest() or source.stat().st_size != part.stat().st_size:
-            evidence = f"'{source}', '{part}' on {os.uname().nodename}"
+        if sha256(partial) != digest.hexdigest() or source.stat().st_size != partial.stat().st_size:
+            evidence = f"'{source}', '{partial}' on {os.uname().nodename}"
             remedy = "submit the job again when the file is complete"
             raise MissingInput("The copy of an input differs from it", evidence, remedy)
-        part.rename(target)  # its existence says that it is verified
+        partial.rename(target)  # its existence says that it is verified
     except OSError as error:
         evidence = f"'{source}' to '{target}' on {os.uname().nodename}, {error.strerror}"
         remedy = "start the job again, or give --stage 0"
         raise CannotCreate("An input cannot be staged", evidence, remedy) from error
     finally:
         with suppress(OSError):
-            part.unlink()
+            partial.unlink()

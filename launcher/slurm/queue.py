@@ -90,11 +90,11 @@ def seconds(time: str) -> float:
     if not match:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
-    part = {name: int(value) if value else 0 for name, value in match.groupdict().items()}
+    fields = {name: int(value) if value else 0 for name, value in match.groupdict().items()}
     if not match["days"] and not match["c"]:  # minutes and seconds
-        return part["a"] * 60 + part["b"]
-    hours, minutes, rest = (part[k] for k in (("h", "hm", "hms") if match["days"] else "abc"))
-    return part["days"] * 86400 + hours * 3600 + minutes * 60 + rest
+        return fields["a"] * 60 + fields["b"]
+    hours, minutes, secs = (fields[k] for k in (("h", "hm", "hms") if match["days"] else "abc"))
+    return fields["days"] * 86400 + hours * 3600 + minutes * 60 + secs
 
 
 def available() -> bool:
@@ -182,9 +182,9 @@ def partitions() -> list[Partition]:
     return read
 
 
-def partition(known: Sequence[Partition], name: str, gpus: int = 0) -> Partition | None:
+def partition(partitions: Sequence[Partition], name: str, gpus: int = 0) -> Partition | None:
     """Return a partition, by default Slurm's default one; its nodes have so many GPUs if any do."""
-    matching = [p for p in known if (p.name == name if name else p.default)]
+    matching = [p for p in partitions if (p.name == name if name else p.default)]
     if not matching:
         return None
     # A line for each kind of node: the smallest that suits counts.

@@ -4,11 +4,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import AamError, UsageError
 from aam.contract.options import ONE_OR_MORE, ZERO_OR_MORE, Range, basic_option, option
 from aam.contract.options.commands import options_of
@@ -55,7 +55,7 @@ class SubmitOptions:
         metavar="TIME",
     )
     job_name: str = option("Name of the job; by default the command.", default="", metavar="NAME")
-    partition: str = option("Partition; by default that of the site.", default="", metavar="NAME")
+    partition: str = option("Partition; by default the site's.", default="", metavar="NAME")
     account: str = basic_option("Account that is charged for the job.", default="", metavar="NAME")
     sbatch: tuple[str, ...] = basic_option(
         "One more option of sbatch, as qos=high, reservation=NAME or constraint=a100.",
@@ -76,7 +76,7 @@ class SubmitOptions:
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
-        "default those of the site.",
+        "default as the site says.",
         takes=ONE_OR_MORE,
     )
     memory_check: bool = option(
@@ -114,24 +114,24 @@ def has_option(command: str, flag: str) -> bool:
     return any(spec.flag == flag for spec in options_of(command))
 
 
-def partition_name(given: SubmitOptions, site: Site, on_gpus: bool) -> str:
+def partition_name(options: SubmitOptions, site: Site, on_gpus: bool) -> str:
     """Return the name of the partition of a job; "": Slurm's default."""
     of_site = site.values.partition if on_gpus else site.values.cpu_partition
-    return given.partition or of_site or site.values.partition
+    return options.partition or of_site or site.values.partition
 
 
 def allocation_of(
-    request: Request, given: SubmitOptions, site: Site, log: str,
+    request: Request, chosen: SubmitOptions, site: Site, log: str,
     partition: Partition | None = None, on_gpus: bool = True,
 ) -> Job:  # fmt: skip
     """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
-    several = request.starts_ranks or fits_network
+    several_ranks = request.starts_ranks or fits_network
     # Of a cluster about which nothing is stated Slurm itself counts the GPUs of a node.
     types = partition.gpus if partition and on_gpus else {}
-    by_user = [text for text in given.sbatch if GPU_OPTION.match(text)]
+    by_user = [text for text in chosen.sbatch if GPU_OPTION.match(text)]
     if len(types) > 1 and not (by_user or facts.gpu_request):
         evidence = ", ".join(f"{count} x {kind}" for kind, count in types.items())
         forms = " or ".join(f"--sbatch gres=gpu:{kind}:{n}" for kind, n in types.items())
@@ -139,105 +139,105 @@ def allocation_of(
     of_user = sum(int(n) for text in by_user for n in re.findall(r"[:=](\d+)(?=,|$)", text))
     of_slurm = of_user or sum(types.values())
     per_node = facts.gpus_per_node if "gpus_per_node" in site.facts else max(1, of_slurm)
-    gpus = given.gpus or of_user or (max(1, per_node) if several else 1)
+    gpus = chosen.gpus or of_user or (max(1, per_node) if several_ranks else 1)
     if of_user and gpus != of_user:
         evidence = f"--gpus {gpus} and --sbatch {by_user[0]}"
         raise UsageError("Two numbers of GPUs", evidence, "each rank takes one: give them alike")
-    ranks = 1 if request.starts_ranks and given.nodes == 1 else gpus
-    if given.nodes * ranks > 1 and not several:
-        evidence = f"--nodes {given.nodes}" + f" --gpus {given.gpus}" * (given.gpus is not None)
+    ranks = 1 if request.starts_ranks and chosen.nodes == 1 else gpus
+    if chosen.nodes * ranks > 1 and not several_ranks:
+        evidence = f"--nodes {chosen.nodes}" + f" --gpus {chosen.gpus}" * (chosen.gpus is not None)
         without = " without the transformer" if trains and not has_option(command, TRIALS) else ""
         cause = f"`{command}`{without} runs in one process"
         raise UsageError(cause, evidence, "leave --nodes and --gpus out")
-    if given.time and seconds(given.time) == 0:
-        evidence = f"Slurm sets no limit for --time {given.time}"
+    if chosen.time and seconds(chosen.time) == 0:
+        evidence = f"Slurm sets no limit for --time {chosen.time}"
         raise UsageError("A job without a time limit", evidence, "write it as 24:00:00")
-    time = given.time or facts.max_time
+    time = chosen.time or facts.max_time
     # Slurm sends the signal at once if less time is left, so a short job trains for three quarters.
     warn = 0
-    if trains and (given.requeue or given.warn_seconds is not None):
-        usual = given.warn_seconds or facts.warn_seconds
+    if trains and (chosen.requeue or chosen.warn_seconds is not None):
+        usual = chosen.warn_seconds or facts.warn_seconds
         warn = min(usual, max(1, int(seconds(time) / 4))) if time and seconds(time) < 1e9 else usual
     # Without a GPU a job takes cores and memory, and leaves the GPUs of a node to others.
-    takes_gpus = on_gpus or given.gpus is not None or bool(by_user)
+    takes_gpus = on_gpus or chosen.gpus is not None or bool(by_user)
     whole_node, gpu_request = facts.whole_nodes and takes_gpus, ""
     if takes_gpus and not by_user:
         gpu_request = facts.gpu_request.replace("{gpus}", str(gpus))
-        counted = types if partition else given.gpus and on_gpus
+        counted = types if partition else chosen.gpus and on_gpus
         if counted and not (gpu_request or facts.vendor):
             gpu_request = f"--gpus-per-node={gpus}"
-    # Slurm gives a rank one processor by default: it gets those of its GPUs, or all of a node.
+    # Slurm gives a rank one processor by default: it gets its GPUs' share, or all of a node.
     of_node = facts.cpus_per_node or (partition.cpus if partition else 0)
     share = max(1, of_node * gpus // max(gpus, per_node) // ranks) if of_node else 0
-    cpus = given.cpus or (0 if whole_node else share)
-    memory = given.mem or ("0" if whole_node else "")
+    cpus = chosen.cpus or (0 if whole_node else share)
+    memory = chosen.mem or ("0" if whole_node else "")
     if facts.memory_gb and of_node and not (memory or takes_gpus):
         memory = f"{max(1, facts.memory_gb * cpus * ranks // of_node)}G"
     # `scancel --signal=USR2` saves and ends, USR1 saves and queues the job again.
-    signal = f"--signal=B:USR{1 if given.requeue else 2}@{warn}"
-    account, name = given.account or facts.account, partition_name(given, site, on_gpus)
+    signal = f"--signal=B:USR{1 if chosen.requeue else 2}@{warn}"
+    account, name = chosen.account or facts.account, partition_name(chosen, site, on_gpus)
     options = (
-        f"--job-name={given.job_name or command}", *([f"--partition={name}"] if name else []),
-        *([f"--account={account}"] if account else []), f"--nodes={given.nodes}",
+        f"--job-name={chosen.job_name or command}", *([f"--partition={name}"] if name else []),
+        *([f"--account={account}"] if account else []), f"--nodes={chosen.nodes}",
         f"--ntasks-per-node={ranks}", *([gpu_request] if gpu_request else []),
         *([f"--cpus-per-task={cpus}"] if cpus else []), *(["--exclusive"] if whole_node else []),
         *([f"--mem={memory}"] if memory else []), *([f"--time={time}"] if time else []),
-        *([signal] if warn else []), "--requeue" if given.requeue and trains else "--no-requeue",
+        *([signal] if warn else []), "--requeue" if chosen.requeue and trains else "--no-requeue",
         "--open-mode=append", f"--output={log}",
     )  # fmt: skip
     # Further options of sbatch; those that the script has already are refused.
     taken = {option.partition("=")[0] for option in options} | {"--array", "--export", "--wrap"}
-    for text in given.sbatch:
-        whole = f"--{text.removeprefix('--')}"
-        key = whole.partition("=")[0]
+    for text in chosen.sbatch:
+        directive = f"--{text.removeprefix('--')}"
+        key = directive.partition("=")[0]
         if not re.fullmatch("--[a-z][a-z0-9-]*", key):
             remedy = "write --sbatch KEY=VALUE with a long option of sbatch"
             raise UsageError("Not an option of sbatch", f"--sbatch '{text}'", remedy)
         if key in taken:
             cause, evidence = "An option that the job script sets", f"--sbatch '{text}'"
             raise UsageError(cause, evidence, "leave it out")
-        options = (*options, whole)
+        options = (*options, directive)
     for flag in options:
         if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
             raise UsageError("A value that no job script can hold", repr(flag), "choose another")
     gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
-    again = given.requeue and trains
-    return Job(command, log, given.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again,
+    again = chosen.requeue and trains
+    return Job(command, log, chosen.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again,
                options)  # fmt: skip
 
 
-def over_limits(what: Job, site: Site, partition: Partition | None, force: bool) -> list[AamError]:
+def over_limits(job: Job, site: Site, partition: Partition | None, force: bool) -> list[AamError]:
     """Return an error for each limit of partition and site that a job exceeds; --force: advice."""
     errors: list[AamError] = []
     facts, title = site.values, site.title
     # Slurm queues such a job and never starts it.
-    if partition and what.time and seconds(what.time) > seconds(partition.max_time):
-        evidence = f"--time {what.time}, partition {partition.name} gives {partition.max_time}"
+    if partition and job.time and seconds(job.time) > seconds(partition.max_time):
+        evidence = f"--time {job.time}, partition {partition.name} gives {partition.max_time}"
         errors.append(UsageError("More time than the partition allows", evidence, "give less"))
     if force:
         return errors
-    over = facts.max_time and what.time and seconds(what.time) > seconds(facts.max_time)
+    over = facts.max_time and job.time and seconds(job.time) > seconds(facts.max_time)
     if over and not errors:
-        evidence = f"--time {what.time}, and {facts.max_time} is the most on {title}"
+        evidence = f"--time {job.time}, and {facts.max_time} is the most on {title}"
         remedy = "give less; a job goes on by itself after its limit"
         errors.append(UsageError("More time than the site allows", evidence, remedy))
-    most = next((n for n in (facts.max_nodes, facts.nodes) if n and what.nodes > n), 0)
+    most = next((n for n in (facts.max_nodes, facts.nodes) if n and job.nodes > n), 0)
     if most:
-        evidence = f"--nodes {what.nodes}, and {most} is the most on {title}"
-        advice = most == facts.max_nodes and what.nodes <= (facts.nodes or what.nodes)
+        evidence = f"--nodes {job.nodes}, and {most} is the most on {title}"
+        advice = most == facts.max_nodes and job.nodes <= (facts.nodes or job.nodes)
         remedy = f"give --nodes {most} or less{', or --force' if advice else ''}"
         errors.append(UsageError("More nodes than the site allows", evidence, remedy))
-    if facts.vendor and what.gpus > facts.gpus_per_node:
-        evidence = f"--gpus {what.gpus}, and a node of {title} has {facts.gpus_per_node}"
+    if facts.vendor and job.gpus > facts.gpus_per_node:
+        evidence = f"--gpus {job.gpus}, and a node of {title} has {facts.gpus_per_node}"
         remedy = f"give --gpus {facts.gpus_per_node} or less, and more --nodes"
         errors.append(UsageError("More GPUs than a node has", evidence, remedy))
     return errors
 
 
-def script(what: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
+def script(job: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> str:
     """Return the script of a job."""
     lines = ["#!/bin/bash"]
-    for directive in what.options:  # in double quotes where it has to be
+    for directive in job.options:  # in double quotes if it needs them
         plain = re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", directive)
         escaped = directive.replace("\\", "\\\\").replace('"', '\\"')
         lines.append(f"#SBATCH {directive}" if plain else f'#SBATCH "{escaped}"')
@@ -256,8 +256,8 @@ def script(what: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> 
 def wrapped(argv: Sequence[str]) -> str:
     """Return a shell command on lines of at most 100 characters, where its words are shorter."""
     groups: list[str] = []  # a flag beside its value
-    for before, word in zip(["", *argv], argv, strict=False):
-        beside = before.startswith("--") and not word.startswith("--")
+    for previous, word in zip(["", *argv], argv, strict=False):
+        beside = previous.startswith("--") and not word.startswith("--")
         groups[-1:] = [f"{groups[-1]} {quoted(word)}"] if beside else [*groups[-1:], quoted(word)]
     lines = groups[:1]
     for number, group in enumerate(groups[1:], 1):

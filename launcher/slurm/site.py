@@ -51,7 +51,7 @@ class SiteValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_memory_gb: Count = 0  # of a GPU, in 10^9 bytes that a job can use; 0: not compared
     # option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: they come with the node
     gpu_request: GpuRequest = ""
-    machine: str = ""  # processor as `uname -m` shows it; none: that of the host that submits
+    machine: str = ""  # processor as `uname -m` shows it; "": as the host that submits
     # processors of a node, as Slurm counts; a job gets the share of its GPUs; 0: as sinfo shows
     cpus_per_node: Count = 0
     # memory of a node; a job without a GPU gets the share of its processors; 0: Slurm's default
@@ -76,13 +76,13 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     value: Any  # with `$USER` and `$HOME` expanded
     source: str = ""  # document or person it is from
-    confirmed: bool | None = None  # seen on the machine; None where the file does not state it
+    confirmed: bool | None = None  # seen on the machine; None if the file does not state it
     confirm: str = ""  # the command that settles it
     where: str = ""  # file and line
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A site: its name, its facts by key (those of mappings as "network.NAME"), their values."""
+    """A site: its name, its facts by key ("network.NAME" in a mapping), their values."""
 
     name: str
     facts: Mapping[str, Fact]
@@ -118,9 +118,9 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
     facts: dict[str, Fact] = {}
     values: dict[str, Any] = {}
 
-    def add(key: str, given: Any, where: str, expected: Any) -> Any:
-        stated = isinstance(given, Mapping) and "value" in given
-        form = dict(given) if stated else {"value": given}
+    def add(key: str, raw: Any, where: str, expected: Any) -> Any:
+        stated = isinstance(raw, Mapping) and "value" in raw
+        form = dict(raw) if stated else {"value": raw}
         fact = Sourced({**form, "where": where}, where).decoded(Fact, key).value
         value = Sourced(filled(fact.value, variables), where).decoded(expected, key).value
         facts[key] = msgspec.structs.replace(fact, value=value)
@@ -129,11 +129,11 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
     for key, entry in entries.items():
         if key in _MAPPINGS and isinstance(entry.value, Mapping):
             values[key] = {}
-            for part, value in entry.value.items():
-                if not VARIABLE.match(str(part)):
-                    evidence = f"'{part}' in {entry.source}"
+            for subkey, value in entry.value.items():
+                if not VARIABLE.match(str(subkey)):
+                    evidence = f"'{subkey}' in {entry.source}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                values[key][part] = add(f"{key}.{part}", value, entry.source, str)
+                values[key][subkey] = add(f"{key}.{subkey}", value, entry.source, str)
         elif key in TYPES:
             values[key] = add(key, entry.value, entry.source, TYPES[key])
         else:
@@ -150,7 +150,7 @@ def site_of(name: str, entries: Mapping[str, Sourced[Any]], variables: Mapping[s
 
 
 def filled(value: Any, variables: Mapping[str, str]) -> Any:
-    """Fill `$USER` and `$HOME` in the texts of a value; other variables are those of a job.
+    """Fill `$USER` and `$HOME` in the texts of a value; other variables belong to a job.
 
     >>> filled("/scratch/$USER/job_$SLURM_JOB_ID", {"USER": "ada"})
     '/scratch/ada/job_$SLURM_JOB_ID'

@@ -55,7 +55,7 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
         (["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/t.biom/x"], 73, "is a file"),
         ([*RUN, "--host", "{d}"], 64, "A captured host runs nothing: --host {d} and `pretrain`"),
         (["submit", *RUN, "--host", "{d}"], 64, "`explain`, `doctor`, `images`"),
-        (["submit", "--dry-run", *RUN, "--host", "{d}"], 64, "`submit`, which runs on this host"),
+        (["submit", "--dry-run", *RUN, "--host", "{d}"], 64, "`submit`: it runs on this host"),
         (["jobs", "--host", "{d}"], 64, "A captured host runs nothing"),
         ([*RUN, "--config", "{d}/none.json"], 66, "none.json"),
         (["completion", "tcsh"], 64, "give bash or zsh or fish"),

@@ -67,7 +67,7 @@ def test_files_that_the_nodes_do_not_see(place: Path) -> None:
     assert done.returncode == 73
     assert "The nodes do not see the output of --output-dir" in done.stderr
     (place / "site.yaml").write_text(SITE + f"unshared: [{place}/shared]\n")
-    assert "which each host has for itself" in submit(place, *args, "--gpus", "1").stderr
+    assert "each host has its own" in submit(place, *args, "--gpus", "1").stderr
 
 
 def test_an_output_that_is_there(place: Path) -> None:

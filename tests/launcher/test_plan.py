@@ -406,8 +406,8 @@ def test_a_value_that_apptainer_loses_is_set_inside(mi300a: Host) -> None:
 
 
 def test_podman_without_crun_loses_the_groups_that_own_gpus(mi300a: Host) -> None:
-    podman = replace(FACTS[1], loses_groups="its runtime crun, which keeps them, is absent")
+    podman = replace(FACTS[1], loses_groups="crun, the runtime that keeps them, is absent")
     args = (*PRETRAIN, "--runtime", "podman", "--image", "rocm63")
     assert command(planned(mi300a, *args))[1:4] == ("--runtime", "crun", "run")
-    with pytest.raises(Unavailable, match="/dev/kfd belongs to group video; its runtime crun"):
+    with pytest.raises(Unavailable, match="/dev/kfd belongs to group video; crun, the runtime"):
         planned(replace(mi300a, engines=(podman,)), *args)

@@ -1,9 +1,9 @@
 """Options of every command, declared once as fields of dataclasses, and functions over them.
 
-An option is a field of a frozen dataclass made with `option`. Command lines, help pages,
-completion, checkpoints and run records of both programs read the same field. Modules that declare
-options let Python evaluate their annotations (no `from __future__ import annotations`), so that a
-field has its type at once.
+An option is a field, made with `option`, of a frozen `aam.contract.dataclass`. Command lines, help
+pages, completion, checkpoints and run records of both programs read the same field. Modules that
+declare options let Python evaluate their annotations (no `from __future__ import annotations`), so
+that a field has its type at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import os
 import sys
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+
+from aam.contract.dataclass import dataclass
 
 Role = Literal["value", "input", "output"]
 
@@ -138,17 +139,16 @@ def alternatives(annotation: Any) -> list[Any]:
     return [kind for part in parts for kind in alternatives(part)] if parts else [annotation]
 
 
-def specs(command: type) -> tuple[OptionSpec, ...]:
-    """List the options of a command class, those of its groups included, in declared order.
+def specs(command: type, only_for: str = "") -> tuple[OptionSpec, ...]:
+    """List the options of a command class and of its groups in declared order.
 
-    A class that extends another one names in `without` the fields that it does not take.
+    A class that extends another one names in `without` the fields that it does not take. `only_for`
+    is the member that alone reads the class.
     """
     listed: list[OptionSpec] = []
     for field in dataclasses.fields(command):
         if dataclasses.is_dataclass(field.type):
-            of_group = specs(typing.cast(type, field.type))
-            reader = field.metadata.get("only_for", "")
-            listed += [dataclasses.replace(s, only_for=s.only_for or reader) for s in of_group]
+            listed += specs(typing.cast(type, field.type), field.metadata.get("only_for", ""))
             continue
         required, text = field.default is dataclasses.MISSING, field.metadata["help"]
         role = "input" if Path in alternatives(field.type) else "value"
@@ -166,7 +166,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 required=required,
                 default=None if required else field.default,
                 group=summary(command),
-                **{"role": role, **field.metadata, "help": text},
+                **{"role": role, "only_for": only_for, **field.metadata, "help": text},
             )
         )
     without = getattr(command, "without", ())

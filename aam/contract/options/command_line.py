@@ -16,12 +16,13 @@ import os
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aam.contract import run_files
+from aam.contract.dataclass import dataclass
 from aam.contract.errors import ConfigurationError, UsageError, first_few, nearest
 from aam.contract.options import (
     SYNONYMS,

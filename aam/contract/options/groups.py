@@ -7,11 +7,11 @@ is the same. No library is needed, so that command lines, help pages and the lau
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import (
     BELOW_ONE,
     EVERY_MEMBER,

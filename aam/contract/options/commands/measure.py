@@ -4,10 +4,10 @@ A command that is measured by `aam memory`, `aam tune` or `aam profile` follows 
 options, see `aam.contract.options.command_line`.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import (
     GIBIBYTES,
     ONE_OR_MORE,

@@ -1,9 +1,9 @@
 """Options of the commands that read or write a study: no model is involved."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import ZERO_OR_MORE, basic_option, option, required_option
 from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,

@@ -1,9 +1,9 @@
 """Options of `aam pretrain`, `aam train` and `aam search`: the commands that train models."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import BELOW_ONE, ONE_OR_MORE, WEIGHTS, Range, basic_option, group, option
 from aam.contract.options.groups import (
     GROUP_VALUES,

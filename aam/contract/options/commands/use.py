@@ -1,9 +1,9 @@
 """Options of the commands that read a trained model or its results."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from aam.contract.dataclass import dataclass
 from aam.contract.options import ONE_OR_MORE, basic_option, option, required_option
 from aam.contract.options.groups import (
     DROP_EMPTY_SAMPLES,
