@@ -27,9 +27,6 @@ MIN_GROUPS = 8
 MOST_TIMES = 20
 """Times as many units beyond which a number to plan with is not stated."""
 
-_PERCENTILE = {0.95: 1.96, 0.5: 0.674}  # standard errors of half an interval, by its level
-_POWER = 0.84  # standard errors beyond the limit that make a probability of 80 %
-
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -124,34 +121,21 @@ def units_to_decide(
 ) -> tuple[int, int | None] | None:
     """Estimate how many units would show that a model is better than a guess.
 
-    The interval of a difference d from the guess narrows as 1 / sqrt(units), and excludes 0 with a
-    probability of 80 % if d is 2.8 standard errors (1.96 + 0.84). The true d is not known, and the
-    measured one is no estimate to plan with (Hoenig and Heisey 2001, "The abuse of power"), so the
-    result is a range: the fewest units, if d is the upper limit of its interval, and the most, if d
-    is the lower end of its 50 % interval, None where that is not above 0. By each doubling d grows
-    by the gain of the learning curve: its upper limit for the fewest, its lower one for the most.
-
-    Args:
-        difference: Difference from the guess with its 95 % interval.
-        units: Number of groups or studies of the interval.
-        gain: Gain of a doubling of the training samples; None where it is not measured.
-
-    Returns:
-        Fewest and most units in all, both at least `units`. None where even the fewest are more
-        than `MOST_TIMES` as many; None for the most likewise.
+    The interval of a difference d narrows as 1 / sqrt(units), and excludes 0 with a power of 80 %
+    if d is 2.8 standard errors. The measured d is no estimate to plan with (Hoenig and Heisey 2001,
+    "The abuse of power"), so the result is a range: the fewest units if d is the upper limit of its
+    95 % interval, the most if it is the lower end of its 50 % interval. Each doubling adds the gain
+    of the learning curve, its upper limit for the fewest, its lower one for the most. None stands
+    for more than `MOST_TIMES` times the `units`.
     """
     value, lower, upper = difference.value, difference.lower, difference.upper
     if value is None or lower is None or upper is None or not upper > value > lower:
         return None
-    steps, limits = [], (0.0, 0.0)
-    if gain is not None and gain.lower is not None and gain.upper is not None:
-        limits = (max(gain.lower, 0.0), max(gain.upper, 0.0))
-    half = _PERCENTILE[LEVEL]
-    doublings = np.arange(0, np.log2(MOST_TIMES) + 0.05, 0.05)
-    low = value - _PERCENTILE[0.5] / half * (value - lower)
-    for size, growth in ((upper, limits[1]), (low, limits[0])):
-        shown = (half + _POWER) / half * (value - lower) / np.exp2(doublings / 2)
-        enough = np.flatnonzero(size + growth * doublings >= shown)
-        steps.append(math.ceil(units * 2 ** doublings[enough[0]]) if len(enough) else None)
-    fewest, most = steps
+    error, doublings = (value - lower) / 1.96, np.arange(0, np.log2(MOST_TIMES) + 0.05, 0.05)
+    numbers = []
+    for size, limit in ((upper, gain and gain.upper), (value - 0.674 * error, gain and gain.lower)):
+        grown = size + max(limit or 0.0, 0.0) * doublings
+        enough = np.flatnonzero(grown >= 2.8 * error / np.exp2(doublings / 2))
+        numbers.append(math.ceil(units * 2 ** doublings[enough[0]]) if len(enough) else None)
+    fewest, most = numbers
     return None if fewest is None else (fewest, most)

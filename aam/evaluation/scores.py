@@ -40,7 +40,7 @@ from aam.evaluation.intervals import (
     Score,
     units_of_two_classes,
 )
-from aam.evaluation.learning_curve import MOST_TIMES, LearningCurve, units_to_decide
+from aam.evaluation.learning_curve import LearningCurve, units_to_decide
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
 from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
@@ -354,24 +354,18 @@ class Scores:
             return ""
         if self.studies is not None:
             name, number = "studies", self.studies.summaries[verdict.metric].studies
-        elif self.group_column is not None:
-            name = f"groups of {self.group_column}"
-        # The curve is of groups within the studies, not of more studies.
-        if self.learning_curve is not None and self.studies is None:
+        # The curve of several studies is of groups within them.
+        elif self.learning_curve is not None:
             gain = self.learning_curve.gain
+        if self.studies is None and self.group_column is not None:
+            name = f"groups of {self.group_column}"
         difference = Score(verdict.difference, verdict.lower, verdict.upper)
-        estimate = units_to_decide(difference, number, gain)
-        if estimate is None:
-            text = (
-                f"cannot be told: {MOST_TIMES} times as many as these {number} might not be enough"
-            )
-            return f"How many {name} would decide whether the score is above a guess {text}."
-        fewest, most = estimate
-        text = f"{fewest} to {most} {name}" if most else f"{fewest} or more {name}, no upper number"
-        return (
-            f"To decide whether the score is above a guess would take {text} in all instead of "
-            f"{number} (80 % power, if further ones are like these)."
-        )
+        text = f"cannot be told from {number}"
+        if estimate := units_to_decide(difference, number, gain):
+            fewest, most = estimate
+            end = f"to {most}" if most else "or more"
+            text = f"is {fewest} {end} in all, instead of {number} (80 % power)"
+        return f"The number of {name} that would decide whether the score is above a guess {text}."
 
     @property
     def performance(self) -> Performance:

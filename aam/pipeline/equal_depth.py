@@ -56,13 +56,11 @@ def score_at_equal_depth(
             )
         else:
             left_out = tuple(
-                None if each_NC is None else each_NC[np.isin(fitted, rows)]
+                each_NC if each_NC is None else each_NC[np.isin(fitted, rows)]
                 for each_NC, fitted in zip(member.left_out, result.folds.fitted_rows, strict=False)
             )
-            predictions_MC = member.predictions_MC[scored_M]
-            members[name] = dataclasses.replace(
-                member, predictions_MC=predictions_MC, left_out=left_out
-            )
+            scored_MC = member.predictions_MC[scored_M]
+            members[name] = dataclasses.replace(member, predictions_MC=scored_MC, left_out=left_out)
     equal = folds.drawn(combine_results(members, folds).predictions_MC)
     metric, score = next(iter(equal.score().items()))
     plain = folds.drawn(result.combined.predictions_MC[scored_M]).whole[metric]
