@@ -476,7 +476,7 @@ def _verdict_over_studies(
     metric = next(iter(studies.studies[0].metrics))
     summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     outcome: Outcome = "undecided"
-    reasons = []
+    reasons: list[str] = []
     # Of the mean over studies: samples of a study are alike, so that not they but the studies are
     # the independent observations.
     if summary is not None and summary.upper < guess:
@@ -605,7 +605,7 @@ def _verdict(
     # One rounding for the score here, in tables and in tiles: that of its own interval.
     digits = model.score()[metric].digits
     outcome: Outcome
-    reasons = []
+    reasons: list[str] = []
     # An interval is a necessary condition. Few units have none, however small p is: two studies do
     # not tell how far a third one differs from them.
     if lower is None or upper is None:
