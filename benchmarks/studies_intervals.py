@@ -204,7 +204,7 @@ def prior() -> None:
     for trained, (_, _, auc_of) in CANCER.items():
         rows = [(auc, *CANCER[tested][:2]) for tested, auc in auc_of.items()]
         sources[f"model of {trained}"] = np.array(rows).T
-    logs = {name: _restricted(*columns, tau_T) for name, columns in sources.items()}
+    logs = {name: _restricted(columns, tau_T) for name, columns in sources.items()}
     for name, log_T in logs.items():
         print(f"{name}: {tau_T[log_T.argmax()]:.2f}")
     diseases = np.stack([logs[name] for name in DISEASES])
@@ -218,13 +218,15 @@ def prior() -> None:
     print(f"half-normal: {scale_S[log_S.argmax()]:.2f} ({inside.min():.2f} to {inside.max():.2f})")
 
 
-def _restricted(auc_K: F64, cases_K: F64, controls_K: F64, tau_T: F64) -> F64:
-    """Return the restricted log-likelihood of spreads between the logits of AUCs."""
-    value_K, variance_K = logit(auc_K), auc_variance(auc_K, cases_K, controls_K)
+def _restricted(studies_3K: F64, tau_T: F64) -> F64:
+    """Return the restricted log-likelihood of spreads, from AUC, cases and controls of studies."""
+    value_K, variance_K = logit(studies_3K[0]), auc_variance(*studies_3K)
     weight_TK = 1 / (variance_K + tau_T[:, None] ** 2)
     mean_T1 = (weight_TK @ value_K / weight_TK.sum(axis=1))[:, None]
-    log_T: F64 = 0.5 * np.log(weight_TK).sum(axis=1) - 0.5 * np.log(weight_TK.sum(axis=1))
-    return log_T - 0.5 * (weight_TK * np.square(value_K - mean_T1)).sum(axis=1)
+    squares_TK = weight_TK * np.square(value_K - mean_T1)
+    sums_T = np.log(weight_TK).sum(axis=1) - squares_TK.sum(axis=1)
+    log_T: F64 = 0.5 * (sums_T - np.log(weight_TK.sum(axis=1)))
+    return log_T
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ AUC_SPREAD = Spread(tau=0.7, degrees=2.0)
 microbiome (Duvallet et al. 2017, 10.1038/s41467-017-01973-8; 0.0 to 1.8 in single diseases), 0.0 to
 0.5 for models of one study of colorectal cancer in four others (Wirbel et al. 2019,
 10.1038/s41591-019-0406-6). With 2 degrees of freedom it says little more than a half-normal
-distribution fitted to both, with the scale 0.88 (`benchmarks/studies_intervals.py --prior`)."""
+distribution fitted to both, with the scale 0.89 (`benchmarks/studies_intervals.py --prior`)."""
 
 SQUARES_SPREAD = Spread(tau=0.5, degrees=1.0)
 """Of logarithms of odds and of squared errors, for which nothing is published: half-normal with
@@ -329,13 +329,13 @@ def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, F64]:
             for code in (1, 0)
         ]
     )
-    # The logit of 0 and 1 is infinite: half of one more subject of the rarer class would be wrong.
-    least_K = 0.5 / (counts_2K.min(axis=0) + 1)
+    # Half a pair from 0 and 1, where the logit is infinite; its own variance is large there.
+    least_K = 0.5 / counts_2K.prod(axis=0)
     auc_K = auc_K.clip(least_K, 1 - least_K)
     weight_K = counts_2K.prod(axis=0) / counts_2K.sum(axis=0)
     mean_K = np.full_like(auc_K, weight_K @ auc_K / max(weight_K.sum(), 1))
-    variances = (auc_variance(at_K, *counts_2K) for at_K in (auc_K, mean_K))
-    return PROPORTION.forward(auc_K), *variances
+    own_K, typical_K = (auc_variance(at_K, *counts_2K) for at_K in (auc_K, mean_K))
+    return PROPORTION.forward(auc_K), own_K, typical_K
 
 
 def auc_variance(auc_K: F64, positive_K: F64, negative_K: F64) -> F64:
