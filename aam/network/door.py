@@ -1,4 +1,4 @@
-"""Door of the network: the functions of `aam.wings.Network`, documented there.
+"""Door of the network: the functions of `aam.wings.Network`, documented and typed there.
 
 Each function imports PyTorch when it is called, because the import takes 2 CPU-seconds.
 """
@@ -10,27 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aam.contract.options.commands.studies import Unifrac
     from aam.contract.options.commands.train import Train
     from aam.contract.options.groups import DeviceOptions, RankOptions
-    from aam.data.distances import DistanceMatrix
-    from aam.network.distributed.collectives import Communicator
-    from aam.network.inference.stored_networks import ModelConfig
-    from aam.network.numerics.backends import BackendPolicy
-    from aam.network.transformer_member import TransformerReader
-    from aam.pipeline.labelled_study import LabelledStudy
-    from aam.pipeline.plan import Session
 
 
-def member() -> TransformerReader:
+def member() -> Any:
     from aam.network.transformer_member import MEMBER
 
     return MEMBER
 
 
-def start_session(
-    options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
-) -> Session:
+def start_session(options: Train, labelled: Any, policy: Any) -> Any:
     from aam.network.session import NetworkSession
 
     return NetworkSession.start(options, labelled, policy)
@@ -42,15 +32,13 @@ def sequence_length(options: Train) -> int | None:
     return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
 
 
-def checkpoint_config(path: Path) -> ModelConfig:
+def checkpoint_config(path: Path) -> Any:
     from aam.network.training import checkpoints
 
     return checkpoints.read(path).config
 
 
-def process_group(
-    scale: RankOptions, device: DeviceOptions
-) -> AbstractContextManager[Communicator]:
+def process_group(scale: RankOptions, device: DeviceOptions) -> AbstractContextManager[Any]:
     from aam.network.distributed.process_group import process_group
 
     return process_group(scale, device)
@@ -81,7 +69,7 @@ def tensorboard_writer() -> tuple[Any, Any]:
     return SummaryWriter, hparams
 
 
-def unifrac_matrix(options: Unifrac) -> DistanceMatrix:
+def unifrac_matrix(options: Any) -> Any:
     from aam.network.unifrac import distances
 
     return distances(options)

@@ -146,7 +146,7 @@ def test_a_file_larger_than_memory_is_refused(last: Path, tmp_path: Path) -> Non
     with path.open("wb") as stream:  # a hole of 8 TiB
         stream.write(last.read_bytes())
         stream.truncate(1 << 43)
-    with pytest.raises(DataError, match="it has 8.0 TiB, and .* of memory are free"):
+    with pytest.raises(DataError, match="it has 8.0 TiB, but .* of memory are free"):
         checkpoints.read(path)
 
 

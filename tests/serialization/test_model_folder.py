@@ -256,7 +256,7 @@ def test_an_unknown_member_and_networks_of_different_runs(
     assert predict(unknown) == DATA
     assert "'boosting', known are kernel, forest, transformer" in sentence(capsys)
     assert predict(rewrite(run, tmp_path / "same", twice("ph"))) == 0
-    assert "mean of 2 models" in capsys.readouterr().err
+    assert "mean of 2 networks" in capsys.readouterr().err
     assert predict(rewrite(run, tmp_path / "other", twice("depth"))) == DATA
     assert "The networks come from different runs: " in sentence(capsys)
 

@@ -16,7 +16,6 @@ Shape suffixes: F ASVs of a study, D width of a vector.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +98,7 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
     """Open the stored vectors of an encoder, if any; None without a folder."""
     if options.asv_vectors_dir is None:
         return None
-    folder = options.asv_vectors_dir / digest(encoder)
+    folder = options.asv_vectors_dir / encoder.digest
     dtype = torch.float16 if options.asv_vectors_dtype == "float16" else torch.float32
     width = encoder.position.shape[1]
     segments = []
@@ -127,14 +126,3 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
         if len(hashes) and (dtype == torch.float16 or vectors.dtype == np.float32):
             segments.append((hashes, vectors))
     return AsvVectors(folder, dtype, tuple(segments))
-
-
-def digest(encoder: NucleotideEncoder) -> str:
-    """Return a digest of the encoder weights that determine the vector of a sequence."""
-    digest = hashlib.sha256(f"patch {encoder.patch}".encode())
-    for name, tensor in sorted(encoder.state_dict().items()):
-        # The head predicts masked nucleotides and does not affect the vectors.
-        if not name.startswith("head."):
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]

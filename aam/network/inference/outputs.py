@@ -25,9 +25,8 @@ from aam.members.output_tables import (
     write_embeddings,
 )
 from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
-from aam.network.inference.asv_vectors import digest, open_vectors
+from aam.network.inference.asv_vectors import open_vectors
 from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
-from aam.network.model.community_profile import weighted_sum
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.network.numerics.backends import BackendPolicy
@@ -144,8 +143,8 @@ def apply_to_batch(
         return embedding_BD, None
     profile_BW = None
     if terms_FW is not None:
-        sums_BW = weighted_sum(terms_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
-        profile_BW = sums_BW + network.profile_offset()
+        slots_BS = batch.asvs_U[batch.slots_BS]
+        profile_BW = network.profile_hidden(terms_FW, slots_BS, batch.counts_BS)
     covariates_B = None if covariates is None else covariates.take(batch.rows_B)
     outputs_XBC = network.heads(
         embedding_BD, members_BSD, batch.attend_BS, profile_BW, covariates_B
@@ -257,6 +256,6 @@ def encode_for_networks(
     last, vectors_FD = None, torch.empty(0)
     for loaded in networks:
         encoder = loaded.network.encoder
-        if (weights := digest(encoder.nucleotides)) != last:
-            last, vectors_FD = weights, encode_asvs(encoder, study, loaded.device, vectors)
+        if (digest := encoder.nucleotides.digest) != last:
+            last, vectors_FD = digest, encode_asvs(encoder, study, loaded.device, vectors)
         yield vectors_FD

@@ -10,6 +10,8 @@ Shape suffixes: see `aam.network.model`.
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,6 +60,17 @@ class NucleotideEncoder(nn.Module):
         x_UTD = x_ND.view(u, t, x_ND.shape[1])
         hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)
         return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
+
+    @property
+    def digest(self) -> str:
+        """Digest of the weights that determine the vector of a sequence."""
+        digest = hashlib.sha256(f"patch {self.patch}".encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            # The head predicts masked nucleotides and does not affect the vectors.
+            if not name.startswith("head."):
+                digest.update(f"{name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
 
     def last_patch(self, length: int) -> int:
         """Return the position of the first nucleotide of the last patch of `length` nucleotides."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aam.contract.options.groups import Metric
 from aam.network.model.attention import AUTO, Backends
-from aam.network.model.community_profile import CommunityProfile
+from aam.network.model.community_profile import CommunityProfile, weighted_sum
 from aam.network.model.covariate_embedding import CovariateEmbedding, CovariateInputs
 from aam.network.model.encoders import NucleotideEncoder, SampleEncoder
 from aam.network.model.shape import NetworkShape, at_least_fp32
@@ -193,6 +193,11 @@ class Predictor(nn.Module):
         first = self.profile_head[1]
         assert self.profile is not None and isinstance(first, nn.Linear)
         return self.profile.features(tokens_UL) / self.profile.spread @ first.weight.T
+
+    @torch.no_grad()
+    def profile_hidden(self, terms_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+        """Return the hidden layer [B, W] of the profile head from the terms of sequences."""
+        return weighted_sum(terms_UW, slots_BS, counts_BS) + self.profile_offset()
 
     @torch.no_grad()
     def profile_offset(self) -> Tensor:

@@ -73,6 +73,11 @@ class Checkpoint(StoredNetwork):
 
     resume: ResumeState | None
 
+    @property
+    def network(self) -> StoredNetwork:
+        """The stored network alone, without the state of the optimizer."""
+        return StoredNetwork(self.config, self.weights)
+
 
 def write(
     path: Path, config: ModelConfig, weights: Mapping[str, Tensor], state: ResumeState

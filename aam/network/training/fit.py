@@ -195,15 +195,15 @@ def fit(
     if not is_main:
         return None
     # Read from the file, since the module has the weights of the last epoch, or shards of them.
-    stored_network = checkpoints.read(folder / chosen)
-    trained = stored_network.build(runtime.backends)
+    network = checkpoints.read(folder / chosen).network
+    trained = network.build(runtime.backends)
     facts = {
         "parameters": sum(p.numel() for p in trained.parameters()),
         "epochs": epochs,
         "steps": loop.progress.step,
         "best": best_metrics,
     }
-    return Fit(LoadedNetwork(stored_network, trained, device, runtime.attention), facts)
+    return Fit(LoadedNetwork(network, trained, device, runtime.attention), facts)
 
 
 def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
