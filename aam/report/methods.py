@@ -64,7 +64,7 @@ def _data(run: Run) -> Sentences:
     parts = facts.get("samples")
     if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
         text += f" in {samples:,} samples"
-    text += f" that meet the condition {where}" if where else ""
+    text += f" where {where}" if where else ""
     if run.scored is not None and run.scored.classes and run.scored.type == "classification":
         times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
         named = zip(run.scored.classes, times, strict=True)
@@ -118,10 +118,10 @@ def _design(run: Run) -> Sentences:
         design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
     text = f"It was scored on {number} {run.part} samples {design}".replace("  ", " ")
     if run.partitions is not None and run.partitions.repeats:
-        text += f", repeated {len(run.partitions.partitions)} times with mean scores"
+        text += f", repeated {len(run.partitions.partitions)} times (mean scores)"
     if group:
         groups = "" if run.scores is None else f" ({run.scores.groups} groups)"
-        text += f"; each {group}{groups} was in either the training or the test set"
+        text += f"; each {group}{groups} is entirely in training or test"
     return (f"{text}.",)
 
 
@@ -153,9 +153,8 @@ def _scores(run: Run) -> Sentences:
         keys.append("phipson2010")
         within = " within studies" if scored.studies else ""
         text += (
-            f" The model was compared with a baseline, {scores.baseline}, and tested by "
-            f"{scores.verdict.shufflings} permutations of the held-out labels{within} "
-            f"(p = {scores.verdict.p:.2g}; Phipson and Smyth 2010)."
+            f" The baseline is {scores.baseline}; {scores.verdict.shufflings} permutations of the "
+            f"held-out labels{within} gave p = {scores.verdict.p:.2g} (Phipson and Smyth 2010)."
         )
     return (text, *keys)
 
@@ -191,8 +190,8 @@ def _associations(run: Run) -> Sentences:
         return ("",)
     text = (
         f"ASVs in at least {tested['samples']} samples or groups were tested for association "
-        f"{' and '.join(tests)}, with the false discovery rate of each family controlled at "
-        f"{tested['rate']:g} (Benjamini and Hochberg 1995)."
+        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} in each family "
+        "(Benjamini and Hochberg 1995)."
     )
     return (text, *keys)
 
