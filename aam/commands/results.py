@@ -41,13 +41,9 @@ def run_report(options: Report) -> None:
             print_result(f"{paragraph(run)}\n\n{bibtex(run)}")
             continue
         given = ReportInput.of(
-            run,
-            options.metadata,
-            options.color_by,
-            options.categories,
-            options.unit,
+            run, options.metadata, options.color_by, options.categories, options.unit,
             read_abundances(run),
-        )
+        )  # fmt: skip
         write_report(given, place)
         if options.output is None:
             with later_step("research object"):  # of a folder that may be read-only

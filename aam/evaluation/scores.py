@@ -274,7 +274,7 @@ class Scores:
     @property
     def baseline(self) -> str:
         """Predictions of the guess."""
-        return _GUESSES[self.kind]
+        return _GUESSES.get(self.kind, "a guess")
 
     @property
     def is_better(self) -> bool:

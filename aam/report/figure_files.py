@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -73,11 +73,11 @@ def _resize(figure: Figure, inches: float) -> None:
     figure.set_size_inches(inches, height * min(1.0, max(inches / width, _TEXT)))
     for artist in figure.findobj():
         if isinstance(artist, Text):
-            artist.set_fontsize(artist.get_fontsize() * _TEXT)
+            artist.set_fontsize(float(artist.get_fontsize()) * _TEXT)
         elif isinstance(artist, Line2D):
             artist.set_linewidth(artist.get_linewidth() * _TEXT)
             artist.set_markersize(artist.get_markersize() * _TEXT)
-        elif hasattr(artist, "set_sizes"):
+        elif isinstance(artist, PathCollection):
             artist.set_sizes(np.asarray(artist.get_sizes()) * _TEXT**2)
 
 
@@ -95,22 +95,22 @@ def figure_numbers(drawing: Drawing) -> pd.DataFrame:
 def _drawn(axes: Axes, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield series, x, y and name of each point of lines, point clouds, segments and bars."""
     x_names, y_names = _tick_names(axes.xaxis), _tick_names(axes.yaxis)
-    points: list[tuple[Any, Any]] = []
+    points: list[tuple[Any, Any]] = []  # artist, its places [n, 2]
     # Lines across the axes, as of chance, are no data.
     for line in (line for line in axes.lines if line.get_transform() == axes.transData):
         points.append((line, line.get_xydata()))
     for cloud in axes.collections:
-        is_segments = isinstance(cloud, LineCollection)
-        ends = np.concatenate(cloud.get_segments()) if is_segments else cloud.get_offsets()
-        points.append((cloud, np.ma.getdata(ends)))
+        if isinstance(cloud, LineCollection):
+            points.append((cloud, np.concatenate(cloud.get_segments())))
+        else:
+            points.append((cloud, np.ma.getdata(cloud.get_offsets())))
     for bars in (bars for bars in axes.containers if isinstance(bars, BarContainer)):
-        ends = [(bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in bars]
-        points.append((bars, ends))
-    for artist, ends in points:
+        points.append((bars, [(b.get_width(), b.get_y() + b.get_height() / 2) for b in bars]))
+    for artist, places in points:
         label = str(artist.get_label()).strip()
         series = "" if label.startswith("_") else label
         named = names if getattr(artist, "get_gid", str)() == POINTS else ()
-        for row, (x, y) in enumerate(np.asarray(ends, dtype=float).tolist()):
+        for row, (x, y) in enumerate(np.asarray(places, dtype=float).tolist()):
             name = named[row].partition("\n")[0] if row < len(named) else ""
             yield series, x_names.get(x, x), y_names.get(y, y), name
 

@@ -109,10 +109,7 @@ def _design(run: Run) -> Sentences:
     if run.is_external:
         # A validation elsewhere has no folds of its own, whatever its model was trained with.
         where = f"{studies} other studies" if studies else "another study"
-        return (
-            f"It was scored on {number} samples of {where} than that of its training, "
-            f"'{run.option('model')}'.",
-        )
+        return (f"The model of '{run.option('model')}' was scored on {number} samples of {where}.",)
     design = f"in {folds}-fold cross-validation" if folds else "of a single split"
     if studies:
         design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
@@ -132,10 +129,11 @@ def _scores(run: Run) -> Sentences:
     keys = ["efron1981"]
     units = "groups" if run.option("group_column") else "samples"
     measured, level = "Scores", LEVEL
-    if scores is not None:
-        metrics, level = scores.models["ensemble"].metrics, scores.level
-        titles = [TITLES[name] for name in SCORED[scored.type] if name in metrics]
-        measured = " and ".join([", ".join(titles[:-1]), titles[-1]][len(titles) < 2 :])
+    if scores is not None and (model := scores.models.get("ensemble")) is not None:
+        level = scores.level
+        titles = [TITLES[name] for name in SCORED[scored.type] if name in model.metrics]
+        *others, last = titles or [measured]
+        measured = f"{', '.join(others)} and {last}" if others else last
     text = (
         f"{measured} have {level:.0%} t intervals of the jackknife over {units} "
         "(Efron and Stein 1981)."
@@ -179,10 +177,10 @@ def _uncertainty(run: Run) -> Sentences:
 def _associations(run: Run) -> Sentences:
     tested = run.facts.get("tested") or {}
     tests, keys = [], ["benjamini1995"]
-    if ASSOCIATED in tested:
+    if tested.get(ASSOCIATED) is not None:
         tests.append(f"by rank ({tested[ASSOCIATED]:,} tests; Landis et al. 1978)")
         keys.append("landis1978")
-    if CONDITIONAL in tested:
+    if tested.get(CONDITIONAL) is not None:
         what = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
         tests.append(f"given the rest of the community ({what}; Kang et al. 2010)")
         keys.append("kang2010")
@@ -220,15 +218,8 @@ def _software(run: Run) -> Sentences:
 
 
 SUBJECTS: tuple[Callable[[Run], Sentences], ...] = (
-    _data,
-    _model,
-    _design,
-    _scores,
-    _uncertainty,
-    _associations,
-    _options,
-    _software,
-)
+    _data, _model, _design, _scores, _uncertainty, _associations, _options, _software
+)  # fmt: skip
 """Subjects of the paragraph in their order; a result of its own, such as a threshold, adds one."""
 
 
