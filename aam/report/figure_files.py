@@ -101,7 +101,7 @@ def _drawn(axes: Axes, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         points.append((line, line.get_xydata()))
     for cloud in axes.collections:
         if isinstance(cloud, LineCollection):
-            points.append((cloud, np.concatenate(cloud.get_segments())))
+            points.append((cloud, np.vstack([np.empty((0, 2)), *cloud.get_segments()])))
         else:
             points.append((cloud, np.ma.getdata(cloud.get_offsets())))
     for bars in (bars for bars in axes.containers if isinstance(bars, BarContainer)):
