@@ -64,7 +64,6 @@ from aam.pipeline.run_crate import write_crate
 from aam.pipeline.validate import validate
 from aam.report.asvs import beeswarm, importance_drawing, read_abundances, waterfall
 from aam.report.comparison import compare_runs
-from aam.report.figure_files import write_figures
 from aam.report.figures import Drawing, drawing_on
 from aam.report.page import write_report
 from aam.report.run import ReportInput, Run, read_run
@@ -466,6 +465,8 @@ class Model:
             given = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
             write_report(given, page)
             if place is not None:
+                from aam.report.figure_files import write_figures  # 0.5 s of matplotlib
+
                 write_figures(given, place, chosen["format"], chosen["width"])
             return page
 

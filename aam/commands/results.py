@@ -22,7 +22,6 @@ from aam.evaluation.prediction_files import join_labels, other_labels, read_pred
 from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
-from aam.report.figure_files import write_figures
 from aam.report.methods import bibtex, paragraph
 from aam.report.page import write_report
 from aam.report.run import ReportInput, read_run
@@ -58,6 +57,9 @@ def run_report(options: Report) -> None:
                 write_crate(folder)
         info(f"Report: {page}")
         if options.figures is not None:
+            # Matplotlib takes half a CPU-second, which the other commands do without.
+            from aam.report.figure_files import write_figures
+
             figures = options.figures / folder.name if targets else options.figures
             with working("Drawing the figures"):
                 written = write_figures(given, figures, options.format, options.width)

@@ -84,6 +84,16 @@ class RecordedFile(msgspec.Struct):
     bytes: Count = 0
 
 
+class AssociationTests(msgspec.Struct):
+    """Tests of association of a run: how many, and their settings."""
+
+    samples: int
+    permutations: int
+    rate: float
+    q_associated: int | None = None
+    q_conditional: int | None = None
+
+
 class RecordEntries(msgspec.Struct):
     """Entries of run.json, the record of a run; the facts of a command may be any others."""
 
@@ -104,6 +114,9 @@ class RecordEntries(msgspec.Struct):
     epochs: int | list[int] = 0
     members: list[str] = []
     warnings: list[str] = []
+    lengths: list[Count] = []
+    settings: dict[str, str] = {}
+    tested: AssociationTests | None = None
 
 
 class Mismatch(ValueError):

@@ -285,7 +285,7 @@ class Scores:
     @property
     def baseline(self) -> str:
         """Predictions of the baseline."""
-        return _BASELINES[self.kind]
+        return _BASELINES.get(self.kind, "the baseline")
 
     @property
     def is_better(self) -> bool:

@@ -125,7 +125,9 @@ def associated_features(run: Run) -> dict[str, list[str]]:
         )
         for row in run.associations
         if row["feature"] in genera
-    } or {row["feature-id"]: (row.get(ASSOCIATED), [row["feature-id"]]) for row in run.importance}
+    } or {
+        row["feature-id"]: (row.get(ASSOCIATED, ""), [row["feature-id"]]) for row in run.importance
+    }
     q_values = {name: float(q or "nan") for name, (q, _) in found.items()}
     names = sorted((name for name, q in q_values.items() if q < RATE), key=q_values.__getitem__)
     return {name: found[name][1] for name in names[:HEAT_ROWS]}
@@ -266,11 +268,16 @@ def sample_heat_picture(given: ReportInput) -> Drawing | None:
     taxa = {row["feature-id"]: asv_name(row) for row in run.importance}
     names = [taxa.get(features[k], features[k].rpartition("; ")[2]) for k in order]
     cells = np.zeros((len(bars) + 1 + len(features), len(ids), 4))
-    for row, bar in enumerate(bars):
-        cells[row] = [to_rgba(colour) for colour in bar.plain()]
     cells[len(bars) + 1 :] = to_rgba(SERIES[0])
     cells[len(bars) + 1 :, :, 3] = 0.04 + 0.96 * shares[:, order].T
-    figure, axes = blank(4.6, 1.6 + 0.2 * len(cells) + 0.16 * max(len(b.legend) for b in bars[1:]))
+    # A column of the legend for each bar, with its name on top.
+    longest, handles = max(len(bar.legend) for bar in bars[1:]), []
+    for row, bar in enumerate(bars):
+        colours, legend = bar.plain()
+        cells[row] = [to_rgba(colour) for colour in colours]
+        entries = [("none", bar.column), *legend, *[("none", "")] * (longest - len(legend))]
+        handles += [Patch(facecolor=c, label=shortened(t, 22)) for c, t in entries if row]
+    figure, axes = blank(4.6, 1.6 + 0.2 * len(cells) + 0.16 * longest)
     axes.imshow(cells, interpolation="none", aspect="auto")
     titles = [bar.column for bar in bars]
     labels = [shortened(name, LETTERS) for name in (*titles, "", *names)]
@@ -281,18 +288,7 @@ def sample_heat_picture(given: ReportInput) -> Drawing | None:
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    # A column of the legend for each bar, with its name on top.
-    longest = max(len(bar.legend) for bar in bars[1:])
-    entries = [
-        [("none", bar.column), *bar.plain_legend, *[("none", "")] * (longest - len(bar.legend))]
-        for bar in bars[1:]
-    ]
-    handles = [
-        Patch(facecolor=colour, label=shortened(text, 22))
-        for bar in entries
-        for colour, text in bar
-    ]
-    legend_below(axes, handles=handles, ncols=len(entries), fontsize=8.5)
+    legend_below(axes, handles=handles, ncols=len(bars) - 1, fontsize=8.5)
     which = "The most strongly associated" if len(features) == HEAT_ROWS else "All associated"
     caption = (
         f"{which} {what} ({len(features)}; rank test, q < {RATE:g}) in {len(ids)} samples. Dark: "

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.collections import LineCollection
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -23,19 +26,16 @@ from aam.report.figures import POINTS, STYLE, Drawing
 from aam.report.run import ReportInput
 from aam.report.sections import PICTURES
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
-
 INCHES: dict[FigureWidth, float] = {"one-column": 3.35, "two-column": 7.0}  # 85 and 178 mm
 DPI = 300
 _TEXT = 0.75  # of the sizes on the page: 10 pt become 7.5
 
 # TrueType in a PDF, and outlines in an SVG, need no font of the reader.
 _EMBEDDED: Any = {**STYLE, "pdf.fonttype": 42, "svg.fonttype": "path"}
-_METADATA: dict[FigureFormat, dict[str, None]] = {
-    "pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}, "tiff": {}
+# Without a date the same figure is the same bytes.
+_SAVED: dict[str, Any] = {
+    "pdf": {"metadata": {"CreationDate": None}}, "svg": {"metadata": {"Date": None}}, "png": {},
+    "tiff": {"pil_kwargs": {"compression": "tiff_lzw"}},
 }  # fmt: skip
 
 
@@ -57,17 +57,13 @@ def write_figures(
 
 def _save(drawing: Drawing, path: Path, form: FigureFormat, inches: float) -> None:
     figure = drawing.figure
-    with rc_context(_EMBEDDED):
+    with rc_context(_EMBEDDED), warnings.catch_warnings(), atomic_write(path) as temporary:
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         if drawing.legend:
             handles = [Patch(facecolor=colour, label=text) for colour, text in drawing.legend]
             figure.legend(handles=handles, loc="outside lower center", ncols=3)
         _resize(figure, inches)
-        packed: dict[str, Any] = {"pil_kwargs": {"compression": "tiff_lzw"}}
-        with atomic_write(path) as temporary, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-            figure.savefig(temporary, format=form, dpi=DPI, facecolor="white",
-                           metadata=_METADATA[form] or None,
-                           **(packed if form == "tiff" else {}))  # fmt: skip
+        figure.savefig(temporary, format=form, dpi=DPI, facecolor="white", **_SAVED[form])
 
 
 def _resize(figure: Figure, inches: float) -> None:
@@ -77,11 +73,11 @@ def _resize(figure: Figure, inches: float) -> None:
     figure.set_size_inches(inches, height * min(1.0, max(inches / width, _TEXT)))
     for artist in figure.findobj():
         if isinstance(artist, Text):
-            artist.set_fontsize(artist.get_fontsize() * _TEXT)
+            artist.set_fontsize(float(artist.get_fontsize()) * _TEXT)
         elif isinstance(artist, Line2D):
             artist.set_linewidth(artist.get_linewidth() * _TEXT)
             artist.set_markersize(artist.get_markersize() * _TEXT)
-        elif hasattr(artist, "set_sizes"):
+        elif isinstance(artist, PathCollection):
             artist.set_sizes(np.asarray(artist.get_sizes()) * _TEXT**2)
 
 
@@ -96,32 +92,27 @@ def figure_numbers(drawing: Drawing) -> pd.DataFrame:
     return table.loc[:, (table != "").any()]
 
 
-def _drawn(axes: Axes, names: Any) -> Iterator[tuple[Any, ...]]:
+def _drawn(axes: Axes, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield series, x, y and name of each point of lines, point clouds, segments and bars."""
     x_names, y_names = _tick_names(axes.xaxis), _tick_names(axes.yaxis)
-
-    def row(series: str, x: Any, y: Any, name: str = "") -> tuple[Any, ...]:
-        return series, x_names.get(float(x), float(x)), y_names.get(float(y), float(y)), name
-
-    def title(artist: Any) -> str:
-        label = str(artist.get_label())
-        return "" if label.startswith("_") else label.strip()
-
+    points: list[tuple[Any, Any]] = []  # artist, its places [n, 2]
     # Lines across the axes, as of chance, are no data.
     for line in (line for line in axes.lines if line.get_transform() == axes.transData):
-        yield from (row(title(line), *point) for point in line.get_xydata())
+        points.append((line, line.get_xydata()))
     for cloud in axes.collections:
         if isinstance(cloud, LineCollection):
-            ends = (point for segment in cloud.get_segments() for point in segment)
-            yield from (row(title(cloud), *point) for point in ends)
+            points.append((cloud, np.vstack([np.empty((0, 2)), *cloud.get_segments()])))
         else:
-            points = np.ma.getdata(cloud.get_offsets())
-            of = [name.partition("\n")[0] for name in names] if cloud.get_gid() == POINTS else []
-            of += [""] * (len(points) - len(of))
-            yield from (row(title(cloud), *point, of[k]) for k, point in enumerate(points))
-    for bars in axes.containers:
-        for bar in bars if isinstance(bars, BarContainer) else ():
-            yield row(title(bars), bar.get_width(), bar.get_y() + bar.get_height() / 2)
+            points.append((cloud, np.ma.getdata(cloud.get_offsets())))
+    for bars in (bars for bars in axes.containers if isinstance(bars, BarContainer)):
+        points.append((bars, [(b.get_width(), b.get_y() + b.get_height() / 2) for b in bars]))
+    for artist, places in points:
+        label = str(artist.get_label()).strip()
+        series = "" if label.startswith("_") else label
+        named = names if getattr(artist, "get_gid", str)() == POINTS else ()
+        for row, (x, y) in enumerate(np.asarray(places, dtype=float).tolist()):
+            name = named[row].partition("\n")[0] if row < len(named) else ""
+            yield series, x_names.get(x, x), y_names.get(y, y), name
 
 
 def _tick_names(axis: Axis) -> dict[float, str]:

@@ -300,14 +300,12 @@ class Colour:
             entries.append((UNKNOWN, f"no value ({times['']})"))
         return entries
 
-    @property
-    def plain_legend(self) -> list[tuple[str, str]]:
-        """The same with plain colours."""
-        return [(plain_colours()[colour], text) for colour, text in self.legend]
-
-    def plain(self) -> list[str]:
-        """Return the plain colour of each sample."""
-        return [plain_colours()[colour] for colour in self.css()]
+    def plain(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """Return the plain colours of the samples and of the legend."""
+        of = plain_colours()
+        return [of[shade] for shade in self.css()], [
+            (of[shade], text) for shade, text in self.legend
+        ]
 
     def css(self) -> list[str]:
         """Return the CSS colour of each sample."""

@@ -64,7 +64,7 @@ def _data(run: Run) -> Sentences:
     parts = facts.get("samples")
     if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
         text += f" in {samples:,} samples"
-    text += f" that meet the condition {where}" if where else ""
+    text += f" where {where}" if where else ""
     if run.scored is not None and run.scored.classes and run.scored.type == "classification":
         times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
         named = zip(run.scored.classes, times, strict=True)
@@ -109,19 +109,16 @@ def _design(run: Run) -> Sentences:
     if run.is_external:
         # A validation elsewhere has no folds of its own, whatever its model was trained with.
         where = f"{studies} other studies" if studies else "another study"
-        return (
-            f"It was scored on {number} samples of {where} than that of its training, "
-            f"'{run.option('model')}'.",
-        )
+        return (f"The model of '{run.option('model')}' was scored on {number} samples of {where}.",)
     design = f"in {folds}-fold cross-validation" if folds else "of a single split"
     if studies:
         design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
     text = f"It was scored on {number} {run.part} samples {design}".replace("  ", " ")
     if run.partitions is not None and run.partitions.repeats:
-        text += f", repeated {len(run.partitions.partitions)} times with mean scores"
+        text += f", repeated {len(run.partitions.partitions)} times (mean scores)"
     if group:
         groups = "" if run.scores is None else f" ({run.scores.groups} groups)"
-        text += f"; each {group}{groups} was in either the training or the test set"
+        text += f"; each {group}{groups} is entirely in training or test"
     return (f"{text}.",)
 
 
@@ -132,10 +129,11 @@ def _scores(run: Run) -> Sentences:
     keys = ["efron1981"]
     units = "groups" if run.option("group_column") else "samples"
     measured, level = "Scores", LEVEL
-    if scores is not None:
-        metrics, level = scores.models["ensemble"].metrics, scores.level
-        titles = [TITLES[name] for name in SCORED[scored.type] if name in metrics]
-        measured = " and ".join([", ".join(titles[:-1]), titles[-1]][len(titles) < 2 :])
+    if scores is not None and (model := scores.models.get("ensemble")) is not None:
+        level = scores.level
+        titles = [TITLES[name] for name in SCORED[scored.type] if name in model.metrics]
+        *others, last = titles or [measured]
+        measured = f"{', '.join(others)} and {last}" if others else last
     text = (
         f"{measured} have {level:.0%} t intervals of the jackknife over {units} "
         "(Efron and Stein 1981)."
@@ -153,9 +151,8 @@ def _scores(run: Run) -> Sentences:
         keys.append("phipson2010")
         within = " within studies" if scored.studies else ""
         text += (
-            f" The model was compared with a baseline, {scores.baseline}, and tested by "
-            f"{scores.verdict.shufflings} permutations of the held-out labels{within} "
-            f"(p = {scores.verdict.p:.2g}; Phipson and Smyth 2010)."
+            f" The baseline is {scores.baseline}; {scores.verdict.shufflings} permutations of the "
+            f"held-out labels{within} gave p = {scores.verdict.p:.2g} (Phipson and Smyth 2010)."
         )
     return (text, *keys)
 
@@ -180,10 +177,10 @@ def _uncertainty(run: Run) -> Sentences:
 def _associations(run: Run) -> Sentences:
     tested = run.facts.get("tested") or {}
     tests, keys = [], ["benjamini1995"]
-    if ASSOCIATED in tested:
+    if tested.get(ASSOCIATED) is not None:
         tests.append(f"by rank ({tested[ASSOCIATED]:,} tests; Landis et al. 1978)")
         keys.append("landis1978")
-    if CONDITIONAL in tested:
+    if tested.get(CONDITIONAL) is not None:
         what = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
         tests.append(f"given the rest of the community ({what}; Kang et al. 2010)")
         keys.append("kang2010")
@@ -191,8 +188,8 @@ def _associations(run: Run) -> Sentences:
         return ("",)
     text = (
         f"ASVs in at least {tested['samples']} samples or groups were tested for association "
-        f"{' and '.join(tests)}, with the false discovery rate of each family controlled at "
-        f"{tested['rate']:g} (Benjamini and Hochberg 1995)."
+        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} in each family "
+        "(Benjamini and Hochberg 1995)."
     )
     return (text, *keys)
 
@@ -221,15 +218,8 @@ def _software(run: Run) -> Sentences:
 
 
 SUBJECTS: tuple[Callable[[Run], Sentences], ...] = (
-    _data,
-    _model,
-    _design,
-    _scores,
-    _uncertainty,
-    _associations,
-    _options,
-    _software,
-)
+    _data, _model, _design, _scores, _uncertainty, _associations, _options, _software
+)  # fmt: skip
 """Subjects of the paragraph in their order; a result of its own, such as a threshold, adds one."""
 
 

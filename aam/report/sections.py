@@ -202,12 +202,12 @@ def _ordination(
     size = 36 if len(ids) <= 300 else 16
     x, y = coordinates[:, :2].T
     # A file shows the first column, a page lets its reader choose.
-    first, legend = given.colours[:1], list[tuple[str, str]]()
     look: Any = {"color": SERIES[0]}
-    if first:
-        shades = first[0].plain()
+    legend: list[tuple[str, str]] = []
+    if given.colours:
+        shades, legend = given.colours[0].plain()
         look = {"c": [shades[place[name]] for name in ids]}
-        legend = [("none", first[0].column), *first[0].plain_legend]
+        legend = [("none", given.colours[0].column), *legend]
     axes.scatter(x, y, s=size, linewidths=0, gid=POINTS, **look)
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set(xticks=[], yticks=[])

@@ -83,16 +83,17 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
     assert scores.weights is not None
     lengths, tested = facts["lengths"], facts["tested"]
     for part in (
-        f"the counts of {facts['asvs']:,} ASVs ({lengths[0]} nt) in {scores.samples} samples that "
-        "meet the condition depth>0 ",
-        "kernel, 25 penalties from 1e-05 to 10 compared on left-out groups; weight 0.",
+        f"the counts of {facts['asvs']:,} ASVs ({lengths[0]} nt) in {scores.samples} samples "
+        "where depth>0 ",
+        "kernel, 25 penalties from 1e-05 to 10 compared on left-out groups; "
+        f"weight {scores.weights.model['kernel']:.2f})",
         "200 trees, 10% of the features at a node, at least 2 samples in a leaf",
         f"in a leaf; weight {scores.weights.model['forest']:.2f})",
         f"{scores.samples} test samples in 5-fold cross-validation, repeated 2 times",
-        f"each subject ({scores.groups} groups) was in either the training or the test set",
+        f"each subject ({scores.groups} groups) is entirely in training or test",
         "R², MAE, RMSE and Spearman have 95% t intervals of the jackknife over groups",
-        f"tested by {scores.verdict.shufflings} permutations",
-        f"(p = {scores.verdict.p:.2g};",
+        f"; {scores.verdict.shufflings} permutations of the held-out labels gave ",
+        f"p = {scores.verdict.p:.2g} (",
         f"90% prediction intervals are conformal over groups (Lee et al. 2023) and cover "
         f"{scores.interval.covered:.0%}",
         f"by rank ({tested['q_associated']} tests;",
@@ -103,7 +104,7 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
         assert part in text, part
     verdict = replace(scores.verdict, shufflings=777)
     edited = paragraph(replace(run, scores=replace(scores, verdict=verdict)))
-    assert "tested by 777 permutations" in edited
+    assert "; 777 permutations of" in edited
     classes = paragraph(read_run(runs["classes"]))
     assert "Temperature scaling (Guo et al. 2017)" in classes
     assert "Options that differ from the defaults: --seed 3, --folds 4, --repeats 1." in classes

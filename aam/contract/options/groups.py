@@ -63,7 +63,7 @@ MEMBERS = {
         "random forest on relative abundances",
         "aam.members.forest",
         default=True,
-        method="a random forest on the relative abundances of ASVs and clades",
+        method="a random forest on relative abundances of ASVs and clades",
         references=("breiman2001", "pedregosa2011"),
     ),
     TRANSFORMER: MemberEntry(
