@@ -273,7 +273,7 @@ class LaunchFacts(Measured):
     def verdict(self) -> PartVerdict:
         """Compare the visible with the planned GPUs, and the overhead with its limit."""
         if not self.launcher:
-            return "not possible here", "The program was not started by aam-self."
+            return "not possible here", "The program was not started by aam-launch."
         if self.planned is not None and self.visible != self.planned:
             return "wrong", f"{self.visible} GPUs are visible, {self.planned} were planned."
         sentence = f"{self.visible} GPUs visible"

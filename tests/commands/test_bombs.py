@@ -87,9 +87,9 @@ BOMBS: dict[str, tuple[Make, str]] = {
     "gzip": (gzip_bomb, "does not fit in memory"),
     "artifact": (qza_bomb, "does not fit in memory"),
     "7 TB of entries": (
-        lambda path: biom_file(path, data=(10**12,), indices=(10**12,)), "of different sizes"
+        lambda path: biom_file(path, data=(10**12,), indices=(10**12,)), "have different sizes"
     ),
-    "7 TB of ends": (lambda path: biom_file(path, indptr=(10**12,)), "of different sizes"),
+    "7 TB of ends": (lambda path: biom_file(path, indptr=(10**12,)), "have different sizes"),
     "10^12 ids": (hdf5_ids, "does not fit in memory"),
     "a row of 100 million cells": (long_row, "does not fit in memory"),
 }  # fmt: skip

@@ -147,7 +147,7 @@ def test_a_fault_is_found_at_its_stage(golden: Stored, fault: str) -> None:
     assert any(row.differs for row in rows if row.kind == "loss")
     printed = conclusion(rows)
     assert f"They first differ at the {kind} of {stage}" in printed
-    assert ("need masks, and not without" in printed) == (cases == ("ragged",))
+    assert ("with masks (not without)" in printed) == (cases == ("ragged",))
     assert ("is not finite" in printed) == (fault == "nan")
     stack = Stack.here(CPU, "none", ("faulty", "faulty"))
     text = "\n".join(lines(rows, golden[0], stack))
