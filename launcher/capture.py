@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import system
-from launcher.detect import CDI_FOLDERS, SLURM_VARIABLES
+from launcher.detect import CDI_FOLDERS
 from launcher.engines import native
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
@@ -29,6 +29,9 @@ from launcher.plan.visible_devices import visible_devices_variables
 PLACES = ("/proc/sys/kernel/hostname", "/proc/sys/kernel/osrelease",
           "/proc/sys/user/max_user_namespaces",
           *(f"{folder}/*" for folder in CDI_FOLDERS))  # fmt: skip
+SLURM_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_NUM_TASKS",
+                   "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")  # fmt: skip
+"""The variables of Slurm that decisions read."""
 ATTRIBUTES = ("vendor", "device", "class", "uevent")
 
 

@@ -23,10 +23,18 @@ from aam.contract.options.command_line import (
 from aam.contract.options.commands import find as command_of_aam
 from aam.contract.options.commands import options_of
 from aam.contract.version import __version__
-from launcher.commands import COMMANDS, FORWARDING, HIDDEN, HOST, NAMES, OWN_STARTS, READ, find
+from launcher.commands import COMMANDS, FORWARDING, HOST, NAMES, find
 from launcher.plan.settings import LAUNCHER_OPTIONS
 
 TITLE = "Options of the launcher, anywhere on the command line"
+OWN_STARTS = ("acceptance",)
+"""Commands of `aam` that a module of this name starts; `start` starts all others."""
+READ = {
+    "explain": ("--json", HOST, "--image", "--runtime", "--site"),
+    "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),
+    "jobs": ("--json",), "submit": ("--dry-run", "--site", "--image", "--force"),
+}  # fmt: skip
+"""Options of the launcher that the help page of a command names, besides --image-dir for images."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +57,7 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or any(argument in HELP for argument in before_program(words)):
         print(help_of(words))
         return 0
-    own_names = (*NAMES, *HIDDEN)
+    own_names = (*NAMES, "job")  # of job scripts, on no help page
     command, arguments = split_command(words, own_names, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()

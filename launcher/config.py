@@ -15,7 +15,7 @@ from aam.contract.records import Sourced, read_yaml_entries
 from launcher.engines import ENGINES
 from launcher.plan import settings as layers_of
 from launcher.plan.catalog import Catalog, extended, shipped
-from launcher.plan.settings import FOLDERS, SETTING_SPECS, LaunchSettings
+from launcher.plan.settings import SETTING_SPECS, LaunchSettings
 from launcher.system import user_folder
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _layer(path: Path) -> dict[str, Sourced[Any]]:
 
 
 def _require_absolute(layer: dict[str, Sourced[Any]]) -> dict[str, Sourced[Any]]:
-    for key in layer.keys() & {*FOLDERS}:
+    for key in layer.keys() & {"image_dir", "scratch", "bind"}:
         folders, where = layer[key].value, layer[key].source
         for path in folders if isinstance(folders, list) else [folders]:
             if isinstance(path, str) and path != "~" and not path.startswith(("/", "~/")):

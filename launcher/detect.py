@@ -37,9 +37,6 @@ from launcher.host.tree import HostTree, open_tree
 
 PATIENCE = 10  # seconds
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-SLURM_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_NUM_TASKS",
-                   "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")  # fmt: skip
-"""The variables of Slurm that decisions read."""
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 

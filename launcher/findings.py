@@ -13,12 +13,12 @@ REQUESTED = "requested"  # reason of what a user or a configuration has set
 
 
 def warning(cause: str, evidence: str, remedy: str = "") -> Problem:
-    """Return a problem that refuses nothing."""
+    """Return a problem that does not stop a launch."""
     return Problem(cause, evidence, remedy, "warning")
 
 
 def as_warning(problem: Problem) -> Problem:
-    """Return a warning of what an error would refuse."""
+    """Return an error as a warning."""
     return warning(problem.cause, problem.evidence, problem.remedy)
 
 

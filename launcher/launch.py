@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -12,13 +15,14 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from aam.contract.errors import AamError, CannotCreate, MissingInput
+from aam.contract.errors import AamError, CannotCreate, MissingInput, Problem
 from aam.contract.files import try_lock
 from aam.contract.records import RecordEntries, read_json
 from launcher import config, system
 from launcher.detect import detect, with_versions
-from launcher.engines import ENGINES, exposure, make_private, native
+from launcher.engines import ENGINES, make_private, native
 from launcher.engines.sif import SIF, sif_id
+from launcher.findings import warning
 from launcher.host.facts import Host
 from launcher.images import index
 from launcher.plan.assembly import Plan, assemble_plan
@@ -79,8 +83,9 @@ def plan_launch(inputs: LaunchInputs, starting: bool = False) -> tuple[Host, Pla
         built = choice.built
         if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
             if sif_id(built.place) is None:
-                remedy = "build or copy it again"
-                raise MissingInput("Not a complete SIF", f"'{built.place}'", remedy)
+                raise MissingInput(
+                    "Not a complete SIF", f"'{built.place}'", "build or copy it again"
+                )
             if built.mismatch:
                 evidence, remedy = f"'{built.place}', {built.mismatch[0]}", built.mismatch[1]
                 raise MissingInput("The image is not the recorded one", evidence, remedy)
@@ -149,8 +154,7 @@ def require_outputs(facts: Sequence[PathFact]) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             evidence = f"'{folder}' may not be written to"
             raise CannotCreate(f"No access for {fact.flag}", evidence, "choose another folder")
-        remedy = "free some space, or choose another folder"
-        require_space(folder, f"No room for {fact.flag}", remedy)
+        require_space(folder, f"No room for {fact.flag}", "free space, or choose another folder")
 
 
 def require_space(folder: str, cause: str, remedy: str) -> None:
@@ -204,9 +208,9 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
     is_folder = os.path.isdir(real)
     file_type: Literal["file", "folder", "nothing"]
     file_type = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
-    # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
+    # An output that is renamed into place, such as a store, needs its parent folder to be writable.
     taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
-    # Where symbolic links inside an input lead to, outside of it.
+    # Targets, outside of an input, of the symbolic links inside it.
     targets, entries_left = [], MAX_ENTRIES
     for inner, folders, files in os.walk(real) if links and is_folder and role == "input" else ():
         if inner.count("/") - real.count("/") >= MAX_DEPTH:
@@ -221,3 +225,26 @@ def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True)
         if entries_left < 0:
             break
     return PathFact(flag, role, absolute, real, file_type, taken, tuple(targets))
+
+
+def exposure(folder: str) -> Problem | None:
+    """Return a warning if another user may rename what lies around a private folder."""
+    me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
+    for path in (scratch, *scratch.parents):
+        try:
+            facts = path.stat()
+        except FileNotFoundError:  # it will be made, by this user
+            continue
+        writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if writable == stat.S_IWGRP and facts.st_uid == me:
+            # Many systems give each user a group of the same name.
+            with suppress(KeyError):
+                if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
+                    continue
+        evidence = "" if facts.st_uid in (0, me) else f"another user owns '{path}'"
+        if not evidence and writable and not facts.st_mode & stat.S_ISVTX:
+            evidence = f"'{path}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
+        if evidence:
+            cause = f"Others may rename folders around '{folder}'"
+            return warning(cause, evidence, "choose another --scratch if they might")
+    return None

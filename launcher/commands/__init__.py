@@ -32,21 +32,12 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Set up": {"completion": "aam.contract.completion.Completion"},
 }  # fmt: skip
 """Group of the help page -> command -> options class; the first word of a command is its module."""
-HIDDEN = ("job",)  # commands of job scripts, on no help page
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
-OWN_STARTS = ("acceptance",)
-"""Commands of `aam` that a module of this name starts; `start` starts all others."""
 COLUMN = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 """What stands before the last column of a line: a subject and the spaces after it."""
 FORWARDING = ("explain", "submit")  # commands that a command line of `aam` follows
 HOST = "--host"
-"""Option that names a captured host; of the launcher's commands, the commands in READ have it."""
-READ = {
-    "explain": ("--json", HOST, "--image", "--runtime", "--site"),
-    "doctor": ("--json", HOST, "--image-dir", "--site"), "images": ("--json", HOST, "--image-dir"),
-    "jobs": ("--json",), "submit": ("--dry-run", "--site", "--image", "--force"),
-}  # fmt: skip
-"""Options of the launcher that the help page of a command names, besides --image-dir for images."""
+"""Option that names a captured host; `READ` of `launcher.cli` lists the commands that take it."""
 
 
 def find(command: str) -> type:

@@ -86,12 +86,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     error, runs = None, ""
     try:
         _, plan = plan_launch(job_inputs)
-        gpus = counted(plan.gpus) if plan.gpus else "the processor"
+        gpus = counted(plan.gpus) if plan.gpus else "the CPU"
         runs = f"{plan.image} by {plan.engine}" if plan.image else f"natively, {plan.program}"
         runs += f"{' on a node' * elsewhere}, {gpus}"
     except AamError as refusal:
         error = refusal
-        # Once is enough, as the error that it is.
+        # The refusal is listed once, as an error.
         findings = [f for f in findings if (f.cause, f.evidence) != (error.cause, error.evidence)]
         cause = f"A {'job' if elsewhere else 'launch'} would be refused: {error.cause}"
         findings.append(Unavailable(cause, error.evidence, error.remedy))

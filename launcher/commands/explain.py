@@ -67,7 +67,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         plan = replace(plan, assigned=tuple(assigned), choices=(*plan.choices, *further))
         decisions = [*plan.decisions]
     if "--json" not in launcher_options:
-        rows = (row for row in host_rows(host, inputs.catalog) if row.subject in HEADING)
+        rows = host_rows(host, inputs.catalog)
         show(*lines_of(rows), *lines_of(sorted(decisions, key=_rank)))
         show(*(f"{f.severity:<13} {f}" for f in plan.findings) if plan else ())
         show(*_command_lines(plan) if plan else ())
@@ -130,8 +130,6 @@ def stored_reports(folder: Path) -> list[StoredReport]:
 
 
 # --- rows of text, of `doctor` too
-
-HEADING = ("host", "Slurm", "driver")  # facts of a host that every decision depends on
 
 
 def host_rows(host: Host, catalog: Catalog) -> Iterator[Decision]:

@@ -261,7 +261,7 @@ def _verify(image: Image, options: ImagesVerify, folder: Path) -> None:
             theirs = spython_client.labels(str(sif))
             wrong = [k for k, label in sorted(record.labels.items()) if label != theirs.get(k)]
             agrees = f"ok      spython reads the same {len(record.labels)} labels"
-            show(f"differs spython reads other labels: {', '.join(wrong)}" if wrong else agrees)
+            show(f"differs spython reads different labels: {', '.join(wrong)}" if wrong else agrees)
         if options.test:
             _check(name, engine.name, folder, options.minutes)
             day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()

@@ -279,7 +279,7 @@ def rank_request(
     if ranks > 1 and trains and not any(map(request.value, STRATEGIES)):
         request = request.with_values({"--distributed": True})
     if site.values.vendor and image == "auto" and request.computes_on_gpu:
-        # Nothing trains on the processor of a node with GPUs unless the user requests it.
+        # Nothing trains on the CPU of a node with GPUs unless the user requests it.
         request = request.with_values({"--device": request.given.get("--device", GPU)})
     flags: dict[str, Any] = dict(request.launcher_options)
     plugins = [folder for folder in site.values.plugin if nodes > 1 and os.path.isdir(folder)]

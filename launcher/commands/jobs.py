@@ -165,7 +165,7 @@ def row_of(file: Path, queued: Mapping[str, Queued]) -> dict[str, str]:
 
 
 def progress(folder: Path, running: bool) -> str:
-    """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
+    """Return step or trial, rate, and time left of a running job, from progress.json."""
     try:
         content = msgspec.json.decode(regular(folder / "progress.json"), type=dict[str, Any])
     except (OSError, ValueError, RecursionError):

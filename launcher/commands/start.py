@@ -67,7 +67,7 @@ def _differences(file: Path, request: Request, host: Host, plan: Plan) -> Iterat
         # Of a store of `aam prepare` the header is compared; it holds the checksums of its files.
         content = path / "store.json" if path.is_dir() else path
         if digest is not None and content.is_file() and sha256(content) != digest:
-            evidence = f"'{path}' has another SHA-256 than then"
+            evidence = f"'{path}' has another SHA-256 than in that run"
             yield warning(f"The input of {spec.flag} has changed", evidence)
     for facts in (now, then):
         if facts.get("gpus"):  # the same GPUs may be at other places

@@ -81,7 +81,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     site = config.site(inputs.settings.site.value or PLAIN_SITE)
     output = next(fact for fact in paths if fact.role == "output")
     if not output.absolute.isprintable():
-        raise UsageError("A path that no job script can hold", repr(output.absolute), "rename it")
+        raise UsageError("No job script can hold this path", repr(output.absolute), "rename it")
     log = output.absolute.replace("%", "%%") + "-%j.log"
     requested = inputs.catalog.image(inputs.settings.image.value)
     on_gpus = request.computes_on_gpu and (requested is None or requested.vendor != CPU)
@@ -115,7 +115,7 @@ def job_of(request: Request, options: SubmitOptions) -> Job:
     plan = assemble_plan(inputs, choice)
     if choice.built and choice.built in inputs.built and not problems:
         problems += checks.image(plan, site, force)
-    # Where the site does not state the GPUs the node decides, unless the user has named an image.
+    # Without GPUs in the site file the node decides, unless the user has named an image.
     image_named = inputs.settings.image.value != "auto"
     stated = bool(site.values.vendor and site.values.arch) or image_named or not plan.image
     job_argv, variables = job_words(request, options, inputs, plan, stated)
@@ -156,7 +156,7 @@ def unused_gpus(
     elif not job.on_gpus and (
         partition.gpus if partition else facts.vendor and name != facts.cpu_partition
     ):
-        reason, _, users = (request.cpu_reason or "image cpu computes on the CPU").partition("; ")
+        reason, _, users = (request.cpu_reason or "image cpu runs on the CPU").partition("; ")
         number = f"{facts.gpus_per_node} x {facts.gpu}" if facts.vendor else "GPUs"
         nodes = f"the nodes of the partition have {number}"
         nodes = f"a job gets nodes with {number} whole" if facts.whole_nodes else nodes
@@ -182,7 +182,7 @@ def job_words(
     flags |= {"--site": site_file, "--runtime": plan.engine, **image_option}
     if inputs.settings.image_dir.source != "default":
         flags["--image-dir"] = inputs.settings.image_dir.value
-    # Variables of sbatch hold the values of --env, and the options their names alone.
+    # Values of --env go into variables of sbatch; the options have only their names.
     pairs = [item.partition("=") for item in flags.get("--env", ())]
     variables = {f"{ENV}{name}": value for name, equals, value in pairs if equals}
     flags |= {"--env": tuple(name for name, *_ in pairs)} if pairs else {}
@@ -316,7 +316,7 @@ def reserved(
         holder = "" if taken else stream.read(100).strip()
         remedy = "wait for it, cancel it, or choose another output"
         if holder == UNCONFIRMED:
-            taken = "a job whose number Slurm did not state"
+            taken = "a job without a number from Slurm"
             remedy = f"see `squeue --me`; if no such job is there, remove '{file}'"
         job = None if taken else queued().get(holder)
         taken = f"job {holder} ({job.state})" if job and job.active else taken

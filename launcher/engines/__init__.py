@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from aam.contract.errors import CannotCreate, NotPermitted, Problem, Unavailable
+from aam.contract.errors import CannotCreate, NotPermitted, Unavailable
 from launcher import system
 from launcher.engines import docker, native, podman, sif
 from launcher.engines.engine import Builder, Engine
-from launcher.findings import warning
 from launcher.plan.assembly import Plan
 from launcher.system import quoted
 
@@ -99,29 +95,6 @@ def make_private(folders: Sequence[str]) -> None:
         if evidence:
             cause = "The private folder of the job is not safe to use"
             raise NotPermitted(cause, evidence, "remove it or choose another --scratch")
-
-
-def exposure(folder: str) -> Problem | None:
-    """Return a warning if another user may rename what lies around a private folder."""
-    me, scratch = os.geteuid(), Path(os.path.realpath(os.path.dirname(folder)))
-    for path in (scratch, *scratch.parents):
-        try:
-            facts = path.stat()
-        except FileNotFoundError:  # it will be made, by this user
-            continue
-        writable = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if writable == stat.S_IWGRP and facts.st_uid == me:
-            # Many systems give each user a group of the same name.
-            with suppress(KeyError):
-                if grp.getgrgid(facts.st_gid).gr_name == pwd.getpwuid(me).pw_name:
-                    continue
-        evidence = "" if facts.st_uid in (0, me) else f"another user owns '{path}'"
-        if not evidence and writable and not facts.st_mode & stat.S_ISVTX:
-            evidence = f"'{path}' has mode {stat.S_IMODE(facts.st_mode):o}, without a sticky bit"
-        if evidence:
-            cause = f"Others may rename folders around '{folder}'"
-            return warning(cause, evidence, "choose another --scratch if they might")
-    return None
 
 
 def _cannot(folder: str, error: OSError) -> CannotCreate:

@@ -14,7 +14,7 @@ from pathlib import Path
 from aam.contract.errors import Problem
 from aam.contract.gpus import kfd_address, kfd_properties
 from launcher.findings import warning
-from launcher.gpus.vendor import DriverRange, Vendor, range_of
+from launcher.gpus.vendor import DriverRange, Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import HostTree
@@ -96,23 +96,23 @@ class Amd(Vendor):
         self, driver: Driver, pins: Mapping[str, str], least: str | None,
         ranges: Sequence[DriverRange],
     ) -> str | None:  # fmt: skip
-        versions = range_of(driver.version, ranges)
+        versions = _range_of(driver.version, ranges)
         release = ".".join(pins.get("rocm", "").split(".")[:2])
         if versions and release and release not in versions.serves:
             return f"{self.driver_text(driver, ranges)}, not {release}"
         return None
 
     def driver_text(self, driver: Driver, ranges: Sequence[DriverRange]) -> str:
-        versions = range_of(driver.version, ranges)
+        versions = _range_of(driver.version, ranges)
         if versions is None:
             name = f"driver {driver.version}" if driver.version else "the kernel's own driver"
-            return f"{name}, for which the ROCm releases are unknown"
+            return f"{name}, whose ROCm releases are unknown"
         doubt = "" if versions.confirmed else " (by the vendor's rules, unconfirmed)"
         releases = f"{', '.join(versions.serves)}{doubt}"
         return f"driver {driver.version} ({versions.release}) supports ROCm {releases}"
 
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Problem | None:
-        if range_of(driver.version, ranges):
+        if _range_of(driver.version, ranges):
             return None
         evidence = f"amdgpu {driver.version} is not in the catalog"
         if driver.version is None:
@@ -181,3 +181,14 @@ def _node(tree: HostTree, name: str, table: Products) -> Gpu | None:
         memory_mode=pci.attribute(tree, function, "current_memory_partition"),
         integrated=arch in INTEGRATED,
     )  # fmt: skip
+
+
+def _range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
+    """Return the driver range of a kernel module's version, or None.
+
+    >>> known = DriverRange("6.0", ("6.3",), ("6.1", "6.2"))
+    >>> _range_of("6.3.6", [known]) is known, _range_of("6.30", [known])
+    (True, None)
+    """
+    prefixes = ((entry, tuple(f"{prefix}." for prefix in entry.module)) for entry in ranges)
+    return next((entry for entry, begin in prefixes if f"{version}.".startswith(begin)), None)

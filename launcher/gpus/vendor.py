@@ -21,17 +21,6 @@ class DriverRange(msgspec.Struct, frozen=True):
     confirmed: bool = True  # a published table has it; else it follows from the vendor's rules
 
 
-def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
-    """Return the driver range of a kernel module's version, or None.
-
-    >>> known = DriverRange("6.0", ("6.3",), ("6.1", "6.2"))
-    >>> range_of("6.3.6", [known]) is known, range_of("6.30", [known])
-    (True, None)
-    """
-    prefixes = ((entry, tuple(f"{prefix}." for prefix in entry.module)) for entry in ranges)
-    return next((entry for entry, begin in prefixes if f"{version}.".startswith(begin)), None)
-
-
 class Vendor(Protocol):
     """GPU vendor: detection, driver, visible devices, fitness of images and checks.
 

@@ -48,13 +48,13 @@ class SeveralImages:
     """Images that a command works on, and the engine that it uses."""
 
     engine: str | None = basic_option(
-        "Container engine; by default the first that can.", metavar="NAME"
+        "Container engine; by default the first that can build.", metavar="NAME"
     )
     names: tuple[str, ...] = required_option(
         "Images of `aam-launch images`.", first=True, metavar="NAME"
     )
     minutes: int = basic_option(
-        "Time limit of an image; its engine is ended then.", default=240, takes=ONE_OR_MORE
+        "Time limit of the build of an image.", default=240, takes=ONE_OR_MORE
     )
 
 
@@ -79,7 +79,7 @@ class ImagesBuild(SeveralImages):
     )
     sha256: str | None = basic_option("SHA-256 that the file of --from must have.", metavar="HEX")
     wheels: Path | None = basic_option("Folder of wheels to install from, without an index.")
-    rebuild: bool = basic_option("Build even what is built of the same inputs.", default=False)
+    rebuild: bool = basic_option("Build again although the inputs are the same.", default=False)
     test: bool = TEST
 
 

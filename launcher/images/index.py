@@ -1,4 +1,4 @@
-"""Built images, and images.json, the record of those in an image folder.
+"""Built images, and images.json, the record of the images in an image folder.
 
     {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
@@ -193,7 +193,7 @@ def _narrowed(
     stated: tuple[str, ...] | None, measured: tuple[str, ...],
     serves: Callable[[Sequence[str], str], bool],
 ) -> tuple[str, ...] | None:  # fmt: skip
-    """Return the archs of the catalog that a label serves; the label's where none are stated."""
+    """Return the archs of the catalog that a label serves; the label's if it states none."""
     if not measured:
         return stated
     return tuple(arch for arch in stated if serves(measured, arch)) if stated else measured

@@ -123,7 +123,7 @@ def assemble_plan(inputs: LaunchInputs, chosen: Candidate) -> Plan:
             elif request.given[flag] != value:
                 argument = " ".join(arguments(request.options, {flag: request.given[flag]}))
                 evidence, remedy = f"{argument}: {fault.reason}", f"{needed} is what it needs"
-                cause = "A choice that is known to go wrong here"
+                cause = "A choice with a known fault here"
                 findings.append(warning(cause, evidence, remedy))
     more, by_processes = _processes(request, chosen.gpus)
     tuned, by_tuning, variables = tuned_options(request, inputs.settings, arch, [*added, *more])
@@ -268,14 +268,12 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     reports = _reports(inputs, chosen)
     assigned |= {report.name: report for report in reports}
     private = inputs.private
-    standard = [(private, private, "private home and caches"),
+    usual = [(private, private, "private home and caches"),
            (f"{private}/tmp", "/tmp", "temporary files of this job"),
            *((report.value, report.value, "check reports") for report in reports)]  # fmt: skip
     if not traits.own_shm:
-        standard.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
-    wanted = [
-        Mount(source, target, True, why, "default", "own") for source, target, why in standard
-    ]
+        usual.append(("/dev/shm", "/dev/shm", "shared memory of loaders and ranks"))
+    wanted = [Mount(source, target, True, why, "default", "own") for source, target, why in usual]
     wanted += [*of_paths(inputs.paths), *inputs.requested_mounts]
     if settings.mount_home.value:
         source = settings.mount_home.source
@@ -304,7 +302,7 @@ def _container_plan(inputs: LaunchInputs, chosen: Candidate, argv: tuple[str, ..
     if vendor and vendor.library_flags:
         bring, keep_out = vendor.library_flags
         libraries, source = vendor.name, "default"
-        why = "the driver's libraries have to come from the host"
+        why = "the driver's libraries must come from the host"
         if not vendor.host_libraries:
             requests = settings.libraries[vendor.libraries_setting]
             libraries = vendor.name if requests.value and traits.host_libraries else ""

@@ -35,8 +35,8 @@ from launcher.plan.visible_devices import counted
 STEPS = (*MISFITS, "libraries", "idle GPUs", "two vendors", "engine", "host libraries",
          "groups", "built", "device nodes")  # fmt: skip
 """The checks of a candidate, in their order."""
-WITHOUT_GPU = "add --device cpu (or --image cpu) to compute on the processor"
-IDLE = "A GPU is requested and none can be used"
+WITHOUT_GPU = "add --device cpu (or --image cpu) to run on the CPU"
+IDLE = "A GPU is requested, but none can be used"
 NOTHING = "No engine can start a container"
 Candidates = dict[str, list[Candidate]]
 """Every candidate with the reason against it: by name, the best first."""
@@ -87,7 +87,7 @@ def _after(candidate: Candidate, inputs: LaunchInputs, candidates: Candidates, n
     if candidate.group is None or chosen.group is None:
         return "it is for GPUs; the command uses none"
     if fault := fault_of(candidate.image, candidate.group.arch, inputs.catalog):
-        return f"a fault of it is reported: {fault.reason}"
+        return f"it has a reported fault: {fault.reason}"
     return f"{name} comes before it: {chosen.image.prefer.get(chosen.group.arch) or 'it is newer'}"
 
 
@@ -117,9 +117,9 @@ def decide(inputs: LaunchInputs) -> Candidate:
     decisions.append(Decision("engine", chosen.engine, why, source))
     # GPUs that stay unused: GPUs of other groups, and further cards that are cut.
     runs = image.name if image else f"PyTorch {inputs.native.torch}"
-    why = inputs.request.cpu_reason or f"{runs} computes on the CPU"
+    why = inputs.request.cpu_reason or f"{runs} runs on the CPU"
     if group:
-        why = f"one group of alike GPUs at a time, and {runs} runs on {group}"
+        why = f"a run uses GPUs of one model, and {runs} runs on {group}"
     subject = "left out" if group else "GPUs not used"
     decisions += [Decision(subject, str(remaining), why, "host" if group else "command line")
                   for remaining in hardware.groups if remaining is not group]  # fmt: skip
@@ -131,10 +131,10 @@ def decide(inputs: LaunchInputs) -> Candidate:
     findings = [*hardware.findings, *hardware.undriven]
     if image and group and image.attention and not fused(image, group.arch):
         evidence = f"{image.name} has no fused attention kernels for {group.arch}"
-        findings.append(Problem("Attention takes the math path", evidence))
+        findings.append(Problem("Attention uses the slower math kernels", evidence))
     if group is None and inputs.gpu_use == "automatic" and settings.image.value == "auto":
         discrete = [gpu for gpu in inputs.host.gpus if gpu.driven and not gpu.integrated]
-        findings.append(Problem("The command computes on the processor", hardware.absent,
+        findings.append(Problem("The command runs on the CPU", hardware.absent,
                                 "--device cpu requests that",
                                 "warning" if discrete else "note"))  # fmt: skip
     return replace(chosen, decisions=tuple(decisions), findings=tuple(findings))
@@ -218,14 +218,14 @@ def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> 
         names = " or ".join(engine.name for engine in stopped)
         remedy = f"let an administrator remove what stops {names}{instead * (runtime != 'auto')}"
         yield "engine", Unavailable(NOTHING, evidence, remedy)
-    # The engine may bring the driver's libraries in by CDI alone, and none is described.
+    # Some engines mount the driver's libraries only by CDI; it needs a description of the GPUs.
     vendor = VENDORS[group.vendor] if group and image else None
     needs_cdi = vendor and vendor.host_libraries and host.traits(candidate.engine).needs_cdi
     if vendor and needs_cdi and vendor.name not in host.cdi:
         cause = f"{candidate.engine} needs a CDI description of {vendor.title} GPUs"
         remedy = f"`{vendor.cdi[1]}` makes it" if vendor.cdi else "choose another --runtime"
         yield "host libraries", Unavailable(cause, "none in /etc/cdi", remedy)
-    # No group of the user may exist inside the engine, and a device may need one.
+    # Rootless engines may drop the user's groups, and a device may belong to one.
     if fact and (fact.maps_root or fact.loses_groups):
         for node in filter(None, map(host.node, device_nodes(candidate.gpus))):
             if node.mode is not None and node.mode & 0o006 != 0o006:
@@ -248,7 +248,7 @@ def _reasons(candidate: Candidate, hardware: Hardware, inputs: LaunchInputs) -> 
 
 
 def _idle(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamError | None:
-    """Return why nothing computes on the processor: GPUs would stay idle, or one is requested."""
+    """Return why nothing runs on the CPU: GPUs would stay idle, or one is requested."""
     use, native, obstacles = inputs.gpu_use, inputs.native, hardware.obstacles
     if use == "never":
         return None
@@ -264,7 +264,7 @@ def _idle(image: Image | None, hardware: Hardware, inputs: LaunchInputs) -> AamE
         names = ", ".join(map(str, hardware.groups))
         whose = f"image {image.name}" if image else f"PyTorch {native.torch} in {native.python}"
         remedy = "" if image else "install a PyTorch that can, or "
-        remedy += "add --device cpu to compute on the processor"
+        remedy += "add --device cpu to run on the CPU"
         return Unavailable("The GPUs would stay idle", f"{whose} cannot use {names}", remedy)
     if obstacles:
         evidence = "; ".join(reason.evidence for reason in obstacles)
@@ -283,7 +283,7 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[AamError]:
                 yield Unavailable("A device node is absent", path, remedy)
         elif node.access is False:
             remedy = "ask Slurm for GPUs, such as `--gpus 1`"
-            evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
+            evidence = f"a device cgroup refuses {path} although its permissions allow it"
             if not node.refused(host.user):
                 group = node.group or str(node.gid)
                 remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
@@ -345,7 +345,7 @@ def _refusal(inputs: LaunchInputs, hardware: Hardware, refused: Sequence[Candida
         else:
             without = [image for image in inputs.catalog.images if not for_gpus(image)]
             machines = sorted({machine for image in without for machine in image.machines})
-            evidence = f"{host.machine}; those without a GPU are built for {', '.join(machines)}"
+            evidence = f"{host.machine}; images without a GPU are built for {', '.join(machines)}"
             remedy = f"install PyTorch here: `{install_command(python=inputs.native.python)}`"
             reason = Unavailable("No image is built for this processor", evidence, remedy)
     evidence, remedies = reason.evidence, [reason.remedy]

@@ -32,7 +32,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """A way to run a command: an image, or the native environment, with a group of GPUs."""
 
     image: Image | None = None  # None for the native environment
-    group: DeviceSelection | None = None  # the GPUs; None: the command computes on the processor
+    group: DeviceSelection | None = None  # the GPUs; None: the command runs on the CPU
     misfits: Mapping[str, str] = {}  # kind of MISFITS -> evidence; --force overrides it
     engine: str = NATIVE  # name of a container engine, or NATIVE
     # the image where this engine can run it; None if it is not built
@@ -49,12 +49,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """The hardware is not against it, or --force overrides that."""
+        """Whether the image fits the hardware, or --force overrides that it does not."""
         return self.reason is None or self.reason[0] not in MISFITS
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs of one group that are used; empty on a processor."""
+        """The GPUs of one group that are used; empty on a CPU."""
         return self.group.gpus if self.group else ()
 
     @property
@@ -104,9 +104,8 @@ def hardware_of(inputs: LaunchInputs) -> Hardware:
             remedy = "report it, so that the table can have it"
             evidence = f"{device} is in no table"
             findings.append(warning("A GPU of unknown architecture", evidence, remedy))
-    groups: list[DeviceSelection] = []
-    selections: list[DeviceSelection] = []
-    errors: list[ConfigurationError] = []
+    groups, selections = list[DeviceSelection](), list[DeviceSelection]()
+    errors = list[ConfigurationError]()
     for name, vendor in VENDORS.items():
         if not any(gpu.driven for gpu in host.gpus if gpu.vendor == name):
             continue
@@ -146,8 +145,7 @@ def _undriven(host: Host) -> Iterator[Problem]:
         for gpu in idle:
             if gpu.obstacle:
                 device = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
-                remedy = "give it back to the host"
-                yield warning("A GPU cannot be used here", device, remedy)
+                yield warning("A GPU cannot be used here", device, "give it back to the host")
         products = Counter(gpu.product for gpu in idle if not gpu.integrated and not gpu.obstacle)
         if products:
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
@@ -166,7 +164,7 @@ def _offers(
     def offer(image: Image, group: DeviceSelection | None) -> Candidate:
         return Candidate(image, group, misfits_of(image, group, groups, inputs))
 
-    if inputs.gpu_use == "never":  # an image for GPUs computes on the processor too
+    if inputs.gpu_use == "never":  # an image for GPUs runs on the CPU too
         return [offer(image, None) for image in sorted(images, key=for_gpus)], [], []
     served, unserved, remarks = [], list[Problem](), list[Problem]()
     for group in groups:
@@ -266,7 +264,7 @@ def _image_remarks(
         if fault is not None:
             evidence = f"{name} for {group}: {fault.reason} ({fault.source})"
             remedy = f"`aam-launch --image {name} check` measures whether it occurs"
-            yield Problem("A reported fault ranks a stack below others", evidence, remedy)
+            yield Problem("An image with a reported fault is ranked below others", evidence, remedy)
 
 
 def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
@@ -277,7 +275,7 @@ def _absent(host: Host, selections: Sequence[DeviceSelection]) -> str:
             remaining = "only an integrated one" if selection.gpus else "none"
             return f"{selection.source} leaves {remaining} of the {len(selection.ours)} GPUs"
     if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
-        return "there are GPUs but no driver is loaded for them"
+        return "there are GPUs, but no driver is loaded for them"
     if any(gpu.driven and not gpu.readable for gpu in host.gpus):
         return "the GPUs of this host belong to other jobs"
     if any(gpu.integrated for gpu in host.gpus):

@@ -129,10 +129,10 @@ class LaunchInputs(msgspec.Struct, frozen=True):
 
     @property
     def gpu_use(self) -> GpuUse:
-        """The use of GPUs by the command in its allocation.
+        """How the command uses the GPUs of its allocation.
 
         An allocation with GPUs requires one, so that a job whose GPU is not visible fails in its
-        first second, unless an image for the processor is named: GPUs often come with a node.
+        first second, unless an image for the CPU is named: GPUs often come with a node.
         """
         if not self.request.computes_on_gpu:
             return "never"

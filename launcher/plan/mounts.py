@@ -88,7 +88,7 @@ def parse_bind(text: str, exists: Callable[[str], bool], origin: str) -> Mount:
         raise UsageError("Nothing to mount", evidence, "write PATH, PATH:TARGET or PATH:TARGET:rw")
     if moved and not target.startswith("/"):
         evidence = f"'{target}' of {text!r}, {origin}"
-        cause = "A place in the container that is not absolute"
+        cause = "The path in the container is not absolute"
         raise UsageError(cause, evidence, "begin it with /")
     if wrong := sorted(modes - MODES):
         evidence = f"'{wrong[0]}' of {text!r}, {origin}"
@@ -173,5 +173,5 @@ def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
     paths = (path for mount in mounts for path in (mount.source, mount.target))
     faults += [(path, "it has a line end of two characters") for path in paths if "\r\n" in path]
     for name, why in faults:
-        cause, remedy = "A name that no container engine can be given", "rename it, or run natively"
+        cause, remedy = "No container engine accepts this name", "rename it, or run natively"
         raise UsageError(cause, f"{name!a}, {why}", remedy)

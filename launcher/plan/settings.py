@@ -95,8 +95,6 @@ _SPECS = {**{spec.field: spec for spec in specs(SettingOptions)}, **LIBRARY_SETT
 SETTING_SPECS = {key: spec for key, spec in _SPECS.items() if key not in ACTIONS}
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 FILES_ONLY = ("pass_env", "images", "tuned")  # settings that the command line does not have
-FOLDERS = ("image_dir", "scratch", "bind")
-"""Settings that are paths; in a file they have to be absolute."""
 LAUNCHER_OPTIONS = {spec.flag: spec for key, spec in (*SETTING_SPECS.items(), *_SPECS.items())
                     if key not in FILES_ONLY}  # fmt: skip
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""

@@ -128,8 +128,8 @@ def select(
         name, literal = limits[0][0], limits[0][1].value
         chosen = tuple(gpu for gpu in ours if gpu.instances)  # the driver alone knows the names
         if not chosen:
-            evidence = f"{name}={literal}, no GPU that can be used is cut by {instance.rstrip('-')}"
-            cause = f"A variable names a {instance.rstrip('-')} instance that is not there"
+            evidence = f"{name}={literal}, no usable GPU is partitioned by {instance.rstrip('-')}"
+            cause = f"A variable names a {instance.rstrip('-')} instance that does not exist here"
             raise ConfigurationError(cause, evidence, f"correct or unset {limits[0][1].source}")
     else:
         (name, outer), *inner = limits
@@ -217,7 +217,9 @@ def _resolve(
         if not matching or not all(gpu.readable for gpu in matching):
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {mask.source}"
-            raise ConfigurationError("A variable names a GPU that is not there", evidence, remedy)
+            raise ConfigurationError(
+                "A variable names a GPU that does not exist here", evidence, remedy
+            )
         chosen += [gpu for gpu in matching if gpu not in chosen]
     return tuple(chosen)
 

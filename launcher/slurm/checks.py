@@ -100,7 +100,7 @@ def unseen(path: str, site: Site) -> str:
 
 
 def image(plan: Plan, site: Site, force: bool) -> list[AamError]:
-    """Check that the image of a plan is seen by the nodes, and is the recorded one."""
+    """Check that the nodes see the image of a plan, and that it is the recorded one."""
     if plan.place is None:
         return []
     if hidden := unseen(os.path.realpath(plan.place), site):
@@ -126,11 +126,11 @@ def advice(
     if site.values.machine not in ("", host.machine):
         evidence = f"{site.values.machine}, this host has {host.machine}; they run '{launcher[0]}'"
         remedy = "submit with a Python that is installed for their processor"
-        findings.append(warning("The nodes have another processor", evidence, remedy))
+        findings.append(warning("The nodes have a different processor", evidence, remedy))
     home = site.values.home
     for fact in paths:
         if home and fact.role == "output" and _below(fact.real, home):
-            remedy = "homes are small and for code; scratch is for runs"
+            remedy = "home folders are small, for code; write runs to scratch"
             cause = f"{fact.flag} is in the home file system"
             findings.append(warning(cause, f"'{fact.real}'", remedy))
     if hidden := next(filter(None, (unseen(path, site) for path in launcher)), ""):

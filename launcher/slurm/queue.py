@@ -129,7 +129,7 @@ def submit(script: str, after: Sequence[str] = (), condition: str = "afterok") -
     numbers = {match[1] for match in map(NUMBER.match, lines) if match}
     if len(numbers) != 1:
         evidence = repr(printed.strip()[:200])
-        raise Unconfirmed("sbatch printed no number of a job", evidence, SEE_QUEUE)
+        raise Unconfirmed("sbatch printed no job number", evidence, SEE_QUEUE)
     return numbers.pop()
 
 

@@ -124,7 +124,7 @@ def allocation_of(
     request: Request, chosen: SubmitOptions, site: Site, log: str,
     partition: Partition | None = None, on_gpus: bool = True,
 ) -> Job:  # fmt: skip
-    """Return what a job requests of Slurm; without `on_gpus` it computes on the processor."""
+    """Return what a job requests of Slurm; without `on_gpus` it runs on the CPU."""
     facts, command = site.values, request.command
     trains = has_option(command, "--resume-from")
     fits_network = trains and not has_option(command, TRIALS) and request.uses_network
@@ -199,7 +199,7 @@ def allocation_of(
         options = (*options, directive)
     for flag in options:
         if not flag.isprintable() or flag.partition("=")[1:] == ("=", ""):
-            raise UsageError("A value that no job script can hold", repr(flag), "choose another")
+            raise UsageError("No job script can hold this value", repr(flag), "choose another")
     gets_gpus = takes_gpus and bool(gpu_request or facts.vendor or by_user)
     again = chosen.requeue and trains
     return Job(command, log, chosen.nodes, ranks, gpus, on_gpus, gets_gpus, time, warn, again,
@@ -249,7 +249,7 @@ def script(job: Job, site: Site, about: Sequence[str], argv: Sequence[str]) -> s
         lines.append(f"{profile}; module load {shlex.join(modules)} || exit 69")
     text = "\n".join([*lines, wrapped(["exec", *argv]), ""])
     if odd := re.search("\\S*[\ud800-\udfff]\\S*", text):
-        raise UsageError("A name that no job can be given", f"{odd[0]!a} is not UTF-8", "rename it")
+        raise UsageError("No job can have this name", f"{odd[0]!a} is not UTF-8", "rename it")
     return text
 
 
@@ -284,7 +284,7 @@ def directives(text: str) -> dict[str, str]:
 
 
 def log_file(log: str, number: str) -> str:
-    """Return the log of a job, of which `log` is sbatch's --output.
+    """Return the log file of a job; `log` is its --output, as sbatch takes it.
 
     >>> log_file("/runs/100%%job-%j.log", "12")
     '/runs/100%job-12.log'

@@ -112,7 +112,7 @@ def test_doctor_names_what_a_launch_would_run(folder: Path) -> None:
     assert "launch        rocm72 by apptainer, 1 x MI210 (gfx90a)\n" in done.stdout
     assert "aam check     not yet measured" in done.stdout
     done = launch(folder, "doctor", "--host", str(Tree(folder / "none").root))
-    assert "launch        cpu by apptainer, the processor\n" in done.stdout
+    assert "launch        cpu by apptainer, the CPU\n" in done.stdout
     assert "aam check" not in done.stdout
 
 

@@ -38,7 +38,7 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
     none = detect(Tree(tmp_path / "none").root)
     with pytest.raises(Unavailable, match="needs a GPU of AMD"):
         decide(none, image="rocm63")
-    without = decide(none, image="rocm63", use="never")  # it computes on the processor too
+    without = decide(none, image="rocm63", use="never")  # it runs on the CPU too
     assert (name_of(without), without.gpus, without.misfits) == ("rocm63", (), {})
 
 

@@ -83,7 +83,7 @@ def test_a_command_that_uses_no_gpu_says_so(folder: Path) -> None:
     assert "it is for GPUs; the command uses none" in done.stdout
     assert "GPUs not used" not in launch(folder, *train, "--members", "transformer").stdout
     named = launch(folder, "explain", "check", "--image", "cpu", *host).stdout
-    assert "GPUs not used 4 x MI300A (gfx942)\n               cpu computes on the CPU" in named
+    assert "GPUs not used 4 x MI300A (gfx942)\n               cpu runs on the CPU" in named
 
 
 def test_a_refusal_is_explained(folder: Path) -> None:

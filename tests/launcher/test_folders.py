@@ -12,7 +12,8 @@ import pytest
 
 from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
-from launcher.engines import exposure, make_private, shell_line
+from launcher.engines import make_private, shell_line
+from launcher.launch import exposure
 from launcher.plan.assembly import Plan
 from tests.support.launches import ROOT, program, sif
 

@@ -71,7 +71,7 @@ def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
     tree.nvidia(0x20B2, 2, 1, "A100")
     choice = decide(detect(tree.root))
     left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
-    reason = "one group of alike GPUs at a time, and cuda128 runs on 1 x A100 (sm_80)"
+    reason = "a run uses GPUs of one model, and cuda128 runs on 1 x A100 (sm_80)"
     assert left == [("1 x A100 (sm_80, cut by MIG)", reason)]
 
 

@@ -35,7 +35,7 @@ REFUSED = [
     (["--time", "0:00"], 64, "A job without a time limit: Slurm sets no limit for --time 0:00;"),
     (["--gpus", "5"], 64, "a node of a test site has 4"),
     (["--nodes", "0"], 64, "--nodes 0; give 1 or more for --nodes."),
-    (["--job-name", "a\nb"], 64, "A value that no job script can hold: '--job-name=a\\nb'"),
+    (["--job-name", "a\nb"], 64, "No job script can hold this value: '--job-name=a\\nb'"),
     (["--sbatch", "nodes=4"], 64, "An option that the job script sets: --sbatch 'nodes=4'"),
     (["--sbatch", "Q=1"], 64, "Not an option of sbatch: --sbatch 'Q=1'"),
     (["--image", "rocm99"], 64, "No such image: 'rocm99'; known are rocm72"),

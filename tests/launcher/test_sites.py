@@ -170,4 +170,4 @@ def test_a_site_states_the_processor_of_its_nodes(folder: Path, machine: str, im
     done = launch(folder, *line)
     assert done.returncode == 0, done.stderr
     assert f"--image {image} " in done.stdout
-    assert ("The nodes have another processor" in done.stderr) == (machine == "aarch64")
+    assert ("The nodes have a different processor" in done.stderr) == (machine == "aarch64")

@@ -463,8 +463,8 @@ def test_the_number_of_a_job_is_read_from_what_a_wrapper_prints(place: Path, pri
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ("echo thank you", "sbatch printed no number of a job: 'thank you'; see `squeue --me`"),
-        *((f"printf '{text}'", "sbatch printed no number of a job: ")
+        ("echo thank you", "sbatch printed no job number: 'thank you'; see `squeue --me`"),
+        *((f"printf '{text}'", "sbatch printed no job number: ")
           for text in ("", "../../pwned", "12\\n13", "9" * 30)),
         ("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1",
          "Slurm did not respond in time"),
@@ -480,7 +480,7 @@ def test_a_job_that_may_be_queued_is_not_queued_twice(
     assert (first.stdout, first.stderr.count("\n")) == ("", 1)
     assert not (place / ".local/state/aam").exists()
     assert second.returncode == 73
-    assert "belongs to a job whose number Slurm did not state" in second.stderr
+    assert "belongs to a job without a number from Slurm" in second.stderr
     assert f"remove '{place}/out/.aam-job'" in second.stderr
     assert (place / "queued").read_text() == "x\n"
     (place / "out/.aam-job").unlink()

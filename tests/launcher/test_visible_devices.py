@@ -183,7 +183,7 @@ def test_mig_instances_pass_as_they_are(mask: str) -> None:
 
 def test_a_mig_instance_where_no_card_is_cut() -> None:
     whole = Gpu("nvidia", 0, "sm_80", "A100", "0:0", uuid="GPU-0")
-    with pytest.raises(ConfigurationError, match="no GPU that can be used is cut by MIG"):
+    with pytest.raises(ConfigurationError, match="no usable GPU is partitioned by MIG"):
         select("nvidia", [whole], given_by({CUDA: "MIG-dd"}), None)
 
 
