@@ -8,9 +8,9 @@ is predictable between studies, by their frequencies, and within none: an AUC wi
 than 0.5 would be a gain from the proportions. `--group-column` leaves the same studies out, and
 chooses and fits without regard to them.
 
-With `--frequencies` the studies have 60 samples each, and these parts of cases. `--effective` adds
-rows whose weights go from 1 towards those of `--study-column` as far as the effective sample size
-is that part of the number.
+With `--frequencies` the studies have 60 samples each, and these parts of cases. `--effective`
+compares `--study-column` with weights that go from 1 towards its own as far as the effective sample
+size is that part of the number, in paired differences.
 
 With `--table` the communities are those of real studies, each named by the part of the sample ids
 before the first point: 40 to 80 samples of some of them, whose class follows 60 ASVs and 15 clades
@@ -69,8 +69,11 @@ def main() -> None:
         arguments.studies = [len(arguments.frequencies)]
     for studies in arguments.studies:
         for signal in arguments.signals:
-            rows: dict[str, list[list[float]]] = {"--group-column": [], "--study-column": []}
-            rows |= {f"--study-column, {part:g} n": [] for part in arguments.effective}
+            rows: dict[str, list[list[float]]] = {"--study-column": []}
+            if arguments.effective:
+                rows |= {f"--study-column, {part:g} n": [] for part in arguments.effective}
+            else:
+                rows = {"--group-column": [], **rows}
             for run in range(arguments.runs):
                 rng = np.random.default_rng([arguments.seed, studies, run])
                 if real is None:
@@ -83,7 +86,12 @@ def main() -> None:
             for option, scores in rows.items():
                 values = np.array(scores)
                 means, errors = values.mean(axis=0), values.std(axis=0) / np.sqrt(len(values))
-                cells = (f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True))
+                cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True)]
+                if arguments.effective:
+                    changes = values - np.array(rows["--study-column"])
+                    errors = changes.std(axis=0) / np.sqrt(len(changes))
+                    parts = zip(cells, changes.mean(axis=0), errors, strict=True)
+                    cells = [f"{cell}; {change:+.3f} ± {e:.3f}" for cell, change, e in parts]
                 row = (str(studies), f"{signal:g}", f"`{option}`", *cells)
                 print(f"| {' | '.join(row)} |", flush=True)
 
@@ -162,7 +170,7 @@ def within_studies(
     """Return the mean AUC within studies of each member and of the ensemble."""
     with as_library():
         found = {
-            name: estimator(name).cross_validate(samples, folds, False, weighed=True)
+            name: estimator(name).cross_validate(samples, folds, False, weighed=len(members) > 1)
             for name in members
         }
     predictions: list[F64] = [member.predictions_MC for member in found.values()]
