@@ -8,6 +8,10 @@ is predictable between studies, by their frequencies, and within none: an AUC wi
 than 0.5 would be a gain from the proportions. `--group-column` leaves the same studies out, and
 chooses and fits without regard to them.
 
+With `--frequencies` the studies have 60 samples each, and these parts of cases. `--effective`
+compares `--study-column` with weights that go from 1 towards its own as far as the effective sample
+size is that part of the number, in paired differences.
+
 With `--table` the communities are those of real studies, each named by the part of the sample ids
 before the first point: 40 to 80 samples of some of them, whose class follows 60 ASVs and 15 clades
 (`--sparse`: 6 and 3) with noise of 0.6 standard deviations, above a threshold of each study. Prints
@@ -18,6 +22,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +52,9 @@ def main() -> None:
     parser.add_argument("--studies", nargs="+", type=int, default=[3, 6])
     parser.add_argument("--signals", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--frequencies", nargs="+", type=float, default=[])
+    parser.add_argument("--effective", nargs="*", type=float, default=[])
+    parser.add_argument("--members", nargs="+", default=list(MEMBERS), choices=MEMBERS)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--sparse", action="store_true")
     arguments = parser.parse_args()
@@ -53,23 +62,36 @@ def main() -> None:
     if arguments.table is not None:
         real = load_study(TableOptions(table=arguments.table)).sorted_by_id()
         arguments.signals = [1.0]
-    print("| studies | signal | option | kernel | forest | ensemble |")
-    print("|---|---|---|---|---|---|")
+    models = [*arguments.members, *(["ensemble"] if len(arguments.members) > 1 else [])]
+    print(f"| studies | signal | option | {' | '.join(models)} |")
+    print(f"|---|---|---|{'---|' * len(models)}")
+    if arguments.frequencies:
+        arguments.studies = [len(arguments.frequencies)]
     for studies in arguments.studies:
         for signal in arguments.signals:
-            rows: dict[str, list[list[float]]] = {"--group-column": [], "--study-column": []}
+            rows: dict[str, list[list[float]]] = {"--study-column": []}
+            if arguments.effective:
+                rows |= {f"--study-column, {part:g} n": [] for part in arguments.effective}
+            else:
+                rows = {"--group-column": [], **rows}
             for run in range(arguments.runs):
                 rng = np.random.default_rng([arguments.seed, studies, run])
                 if real is None:
-                    samples, folds = study(rng, studies, False, signal)
+                    samples, folds = study(rng, studies, False, signal, arguments.frequencies)
                 else:
                     samples, folds = planted(rng, real, studies, arguments.sparse)
                 for option, scores in rows.items():
-                    scores.append(within_studies(samples, left_out(folds, option)))
+                    divided = left_out(folds, option)
+                    scores.append(within_studies(samples, divided, arguments.members))
             for option, scores in rows.items():
                 values = np.array(scores)
                 means, errors = values.mean(axis=0), values.std(axis=0) / np.sqrt(len(values))
-                cells = (f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True))
+                cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True)]
+                if arguments.effective:
+                    changes = values - np.array(rows["--study-column"])
+                    errors = changes.std(axis=0) / np.sqrt(len(changes))
+                    parts = zip(cells, changes.mean(axis=0), errors, strict=True)
+                    cells = [f"{cell}; {change:+.3f} ± {e:.3f}" for cell, change, e in parts]
                 row = (str(studies), f"{signal:g}", f"`{option}`", *cells)
                 print(f"| {' | '.join(row)} |", flush=True)
 
@@ -118,21 +140,42 @@ def left_out(folds: Folds, option: str) -> Folds:
     names = [f"{group:02d}" for group in folds.labels.groups]
     rows = np.arange(len(names))
     splits = study_splits(names, test_size=0, seed=0, fitted=rows, groups=names)
-    labels = folds.labels
+    labels, (option, _, effective) = folds.labels, option.partition(", ")
     if option == "--study-column":
         labels = dataclasses.replace(labels, studies=labels.groups, groups=rows)
+    if effective:
+        plain = {part.name: getattr(labels, part.name) for part in dataclasses.fields(labels)}
+        labels = ScaledLabels(**plain, effective=float(effective.split()[0]))
     return dataclasses.replace(folds, labels=labels, splits=splits)
 
 
-def within_studies(samples: TrainingSamples, folds: Folds) -> list[float]:
+@dataclass(frozen=True)
+class ScaledLabels(Labels):
+    """Labels whose weights go from 1 towards those of studies and classes."""
+
+    effective: float = 0.7  # least effective sample size, part of the number; 1 for equal weights
+
+    @property
+    def weights_N(self) -> F64:
+        """Weights of the samples."""
+        full_N = super().weights_N
+        step = np.sqrt((1 / self.effective - 1) / max(full_N.var(), 1e-9)).clip(max=1)
+        scaled_N: F64 = 1 + step * (full_N - 1)
+        return scaled_N
+
+
+def within_studies(
+    samples: TrainingSamples, folds: Folds, members: Sequence[str] = MEMBERS
+) -> list[float]:
     """Return the mean AUC within studies of each member and of the ensemble."""
     with as_library():
         found = {
-            name: estimator(name).cross_validate(samples, folds, False, weighed=True)
-            for name in MEMBERS
+            name: estimator(name).cross_validate(samples, folds, False, weighed=len(members) > 1)
+            for name in members
         }
     predictions: list[F64] = [member.predictions_MC for member in found.values()]
-    predictions.append(combine_results(found, folds).predictions_MC)
+    if len(found) > 1:
+        predictions.append(combine_results(found, folds).predictions_MC)
     codes_M, fold_M = folds.held_out.values, folds.fold_M
     return [
         float(

@@ -12,7 +12,7 @@ probabilities, and the number of folds whose probabilities have another order th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -73,7 +73,11 @@ def main() -> None:
 
 
 def study(
-    rng: np.random.Generator, groups: int, pure: bool, signal: float
+    rng: np.random.Generator,
+    groups: int,
+    pure: bool,
+    signal: float,
+    frequencies: Sequence[float] = (),
 ) -> tuple[TrainingSamples, Folds]:
     """Return a study of two classes, in which a clade follows the class.
 
@@ -84,9 +88,15 @@ def study(
             differ between groups.
         signal: difference of the classes in the logarithms of the clade's abundances, whose
             standard deviation is 1.
+        frequencies: frequency of the second class in each group, of `SAMPLES` samples then; without
+            them the groups together have as many.
     """
-    group_N = np.arange(SAMPLES) * groups // SAMPLES
-    if pure:
+    samples = SAMPLES * max(len(frequencies), 1)
+    group_N = np.arange(samples) * groups // samples
+    if frequencies:
+        rank_N = np.arange(samples) % SAMPLES / SAMPLES
+        codes_N = (rank_N < np.array(frequencies)[group_N]).astype(int)
+    elif pure:
         codes_N = rng.permutation(np.arange(groups) % 2)[group_N]
     else:
         rank_N = np.arange(SAMPLES) % (SAMPLES // groups) / (SAMPLES // groups)
@@ -96,19 +106,19 @@ def study(
     changed = rng.random(tokens_FL.shape) < 0.03
     tokens_FL[changed] = rng.integers(1, 5, int(changed.sum()))
     logs_NF = rng.normal(size=80) + 0.7 * rng.normal(size=(groups, 80))[group_N]
-    logs_NF += rng.normal(size=(SAMPLES, 80))
-    logs_NF[:, :10] += signal * codes_N[:, None] + rng.normal(size=(SAMPLES, 1))
+    logs_NF += rng.normal(size=(samples, 80))
+    logs_NF[:, :10] += signal * codes_N[:, None] + rng.normal(size=(samples, 1))
     shares_NF = np.exp(logs_NF) / np.exp(logs_NF).sum(axis=1, keepdims=True)
     counts_NF = np.stack([rng.multinomial(3000, share_F) for share_F in shares_NF])
-    ids = [f"s{k}" for k in range(SAMPLES)]
+    ids = [f"s{k}" for k in range(samples)]
     metadata = Metadata(ids, {"group": [f"g{k}" for k in group_N]})
     seed = int(rng.integers(1000))
     options = SplitOptions(test_size=0, group_column="group")
     subjects = find_subjects("group", "auto", metadata, ids)
     splits, _ = split_samples(options, min(groups, 5), seed, ids, subjects, codes_N)
     labels = Labels.of(codes_N.astype(np.float64), ("a", "b"), subjects.groups)
-    samples = Samples(sparse.csr_array(counts_NF.astype(np.int32)), tokens_FL, None, ids)
-    return TrainingSamples(samples, AsvRelations(tokens_FL)), Folds(labels, splits, seed, "group")
+    table = Samples(sparse.csr_array(counts_NF.astype(np.int32)), tokens_FL, None, ids)
+    return TrainingSamples(table, AsvRelations(tokens_FL)), Folds(labels, splits, seed, "group")
 
 
 def fold_orders(
