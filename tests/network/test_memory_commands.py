@@ -230,7 +230,7 @@ def test_the_largest_part_of_the_global_batch_that_fits_is_chosen(
 
 @pytest.mark.medium
 def test_what_fits_nowhere_and_more_ranks_than_samples_are_refused(run: TrainingRun) -> None:
-    with pytest.raises(UsageError, match=r"--batch-size 1, 1\.0 MiB of the GPU"):
+    with pytest.raises(UsageError, match=r"--batch-size 1, 1\.0 MiB on the GPU"):
         choose(run, StepSettings(GLOBAL, SpeedOptions()), MemoryLimit(2**20), divide=True)
     settings = StepSettings(GLOBAL, SpeedOptions(), ranks=32)
     with pytest.raises(UsageError, match="12 samples, 32 ranks; give a larger --global-batch-size"):
