@@ -184,15 +184,15 @@ def require_paths(command: str, paths: Mapping[str, Any]) -> None:
 
 def checked_ids(names: Iterable[Any], axis: str) -> list[str]:
     """Return the ids of samples or features as text."""
-    listed = list(names)
+    items = list(names)
     # Only NaN, pandas' missing id, differs from itself.
-    if invalid := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
+    if invalid := [n for n in items if not isinstance(n, (str, numbers.Real)) or n != n]:
         raise DataError(
             f"{axis.capitalize()} ids that are neither text nor numbers",
             first_few(invalid),
             f"give each {axis} an id",
         )
-    ids = [str(name) for name in listed]
+    ids = [str(name) for name in items]
     check_ids(ids, axis)
     if blank := [repr(name) for name in ids if name != name.strip()]:
         raise DataError(

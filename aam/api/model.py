@@ -57,7 +57,7 @@ from aam.data.taxonomy import read_taxonomy
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
-from aam.members.new_samples import Comparison, read_covariates, select_as_trained
+from aam.members.new_samples import Comparison
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.run_crate import write_crate
@@ -338,10 +338,9 @@ class Model:
         title = self._titled("importance")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
             loaded = trained(self.loaded, self.path)
-            study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
-            study = select_as_trained(study, loaded.facts.options, path)
-            covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
+            study = loaded.read_study(input, path)
+            covariates = loaded.read_covariates(path, study.table.sample_ids)
             importance = importance_table(loaded, study, _taxa(taxonomy, folder), covariates)
             return importance.set_index("feature-id")
 
@@ -454,20 +453,20 @@ class Model:
         parameters = {"color_by": color_by, "categories": categories, "unit": unit}
         values = arguments(Report, parameters)
         chosen = arguments(Report, {"format": format, "width": width})
-        place = None if figures is None else path_argument("figures", figures, "None")
+        figure_folder = None if figures is None else path_argument("figures", figures, "None")
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
             page = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
             paths = {"--run-dir": run.folder, "--output": page, "--metadata": columns}
-            require_paths("report", paths | {"--figures": place})
-            given = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
-            write_report(given, page)
-            if place is not None:
+            require_paths("report", paths | {"--figures": figure_folder})
+            report_input = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
+            write_report(report_input, page)
+            if figure_folder is not None:
                 from aam.report.figure_files import write_figures  # 0.5 s of matplotlib
 
-                write_figures(given, place, chosen["format"], chosen["width"])
+                write_figures(report_input, figure_folder, chosen["format"], chosen["width"])
             return page
 
     def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
@@ -677,7 +676,7 @@ def load(
 
 
 def compare(
-    *models: Any, output: str | PathLike[str] | None = None, **named: Any
+    *models: Any, output: str | PathLike[str] | None = None, **models_by_name: Any
 ) -> dict[str, pd.DataFrame]:
     """Compare models that predict the same target, as `aam compare` does.
 
@@ -694,7 +693,7 @@ def compare(
         The tables of `aam compare` by title: what differs, metrics with intervals on the common
         samples, and paired differences from the first model.
     """
-    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | named
+    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | models_by_name
     if len(by_name) < 2:
         raise UsageError("One model cannot be compared", short_repr(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
@@ -707,7 +706,7 @@ def compare(
                 raise UsageError("Not a model", short_repr(model), remedy)
             model = model if isinstance(model, Model) else load(model)
             run = model._run()
-            if name in named or run.folder == IN_MEMORY:
+            if name in models_by_name or run.folder == IN_MEMORY:
                 run = dataclasses.replace(run, folder=Path(name))
             runs.append(run)
         require_paths("compare", {"--output": page})

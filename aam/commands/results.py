@@ -43,7 +43,7 @@ def run_report(options: Report) -> None:
             print_result(f"{paragraph(run)}\n\n{bibtex(run)}")
             continue
         with working("Drawing the report"):
-            given = ReportInput.of(
+            report_input = ReportInput.of(
                 run,
                 options.metadata,
                 options.color_by,
@@ -51,7 +51,7 @@ def run_report(options: Report) -> None:
                 options.unit,
                 read_abundances(run),
             )
-            write_report(given, page)
+            write_report(report_input, page)
         if options.output is None:
             with later_step("research object"):  # the folder may be read-only
                 write_crate(folder)
@@ -62,7 +62,7 @@ def run_report(options: Report) -> None:
 
             figures = options.figures / folder.name if targets else options.figures
             with working("Drawing the figures"):
-                written = write_figures(given, figures, options.format, options.width)
+                written = write_figures(report_input, figures, options.format, options.width)
             info(f"Figures: {len(written)} in '{figures}', each with its numbers as TSV")
 
 

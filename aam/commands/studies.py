@@ -152,12 +152,12 @@ def _print(inspection: Inspection) -> None:
     subjects = max((len(finding.subject) for finding in visible), default=0)
     first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
-    before = ""
+    previous = ""
     for result in visible:
         subject = printable(result.subject)
         subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
-        name = "" if result.subject == before else subject
-        before = result.subject
+        name = "" if result.subject == previous else subject
+        previous = result.subject
         text = printable(result.text, LONGEST_TEXT)
         lines = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
         print(f"{name:<{first}}{MARKS[result.severity]:<9}{lines[0]}".rstrip())

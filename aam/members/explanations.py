@@ -83,30 +83,31 @@ def explain(
     asvs_NV, metadata = _weighted_effects(
         models, ensemble, outputs, relations, explained, slopes_N1
     )
-    features, named = _features(relations, explained, ids_U, taxa)
+    features, taxa_used = _features(relations, explained, ids_U, taxa)
     # Features in the order in which they first occur.
-    place = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
-    columns = np.array([place[name] for name in features], dtype=np.int64)
+    column_of = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
+    columns = np.array([column_of[name] for name in features], dtype=np.int64)
     ones = np.ones(len(columns)), (np.arange(len(columns)), columns)
-    effects_NX = asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(place)))
+    effects_NX = asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(column_of)))
     values_NX = np.column_stack([effects_NX, *metadata.values()])
-    names = [*place, *metadata]
-    kinds = ["taxon" if name in named else "ASV" for name in place] + ["metadata"] * len(metadata)
+    names = [*column_of, *metadata]
+    kinds = ["taxon" if name in taxa_used else "ASV" for name in column_of]
+    kinds += ["metadata"] * len(metadata)
     units = [f"probability of {name}" for name in outputs.classes] or [f"units of {outputs.column}"]
     table: list[tuple[str, str, str, float, str]] = []
     for sample, values_X, prediction, mean, code in zip(
         samples.sample_ids, values_NX, predictions_N, means_N, class_N.tolist(), strict=True
     ):
         order, unit = np.argsort(-np.abs(values_X), kind="stable"), units[code]
-        shown = [k for k in order[:first].tolist() if values_X[k] != 0]
+        largest = [k for k in order[:first].tolist() if values_X[k] != 0]
         table.append((sample, "mean of the training labels", "mean", float(mean), unit))
-        table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in shown]
-        number = int(np.count_nonzero(values_X)) - len(shown)
-        remaining = float(values_X.sum() - values_X[shown].sum())
+        table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in largest]
+        number = int(np.count_nonzero(values_X)) - len(largest)
+        remaining = float(values_X.sum() - values_X[largest].sum())
         if number:
             table.append((sample, f"{number} others", "others", remaining, unit))
-        rest = float(prediction - mean - values_X.sum())
-        table.append((sample, "not divisible among ASVs", "remainder", rest, unit))
+        remainder = float(prediction - mean - values_X.sum())
+        table.append((sample, "not divisible among ASVs", "remainder", remainder, unit))
     return pd.DataFrame(table, columns=["sample", "feature", "kind", "effect", "unit"])
 
 
@@ -139,9 +140,9 @@ def _weighted_effects(
         factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
         for start in range(0, len(rows), _AT_ONCE):
             block = rows[start : start + _AT_ONCE]
-            part = explained.take(block)
-            inputs = reader(name).read(part.joint, relations)
-            if (effects := model.explain(inputs, part, relations, outputs)) is None:
+            samples = explained.take(block)
+            inputs = reader(name).read(samples.joint, relations)
+            if (effects := model.explain(inputs, samples, relations, outputs)) is None:
                 continue
             explains = True
             asvs_NV[block] += factor_N1[block] * effects.asvs_NV
@@ -166,20 +167,20 @@ def _features(
     """Return the taxon of each of V ASVs, or its id or sequence, and which of them are taxa."""
     asvs = dict(enumerate(decode(relations.tokens_FL)))
     asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
-    features, named = [], set[str]()
+    features, taxa_used = [], set[str]()
     for _, name in sorted(asvs.items()):
         taxon = ""
         if taxa is not None:
             md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
             taxon = taxa.get(name) or taxa.get(md5) or ""
         features.append(taxon or name)
-        named |= {taxon} - {""}
-    return features, named
+        taxa_used |= {taxon} - {""}
+    return features, taxa_used
 
 
 def by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
     """Sum effects of the features of covariates over those of each column."""
-    names = [name for name, known in encoder.categories.items() for _ in known]
+    names = [name for name, categories in encoder.categories.items() for _ in categories]
     names += 2 * list(encoder.numbers)  # each number, and whether it is missing
     return {
         column: effects_NW[:, [name == column for name in names]].sum(axis=1)
@@ -219,12 +220,12 @@ def explain_held_out(
                     models[name] = result.fold_models[fold - 1]
                 elif result.model is not None:  # the mean of the networks of all folds
                     models[name] = result.model.of_fold(fold - 1)
-            part = samples.samples.take(folds.rows_M[places])
+            fold_samples = samples.samples.take(folds.rows_M[places])
             of_fold = dataclasses.replace(
                 combined.ensemble, weights=combined.fold_weights[fold - 1]
             )
             table = explain(
-                models, of_fold, outputs, samples.relations, part,
+                models, of_fold, outputs, samples.relations, fold_samples,
                 predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
                 dummy_MC[places], feature_ids, taxa, 5,
             )  # fmt: skip
@@ -236,18 +237,18 @@ def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) 
     """Print the largest effects on the first predictions of a table of explanations."""
     for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
         mean = float(rows["effect"].iloc[0])
-        named = rows[rows["kind"].isin(FEATURES)][:features]
-        parts = []
-        for name, effect in zip(map(str, named["feature"]), named["effect"], strict=True):
+        leading = rows[rows["kind"].isin(FEATURES)][:features]
+        effects = []
+        for name, effect in zip(map(str, leading["feature"]), leading["effect"], strict=True):
             # The last two ranks of a taxon, or the first letters of a long id.
             ranks = named_ranks(name) if ";" in name else []
             short = "; ".join(ranks[-2:]) or (name if len(name) <= 16 else f"{name[:16]}…")
-            parts.append(f"{short} {significant(effect, signed=True)}")
-        rest = significant(float(rows["effect"].sum() - mean - named["effect"].sum()), signed=True)
+            effects.append(f"{short} {significant(effect, signed=True)}")
+        others = float(rows["effect"].sum() - mean - leading["effect"].sum())
         unit = str(rows["unit"].iloc[0])
-        what = unit if unit.startswith("probability") else target
+        quantity = unit if unit.startswith("probability") else target
         total = significant(float(rows["effect"].sum()))
         info(
-            f"{sample}, {what}: {total} = {significant(mean)} (mean) "
-            f"{', '.join([*parts, f'all others {rest}'])}"
+            f"{sample}, {quantity}: {total} = {significant(mean)} (mean) "
+            f"{', '.join([*effects, f'all others {significant(others, signed=True)}'])}"
         )

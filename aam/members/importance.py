@@ -75,8 +75,8 @@ class Stability:
         text += ": the list changes with the fold"
         # Tests of the samples hold whatever the order of the model is.
         if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
-            named = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
-            return f"{text}; among these in every fold: {named}."
+            significant = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
+            return f"{text}; among these in every fold: {significant}."
         return f"{text} and is no finding."
 
 
@@ -154,7 +154,7 @@ def importance_table(
     """Return a row for each ASV that occurs in a study, the most important first."""
     samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
-    rows, known = loaded.relations.known(samples.tokens_FL)
+    rows, trained_rows = loaded.relations.known(samples.tokens_FL)
     models = loaded.models
     if not len(rows) and len(networks(tuple(models))) < len(models):
         raise DataError(
@@ -168,15 +168,15 @@ def importance_table(
         columns["taxon"] = taxon_cells(taxa, ids)
     members: list[Importance] = []
     folds: list[Sequence[F64]] = []
-    drawn = samples
+    averaged = samples
     most = dense_bytes // (4 * max(1, len(loaded.tokens_FL)))
     if (number := samples.counts.shape[0]) > most:
         # The kernel compares each sample with each ASV of the training study.
         every = np.random.default_rng(SEED).permutation(number)
-        drawn = samples.take(np.sort(every[:most]))
+        averaged = samples.take(np.sort(every[:most]))
         info(f"Importance is the mean over {most} of {number} samples, drawn at random.")
     for name, model in models.items():
-        inputs = reader(name).read(drawn, loaded.relations)
+        inputs = reader(name).read(averaged, loaded.relations)
         importance = model.importance(
             inputs, samples.tokens_FL, loaded.relations, loaded.facts.outputs
         )
@@ -184,7 +184,7 @@ def importance_table(
         columns |= importance.columns
         sizes_KU = np.zeros((len(loaded.fold_importance.get(name, ())), len(ids)))
         if len(sizes_KU):
-            sizes_KU[:, rows] = loaded.fold_importance[name][:, known]
+            sizes_KU[:, rows] = loaded.fold_importance[name][:, trained_rows]
         folds.append(importance.folds or list(sizes_KU))
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
@@ -197,7 +197,7 @@ def importance_table(
         name: np.full(len(ids), np.nan if name == EQUAL_DEPTH else 1.0) for name in loaded.q_values
     }
     for name, q_U in q_values_U.items():
-        q_U[rows] = loaded.q_values[name][known]
+        q_U[rows] = loaded.q_values[name][trained_rows]
     columns |= q_values_U
     if q_values_U:
         info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
@@ -225,10 +225,10 @@ def rank_by_permutation(
     """Add the column `permutation` to the `first` rows of a table, and rank these rows by it."""
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
-    whole = Samples.of(study, covariates)
+    all_samples = Samples.of(study, covariates)
     facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
     # Each model reads what it reads in `aam predict`: a network the reads that it draws.
-    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
+    prepared = {name: model.prepared(all_samples) for name, model in loaded.models.items()}
 
     def predict(samples_of: Mapping[str, Samples]) -> F64:
         predictions = {
@@ -255,21 +255,20 @@ def rank_by_permutation(
         source_N[by_group] = np.lexsort((rng.random(number), groups_N))
         change_of = {}
         for name, columns in columns_of.items():
-            before = columns[:, [asv]].toarray().ravel()
-            after = before[source_N]
+            original = columns[:, [asv]].toarray().ravel()
+            change = original[source_N] - original
             # A sample without any other ASV keeps its reads: without reads it has no abundances.
-            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
+            change_of[name] = np.where(reads_of[name] + change == 0, 0, change)
         # Only changed samples are predicted again: permuting a rare ASV changes few of them.
         rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
         if len(rows):
             changed = {}
             for name, (_, samples) in prepared.items():
-                part, places = samples.take(rows), (np.arange(len(rows)), np.full(len(rows), asv))
-                counts = part.counts + sparse.csr_array(
-                    (change_of[name][rows], places), shape=part.counts.shape
-                )
+                taken = samples.take(rows)
+                places, shape = (np.arange(len(rows)), np.full(len(rows), asv)), taken.counts.shape
+                counts = taken.counts + sparse.csr_array((change_of[name][rows], places), shape)
                 counts.eliminate_zeros()
-                changed[name] = dataclasses.replace(part, counts=counts)
+                changed[name] = dataclasses.replace(taken, counts=counts)
             difference = np.abs(predict(changed) - original_NC[rows])
             changes[k] = difference.sum() / (2 if classes else 1) / number
     table.insert(table.columns.get_loc("prevalence"), "permutation", pd.Series(changes))
@@ -311,9 +310,9 @@ def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
     {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}
     """
     members: dict[tuple[str, ...], list[int]] = {}
-    for row, named in enumerate(map(named_ranks, taxa)):
-        for level in range(1, len(named) + 1):
-            members.setdefault(tuple(named[:level]), []).append(row)
+    for row, ranks in enumerate(map(named_ranks, taxa)):
+        for level in range(1, len(ranks) + 1):
+            members.setdefault(tuple(ranks[:level]), []).append(row)
     lowest: dict[tuple[int, ...], tuple[str, ...]] = {}
     for taxon, rows in members.items():
         lowest[tuple(rows)] = max(lowest.get(tuple(rows), ()), taxon, key=len)
@@ -382,8 +381,8 @@ def attention_table(
     if sample not in ids:
         evidence = f"--attention {sample}, {len(ids)} samples"
         raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
-    whole = Samples.of(study, covariates)
-    present, seen = whole.take(np.array([list(ids).index(sample)])).present
+    all_samples = Samples.of(study, covariates)
+    present, seen = all_samples.take(np.array([list(ids).index(sample)])).present
     networks = [
         attention for model in loaded.models.values() for attention in model.attention(present)
     ]

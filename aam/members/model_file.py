@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 
 from aam.arrays import F64, Rows, Tokens
-from aam.contract.errors import DataError
-from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.groups import MEMBERS, DeviceOptions, TableOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
-from aam.data.covariates import CovariateEncoder
+from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.metadata import read_metadata
+from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, TargetScale
 from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
 from aam.evaluation.calibration import ProportionalOdds
@@ -102,20 +105,12 @@ class ModelFacts:
         return Outputs(self.column, self.classes, TargetScale(self.transform, self.range))
 
 
-Models = Mapping[str, FittedModel[Any]]
-
-
-def largest_bp(models: Models) -> int:
-    """Return the nucleotides of the longest sequence that models can read."""
-    return max(model.max_bp for model in models.values())
-
-
 @dataclass(frozen=True)
 class TrainedModel:
     """Model that predicts a target."""
 
     facts: ModelFacts  # plain values
-    models: Models  # fitted members
+    models: Mapping[str, FittedModel[Any]]  # fitted members
     relations: AsvRelations  # relations of the ASVs of the training study, with their sequences
     training: TrainingSummary  # data about the training samples, with which new ones are compared
     # estimator -> float64 [K, F], `Importance.size_U` of the models of K folds in the training
@@ -146,12 +141,41 @@ class TrainedModel:
     @property
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the models read."""
-        return largest_bp(self.models) or self.tokens_FL.shape[1]
+        return max(model.max_bp for model in self.models.values()) or self.tokens_FL.shape[1]
 
     @property
     def encoder(self) -> CovariateEncoder | None:
         """Encoder of the metadata that the model reads; None if it reads the counts alone."""
         return next(iter(self.models.values())).encoder
+
+    def read_study(self, input: TableOptions, metadata: Path | None) -> Study:
+        """Read new samples, and apply the --where of the training if there is metadata."""
+        study, options = load_study(input, max_bp=self.max_bp), self.facts.options
+        if options.get("phylogeny", {}).get("drop_missing_asvs"):
+            info("ASVs that are not in the tree were left out of the training; here all are read.")
+        condition = options.get("target", {}).get("where")
+        if condition is None:
+            return study
+        if metadata is None:
+            warn(
+                f"The model was trained on samples with {condition} (--where) and predicts all "
+                "samples of this table; add --metadata to predict such samples only."
+            )
+            return study
+        rows = read_metadata(metadata).rows_where(condition, study.table.sample_ids)
+        return study.take_samples(rows)
+
+    def read_covariates(self, path: Path | None, sample_ids: Sequence[str]) -> Covariates | None:
+        """Read the metadata columns of the model for new samples; None for counts alone."""
+        if self.encoder is None:
+            return None
+        if path is None:
+            raise UsageError(
+                "The model reads metadata besides the table",
+                f"the columns {', '.join(self.encoder.columns)}",
+                "add --metadata with these columns",
+            )
+        return self.encoder.read(read_metadata(path), sample_ids)
 
     def save(self, path: Path) -> None:
         """Write the model folder atomically."""
@@ -167,13 +191,13 @@ class TrainedModel:
 class PretrainedModel:
     """Encoder of `aam pretrain`, which predicts no target."""
 
-    models: Models
+    models: Mapping[str, FittedModel[Any]]
     column: None = None
 
     @property
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the encoder reads."""
-        return largest_bp(self.models)
+        return max(model.max_bp for model in self.models.values())
 
 
 def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
@@ -182,10 +206,10 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
     try:
         # Before the states are parsed: a member of a later version is no damage of the file.
         if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
-            known = ", ".join(MEMBERS)
+            available = ", ".join(MEMBERS)
             raise DataError(
                 "The model has an unknown member",
-                f"'{folder.path}' has '{unknown[0]}', known are {known}",
+                f"'{folder.path}' has '{unknown[0]}', known are {available}",
                 "use the version that trained it, or train again",
             )
         if not folder.members:
@@ -218,7 +242,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
             facts,
             models,
             AsvRelations(tokens_FL),
-            TrainingSummary.restore(facts.training, arrays, asvs),
+            TrainingSummary.restore(facts.training, arrays, tokens_FL),
             {
                 name.removeprefix(_IMPORTANCE): numbers(arrays, name, None, asvs)
                 for name in sorted(arrays)

@@ -24,8 +24,8 @@ def resolve(options: Train) -> Train:
     one split, since it takes long to train.
     """
     check_groups(options.target.metadata_column, options.split.group_column, options.study_column)
-    several, number = several_processes(options), options.scale.processes
-    if not options.uses_network and (number > 1 or several):
+    is_distributed, number = several_processes(options), options.scale.processes
+    if not options.uses_network and (number > 1 or is_distributed):
         # Each process would train the same models.
         started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
         evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
@@ -33,7 +33,7 @@ def resolve(options: Train) -> Train:
         raise UsageError("Several processes for models that train in one", evidence, remedy)
     members, folds, repeats = choose_members(options), options.folds, options.repeats
     if TRANSFORMER in members:
-        if several and options.covariates.columns:
+        if is_distributed and options.covariates.columns:
             raise UsageError(
                 "The transformer reads metadata columns in one process only",
                 "--categorical-columns or --numeric-columns with several processes",

@@ -56,8 +56,8 @@ class RankShare:
                 f"{self.ranks.world_size} processes, {samples} samples, --batch-size {batch_size}",
                 f"start {batches} processes, or give a smaller --batch-size",
             )
-        part = self.ranks.shard(batches)
-        return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
+        shard = self.ranks.shard(batches)
+        return study.part(range(shard.start * batch_size, min(shard.stop * batch_size, samples)))
 
 
 ALONE = RankShare()  # share of a single process: all samples
@@ -74,14 +74,14 @@ def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]
 
 
 def require_finite(
-    what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
+    quantity: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
 ) -> None:
     """Refuse NaN and infinite values, which a table would show as empty cells."""
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())
         raise NotFinite(
-            f"The model's {what} are not finite numbers",
+            f"The model's {quantity} are not finite numbers",
             f"samples {first_few(ids)} of {len(sample_ids)}",
             "run `aam check` on this device, or use another checkpoint",
         )

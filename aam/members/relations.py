@@ -66,15 +66,15 @@ class Dendrogram:
     @cached_property
     def paths_FG(self) -> sparse.csr_array:
         """Branches between each ASV and the root, float64 [F, G] of zeros and ones."""
-        row = here = np.arange((len(self.parents_G) + 1) // 2)
+        row = node = np.arange((len(self.parents_G) + 1) // 2)
         rows, nodes = [], []
         # All ASVs take one step towards the root at a time: the loop is as long as the longest
         # path, not as the number of ASVs.
-        while len(here):
+        while len(node):
             rows.append(row)
-            nodes.append(here)
-            below_root = self.parents_G[here] != here
-            row, here = row[below_root], self.parents_G[here[below_root]]
+            nodes.append(node)
+            below_root = self.parents_G[node] != node
+            row, node = row[below_root], self.parents_G[node[below_root]]
         entries = np.concatenate(rows), np.concatenate(nodes)
         shape = len(rows[0]), len(self.parents_G)
         return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
@@ -139,9 +139,9 @@ class AsvRelations:
 
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of ASVs of the study, and the mismatches [U, K] of U ASVs with them."""
-        kept = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
+        is_cached = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
         for chunk in chunks(len(self.tokens_FL)):
-            if kept:
+            if is_cached:
                 yield chunk, self._mismatches_FF[:, chunk]
             else:
                 yield chunk, mismatches(tokens_UL, self.tokens_FL[chunk])
@@ -178,8 +178,9 @@ class AsvRelations:
             for rows in chunks(len(products_NN)):  # in place, as below
                 products_NN[rows] += (weights_NK @ smoothed_NK[rows].T).T
         for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
-            both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
-            products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
+            symmetric = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
+            products_NN[rows, rows.start :] = symmetric
+            products_NN[rows.start :, rows] = symmetric.T
         return products_NN
 
     def _mismatches_between(self, rows: slice, columns: slice) -> F32:
@@ -194,8 +195,8 @@ class AsvRelations:
             for row, sequence in enumerate(_sequences(tokens_UL))
             if sequence in self._rows
         ]
-        rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        return rows, known
+        rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return rows, columns
 
     @cached_property
     def linkage(self) -> F64 | None:
@@ -260,22 +261,22 @@ def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
         later = np.arange(1, number)
         first = np.append(0, later[:-1] + number - 1)
         return np.stack([first, later, 0 * later, later + 1], axis=1).astype(np.float64)
-    parts, tops, made = [], [], number
+    trees, tops, total = [], [], number
     for cluster in clusters:
         if len(cluster) > 1:
-            parts.append((average_linkage(tokens_FL[cluster], most), cluster))
-            made += len(cluster) - 1
-        tops.append(cluster[0] if len(cluster) == 1 else made - 1)
-    parts.append((_linked(mean_mismatches(tokens_FL, clusters)), np.array(tops)))
-    merges, made = np.concatenate([part for part, _ in parts]), 0
-    for part, leaves in parts:  # the nodes of a part become those of the whole
-        nodes = np.concatenate([leaves, number + made + np.arange(len(part))])
-        merges[made : made + len(part), :2] = nodes[part[:, :2].astype(np.int64)]
-        made += len(part)
-    heights, sizes = np.zeros(number + made), np.ones(number + made)
-    for node, (left, right) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
-        heights[node] = max(merges[node - number, 2], heights[left], heights[right])
-        sizes[node] = sizes[left] + sizes[right]
+            trees.append((average_linkage(tokens_FL[cluster], most), cluster))
+            total += len(cluster) - 1
+        tops.append(cluster[0] if len(cluster) == 1 else total - 1)
+    trees.append((_linked(mean_mismatches(tokens_FL, clusters)), np.array(tops)))
+    merges, row = np.concatenate([tree for tree, _ in trees]), 0
+    for tree, leaves in trees:  # the nodes of each tree are numbered within the whole tree
+        nodes = np.concatenate([leaves, number + row + np.arange(len(tree))])
+        merges[row : row + len(tree), :2] = nodes[tree[:, :2].astype(np.int64)]
+        row += len(tree)
+    heights, sizes = np.zeros(number + row), np.ones(number + row)
+    for node, (first, second) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
+        heights[node] = max(merges[node - number, 2], heights[first], heights[second])
+        sizes[node] = sizes[first] + sizes[second]
     merges[:, 2], merges[:, 3] = heights[number:], sizes[number:]
     return merges
 
@@ -331,7 +332,7 @@ def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
 
     A mean of inner products of indicators is the inner product of their means.
     """
-    means = [[part.mean(axis=0) for part in _letters(tokens_FL[rows], tokens_FL.shape[1])]
+    means = [[array.mean(axis=0) for array in _letters(tokens_FL[rows], tokens_FL.shape[1])]
              for rows in clusters]  # fmt: skip
     letters = np.stack([letters for letters, _ in means])
     number_K = np.array([number for _, number in means], dtype=np.float32)

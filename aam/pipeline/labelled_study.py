@@ -58,7 +58,7 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
     return depth
 
 
-def deep_enough(study: Study, depth: int, several: bool = False) -> Rows:
+def deep_enough(study: Study, depth: int, several_members: bool = False) -> Rows:
     """Return the rows of the samples that reach the depth; print the ids of the others."""
     rows = np.flatnonzero(study.reads >= depth)
     if len(rows) < 2:
@@ -68,7 +68,7 @@ def deep_enough(study: Study, depth: int, several: bool = False) -> Rows:
             "choose a lower --rarefy-depth",
         )
     if below := study.shallow(depth):
-        of_members = ", of all members" if several else ""
+        of_members = ", of all members" if several_members else ""
         info(f"Samples with fewer than {depth} reads are left out{of_members}: {first_few(below)}.")
     return rows
 

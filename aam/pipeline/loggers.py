@@ -88,9 +88,9 @@ class _MLflow(Logger):
             self.id = id
             self._client.update_run(id, "RUNNING")
             return
-        known = self._client.get_experiment_by_name(PROJECT)
-        experiment = known.experiment_id if known else self._client.create_experiment(PROJECT)
-        self.id = self._client.create_run(experiment, run_name=name).info.run_id
+        experiment = self._client.get_experiment_by_name(PROJECT)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(PROJECT)
+        self.id = self._client.create_run(number, run_name=name).info.run_id
         for key, value in options.items():
             self._client.log_param(self.id, key, str(value)[:_MLFLOW_LENGTH])
 

@@ -259,10 +259,8 @@ def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Ro
     for other_column, texts in columns.items():
         pairs = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
         same, possible = _pairs(pairs), math.comb(len(pairs), 2)
-        pairs_here, pairs_there = (
-            _pairs(text for text, _ in pairs),
-            _pairs(text for _, text in pairs),
-        )
+        pairs_here = _pairs(text for text, _ in pairs)
+        pairs_there = _pairs(text for _, text in pairs)
         if _SEX.fullmatch(other_column):
             if large and same < 0.8 * pairs_here:
                 return False
@@ -317,17 +315,15 @@ def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64])
         return False  # of a class, comparable samples of its only value are all alike
     order = np.lexsort((target_N, code_N))
     starts = np.flatnonzero(np.diff(code_N[order], prepend=-1))
-    low_V, high_V = (
-        np.minimum.reduceat(target_N[order], starts),
-        np.maximum.reduceat(target_N[order], starts),
-    )
+    low_V = np.minimum.reduceat(target_N[order], starts)
+    high_V = np.maximum.reduceat(target_N[order], starts)
     sizes_V = np.diff(starts, append=len(order))
     if sizes_V[(sizes_V > 1) & (low_V == high_V)].sum() >= 0.9 * sizes_V[sizes_V > 1].sum():
         is_constant = low_V.min() == high_V.max()
         return bool(not is_constant and abs(spearmanr(code_N, target_N).statistic) >= 0.95)
     # Intervals that hardly overlap.
-    place = np.argsort(low_V, kind="stable")
-    below = np.maximum.accumulate(high_V[place])[:-1] <= low_V[place][1:]
+    order_V = np.argsort(low_V, kind="stable")
+    below = np.maximum.accumulate(high_V[order_V])[:-1] <= low_V[order_V][1:]
     return bool(below.mean() >= 0.9)
 
 

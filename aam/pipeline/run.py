@@ -329,13 +329,16 @@ def _beyond(
     names = tuple(name for name in result.members if not MEMBERS[name].network)
     planned = dataclasses.replace(planned, members=names or default_members())
     columns = ", ".join(adjustment.columns)
-    both, alone = f"The model of counts with {columns}", f"the model of {columns} alone"
-    drawn = {}
-    for name, inputs in {both: samples, alone: samples.metadata_alone}.items():
+    with_counts, without_counts = (
+        f"The model of counts with {columns}",
+        f"the model of {columns} alone",
+    )
+    scored = {}
+    for name, inputs in {with_counts: samples, without_counts: samples.metadata_alone}.items():
         refitted = cross_validate(planned, inputs, Session(options, None), final=False)
         assert refitted is not None  # one process
-        drawn[name] = folds.drawn(refitted.combined.predictions_MC)
-    return compare(drawn, both, alone, folds.units)
+        scored[name] = folds.drawn(refitted.combined.predictions_MC)
+    return compare(scored, with_counts, without_counts, folds.units)
 
 
 def _write_importance(

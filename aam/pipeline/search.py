@@ -336,11 +336,11 @@ def import_optuna() -> Any:
 
 
 def open_studies(
-    folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
+    folder: Path, location: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
     """Open the Optuna studies of a search in a storage, or create them."""
-    optuna, in_folder = import_optuna(), given in (None, "journal")
-    file = folder / (JOURNAL if given else DATABASE)
+    optuna, in_folder = import_optuna(), location in (None, "journal")
+    file = folder / (JOURNAL if location else DATABASE)
     evidence = f"'{folder}' has files, and no search in this --storage"
     refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
     # Two processes might both find no study, and store two different identities of the search.
@@ -351,11 +351,11 @@ def open_studies(
         occupied = any(not path.name.startswith(".") for path in folder.iterdir())
         if occupied and in_folder and not file.exists():
             raise refusal
-        if given == "journal":
+        if location == "journal":
             backend = optuna.storages.journal.JournalFileBackend(str(file))
             storage = optuna.storages.JournalStorage(backend)
         else:
-            url = given or f"sqlite:///{file.absolute()}"
+            url = location or f"sqlite:///{file.absolute()}"
             lite = {"timeout": _SQLITE_TIMEOUT} if url.startswith("sqlite") else {}
             try:
                 storage = optuna.storages.RDBStorage(
@@ -386,7 +386,7 @@ def open_studies(
             elif changed := {key for key, _ in previous.items() ^ identity.items()}:
                 raise UsageError(
                     "The search that is there has other input or options",
-                    f"'{given or folder}', changed: {first_few(sorted(changed))}",
+                    f"'{location or folder}', changed: {first_few(sorted(changed))}",
                     "give the same, or another --output-dir and --storage for a new search",
                 )
     return studies

@@ -44,7 +44,6 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
-from aam.members.new_samples import trained_subjects
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import (
     held_out_table,
@@ -167,8 +166,7 @@ def _new_samples(
     subjects_N = np.zeros(len(trained_N), dtype=np.bool_)
     if column in metadata.columns:
         names = metadata.values(column, study.table.sample_ids).tolist()
-        training, values = loaded.training, options.group_values
-        subjects_N = trained_subjects(training, loaded.tokens_FL, study, column, names, values)
+        subjects_N = loaded.training.has_subjects(study, column, names, options.group_values)
         subjects_N &= ~trained_N
         if number := int(subjects_N.sum()):
             subjects = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
