@@ -195,11 +195,9 @@ def checked_ids(names: Iterable[Any], axis: str) -> list[str]:
     ids = [str(name) for name in items]
     check_ids(ids, axis)
     if blank := [repr(name) for name in ids if name != name.strip()]:
-        raise DataError(
-            f"{axis.capitalize()} ids that begin or end with a blank",
-            first_few(blank),
-            "remove the blanks",
-        )
+        evidence = first_few(blank)
+        remedy = "remove the blanks"
+        raise DataError(f"{axis.capitalize()} ids that begin or end with a blank", evidence, remedy)
     return ids
 
 
@@ -388,11 +386,9 @@ def taxonomy_file(taxonomy: Taxonomy, folder: Path) -> Path | None:
     if isinstance(taxonomy, pd.DataFrame):
         frame = taxonomy.set_index("Feature ID") if "Feature ID" in taxonomy else taxonomy
         if "Taxon" not in frame:
-            raise DataError(
-                "The taxonomy has no column 'Taxon'",
-                f"it has {first_few(frame.columns)}",
-                "give a DataFrame with the column Taxon and the feature ids as index",
-            )
+            evidence = f"it has {first_few(frame.columns)}"
+            remedy = "give a DataFrame with the column Taxon and the feature ids as index"
+            raise DataError("The taxonomy has no column 'Taxon'", evidence, remedy)
         taxonomy = frame["Taxon"]
     if not isinstance(taxonomy, (Mapping, pd.Series)):
         instead = "a dictionary or DataFrame from feature id to taxon"

@@ -648,9 +648,6 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
         if names.count(name) > 1 or not name or text != text.strip()
     ]
     if unusable:
-        raise DataError(
-            "Class labels that metadata cannot hold",
-            first_few(unusable),
-            "give each class a name that is no missing value and has no blank at its ends",
-        )
+        remedy = "give each class a name that is no missing value and has no blank at its ends"
+        raise DataError("Class labels that metadata cannot hold", first_few(unusable), remedy)
     return names

@@ -364,11 +364,8 @@ class Model:
             embedded = (model.embed(study, settings) for model in self.loaded.models.values())
             embeddings = next((vectors for vectors in embedded if vectors is not None), None)
         if embeddings is None:
-            raise DataError(
-                "The model has no embedding",
-                f"'{self.path}' has no network",
-                "train with the member transformer, or load an encoder of `aam pretrain`",
-            )
+            remedy = "train with the member transformer, or load an encoder of `aam pretrain`"
+            raise DataError("The model has no embedding", f"'{self.path}' has no network", remedy)
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
@@ -590,11 +587,9 @@ class Model:
             raise MissingInput(
                 "The model was not evaluated", "evaluate is False", "fit with evaluate=True"
             )
-        raise MissingInput(
-            "No run folder of the model",
-            f"neither '{self.path}' nor its parent has a run.json",
-            "load the --output-dir of the run",
-        )
+        evidence = f"neither '{self.path}' nor its parent has a run.json"
+        remedy = "load the --output-dir of the run"
+        raise MissingInput("No run folder of the model", evidence, remedy)
 
 
 def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:

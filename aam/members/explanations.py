@@ -150,11 +150,9 @@ def _weighted_effects(
                 of_column_N = metadata.setdefault(column, np.zeros(len(rows)))
                 of_column_N[block] += factor_N1[block, 0] * effects_n
     if not explains:
-        raise DataError(
-            "The model cannot be explained",
-            f"none of its members {', '.join(models)} divides its predictions among ASVs",
-            "train with the member kernel, forest or transformer",
-        )
+        evidence = f"none of its members {', '.join(models)} divides its predictions among ASVs"
+        remedy = "train with the member kernel, forest or transformer"
+        raise DataError("The model cannot be explained", evidence, remedy)
     return asvs_NV, metadata
 
 

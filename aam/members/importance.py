@@ -157,11 +157,9 @@ def importance_table(
     rows, trained_rows = loaded.relations.known(samples.tokens_FL)
     models = loaded.models
     if not len(rows) and len(networks(tuple(models))) < len(models):
-        raise DataError(
-            "The table has no ASV of the model's training data",
-            f"{len(ids)} ASVs",
-            "give a table of the same region, trimmed to the same length",
-        )
+        evidence = f"{len(ids)} ASVs"
+        remedy = "give a table of the same region, trimmed to the same length"
+        raise DataError("The table has no ASV of the model's training data", evidence, remedy)
     columns: dict[str, object] = {"feature-id": ids}
     if taxa is not None:
         require_common(taxa, ids)
@@ -387,11 +385,8 @@ def attention_table(
         attention for model in loaded.models.values() for attention in model.attention(present)
     ]
     if not networks:
-        raise DataError(
-            "The model has no attention",
-            f"its members are {', '.join(loaded.models)}",
-            "train with the member transformer",
-        )
+        evidence = f"its members are {', '.join(loaded.models)}"
+        raise DataError("The model has no attention", evidence, "train with the member transformer")
     first = networks[0]  # every network reads the same reads of the sample
     pooling_U = np.mean([attention.pooling_S for attention in networks], axis=0)
     order = np.argsort(-pooling_U, kind="stable")

@@ -20,6 +20,7 @@ import numpy as np
 from aam.arrays import F64, Rows, Tokens
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
+from aam.contract.options import flat
 from aam.contract.options.groups import MEMBERS, DeviceOptions, TableOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
 from aam.data.covariates import CovariateEncoder, Covariates
@@ -150,10 +151,10 @@ class TrainedModel:
 
     def read_study(self, input: TableOptions, metadata: Path | None) -> Study:
         """Read new samples, and apply the --where of the training if there is metadata."""
-        study, options = load_study(input, max_bp=self.max_bp), self.facts.options
-        if options.get("phylogeny", {}).get("drop_missing_asvs"):
+        study, options = load_study(input, max_bp=self.max_bp), flat(self.facts.options)
+        if options.get("drop_missing_asvs"):
             info("ASVs that are not in the tree were left out of the training; here all are read.")
-        condition = options.get("target", {}).get("where")
+        condition = options.get("where")
         if condition is None:
             return study
         if metadata is None:
@@ -170,11 +171,9 @@ class TrainedModel:
         if self.encoder is None:
             return None
         if path is None:
-            raise UsageError(
-                "The model reads metadata besides the table",
-                f"the columns {', '.join(self.encoder.columns)}",
-                "add --metadata with these columns",
-            )
+            evidence = f"the columns {', '.join(self.encoder.columns)}"
+            remedy = "add --metadata with these columns"
+            raise UsageError("The model reads metadata besides the table", evidence, remedy)
         return self.encoder.read(read_metadata(path), sample_ids)
 
     def save(self, path: Path) -> None:
@@ -207,11 +206,9 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
         # Before the states are parsed: a member of a later version is no damage of the file.
         if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
             available = ", ".join(MEMBERS)
-            raise DataError(
-                "The model has an unknown member",
-                f"'{folder.path}' has '{unknown[0]}', known are {available}",
-                "use the version that trained it, or train again",
-            )
+            evidence = f"'{folder.path}' has '{unknown[0]}', known are {available}"
+            remedy = "use the version that trained it, or train again"
+            raise DataError("The model has an unknown member", evidence, remedy)
         if not folder.members:
             raise Mismatch("it has no members")
 

@@ -61,11 +61,9 @@ def choose_members(options: Train) -> tuple[str, ...]:
         raise UsageError("Duplicate member", f"--members {' '.join(members)}", "name each once")
     resumed = options.run.resume_from
     if TRANSFORMER not in members and isinstance(resumed, Path):
-        raise UsageError(
-            "A checkpoint to resume is of the transformer",
-            f"--resume-from {resumed} with --members {' '.join(members)}",
-            "add transformer to --members, or give --resume-from auto",
-        )
+        evidence = f"--resume-from {resumed} with --members {' '.join(members)}"
+        remedy = "add transformer to --members, or give --resume-from auto"
+        raise UsageError("A checkpoint to resume is of the transformer", evidence, remedy)
     return members
 
 

@@ -80,11 +80,9 @@ def require_finite(
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())
-        raise NotFinite(
-            f"The model's {quantity} are not finite numbers",
-            f"samples {first_few(ids)} of {len(sample_ids)}",
-            "run `aam check` on this device, or use another checkpoint",
-        )
+        evidence = f"samples {first_few(ids)} of {len(sample_ids)}"
+        remedy = "run `aam check` on this device, or use another checkpoint"
+        raise NotFinite(f"The model's {quantity} are not finite numbers", evidence, remedy)
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

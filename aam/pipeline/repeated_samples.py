@@ -11,7 +11,6 @@ samples of a subject, but come from persons of both sexes, several at a time.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import shlex
@@ -25,19 +24,11 @@ from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
-from aam.contract.errors import DataError
-from aam.contract.options.groups import KERNEL
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.table import FeatureTable
-from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import COMPARED, TITLES
 from aam.evaluation.labels import Labels
-from aam.evaluation.metrics import value_of
-from aam.evaluation.scores import RepeatedScore
-from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
-from aam.members.member import TrainingSamples, estimator
-from aam.pipeline.plan import TrainingPlan
+from aam.evaluation.splits import FILE_GROUPS
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
 _MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
@@ -325,51 +316,3 @@ def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64])
     order_V = np.argsort(low_V, kind="stable")
     below = np.maximum.accumulate(high_V[order_V])[:-1] <= low_V[order_V][1:]
     return bool(below.mean() >= 0.9)
-
-
-def score_with_groups(
-    plan: TrainingPlan,
-    samples: TrainingSamples,
-    repeated: RepeatedSamples,
-    given_MC: npt.NDArray[np.float64] | None,
-) -> RepeatedScore | None:
-    """Return the kernel's score with and without the subjects kept together, if possible."""
-    kernel, folds = estimator(KERNEL), plan.folds
-    codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
-    groups_N = np.unique(repeated.labels, return_inverse=True)[1]
-    number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
-    try:
-        splits = make_splits(
-            len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),
-            seed=folds.seed, groups=repeated.labels, classes=codes,
-        )  # fmt: skip
-        labels = dataclasses.replace(folds.labels, groups=groups_N, studies=None)
-        apart = Folds(labels, splits, folds.seed, repeated.column, scale=folds.scale)
-        grouped_MC = kernel.cross_validate(samples, apart, False, "groups").predictions_MC
-    except DataError:  # fewer subjects than folds, or a class of one subject
-        return None
-    if given_MC is None:
-        given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
-    metric, function = COMPARED[folds.labels.type]
-    value = value_of(function, folds.scored(given_MC))
-    apart_scores = apart.drawn(grouped_MC)
-    grouped = apart_scores.whole[metric]
-    if np.isnan(value) or np.isnan(grouped):
-        return None
-    title = TITLES[metric]
-    ahead = apart_scores.paired_difference(apart.drawn(apart.dummy_MC))[1]
-    return RepeatedScore(
-        column=repeated.column,
-        groups=repeated.groups,
-        metric=metric,
-        given=value,
-        grouped=grouped,
-        lower=ahead.lower,
-        upper=ahead.upper,
-        better=ahead.lower is not None and ahead.lower > 0,
-        sentence=(
-            f"With all samples of a '{repeated.column}' on one side of the split the kernel has "
-            f"{title} {grouped:.3f}, on this split {value:.3f}: add --group-column "
-            f"{shlex.quote(repeated.column)}"
-        ),
-    )

@@ -427,18 +427,13 @@ def run_trials(
         study.optimize(objective, callbacks=[ended])
     trials = finished(study, states)
     if all(trial.state.name == "PRUNED" for trial in trials):
-        raise NotFinite(
-            "No trial has a score",
-            f"{study.study_name}, {len(trials)} trials",
-            "vary other values of the options (--vary), in another --output-dir",
-        )
+        remedy = "vary other values of the options (--vary), in another --output-dir"
+        raise NotFinite("No trial has a score", f"{study.study_name}, {len(trials)} trials", remedy)
 
 
 def stop_if_requested(stop: StopRequests) -> None:
     """Raise `Interrupted` if a stop is requested."""
     if stop.pending:
-        raise Interrupted(
-            "The search is stopped between two trainings",
-            "finished trials are kept",
-            "continue it with the same command",
-        )
+        evidence = "finished trials are kept"
+        remedy = "continue it with the same command"
+        raise Interrupted("The search is stopped between two trainings", evidence, remedy)

@@ -53,8 +53,8 @@ from aam.members.prediction_tables import (
 )
 from aam.pipeline import run_folder
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
-from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
+from aam.report.terminal import show_scores, show_verdict
 
 _FEW_UNKNOWN = 0.05
 """Part of the samples that may have classes that the model lacks while it has others to spare."""
