@@ -25,20 +25,18 @@ from scipy import sparse
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import decode
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
-from aam.evaluation.ensemble import Combined, Ensemble
+from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.members.member import (
     CrossValidated,
     ExplainedSamples,
     FittedModel,
-    Outputs,
-    TrainingSamples,
     reader,
 )
+from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.number_format import significant
@@ -53,10 +51,7 @@ _AT_ONCE = 256  # samples whose effects of all ASVs are in memory
 
 
 def explain(
-    models: Mapping[str, FittedModel[Any]],
-    ensemble: Ensemble,
-    outputs: Outputs,
-    relations: AsvRelations,
+    model: TrainedModel,
     samples: Samples,
     predictions_NC: F64,
     members: Mapping[str, F64],
@@ -67,11 +62,12 @@ def explain(
 ) -> pd.DataFrame:
     """Return the largest effects on the predictions of N samples; those of a sample add up to it.
 
-    Returns:
-        Rows with sample, feature, kind, effect, unit: the mean label of the training samples (kind
-        `mean`), the features with the largest effects (`ASV`, `taxon` or `metadata`), the sum of
-        all others (`others`), and what the model does not divide (`remainder`).
+    `members` are the predictions of each member, `means_NC` the mean label of the training samples.
+    The rows have sample, feature, kind, effect, unit: the mean label (kind `mean`), the features
+    with the largest effects (`ASV`, `taxon` or `metadata`), the sum of all others (`others`), and
+    what the model does not divide (`remainder`).
     """
+    ensemble, outputs, relations = model.facts.ensemble, model.facts.outputs, model.relations
     rows = np.arange(len(predictions_NC))
     class_N = predictions_NC.argmax(axis=1)
     predictions_N, means_N = predictions_NC[rows, class_N], means_NC[rows, class_N]
@@ -80,9 +76,7 @@ def explain(
     if outputs.classes and ensemble.temperature != 1:
         before_N = ensemble.combine(members, False)[rows, class_N]
         slopes_N1[:, 0] = _slopes_of_temperature(ensemble.temperature, means_N, before_N)
-    asvs_NV, metadata = _weighted_effects(
-        models, ensemble, outputs, relations, explained, slopes_N1
-    )
+    asvs_NV, metadata = _weighted_effects(model, explained, slopes_N1)
     features, taxa_used = _features(relations, explained, ids_U, taxa)
     # Features in the order in which they first occur.
     column_of = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
@@ -122,14 +116,10 @@ def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F
 
 
 def _weighted_effects(
-    models: Mapping[str, FittedModel[Any]],
-    ensemble: Ensemble,
-    outputs: Outputs,
-    relations: AsvRelations,
-    explained: ExplainedSamples,
-    slopes_N1: F64,
+    trained: TrainedModel, explained: ExplainedSamples, slopes_N1: F64
 ) -> tuple[F64, dict[str, F64]]:
     """Return the effects of V ASVs and of metadata columns, weighted over the members."""
+    models, relations = trained.models, trained.relations
     rows = np.arange(len(slopes_N1))
     asvs_NV = np.zeros((len(rows), len(explained.joint.tokens_FL)))
     metadata: dict[str, F64] = {}
@@ -137,12 +127,13 @@ def _weighted_effects(
     for name, model in models.items():
         # The ensemble is linear in its members: its weight is its prediction of an indicator.
         indicator = {member: np.full((1, 1), float(member == name)) for member in models}
-        factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
+        factor_N1 = slopes_N1 * trained.facts.ensemble.combine(indicator, False)
         for start in range(0, len(rows), _AT_ONCE):
             block = rows[start : start + _AT_ONCE]
             samples = explained.take(block)
             inputs = reader(name).read(samples.joint, relations)
-            if (effects := model.explain(inputs, samples, relations, outputs)) is None:
+            effects = model.explain(inputs, samples, relations, trained.facts.outputs)
+            if effects is None:
                 continue
             explains = True
             asvs_NV[block] += factor_N1[block] * effects.asvs_NV
@@ -176,29 +167,20 @@ def _features(
     return features, taxa_used
 
 
-def by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
-    """Sum effects of the features of covariates over those of each column."""
-    names = [name for name, categories in encoder.categories.items() for _ in categories]
-    names += 2 * list(encoder.numbers)  # each number, and whether it is missing
-    return {
-        column: effects_NW[:, [name == column for name in names]].sum(axis=1)
-        for column in encoder.columns
-    }
-
-
 def explain_held_out(
+    model: TrainedModel,
     results: Mapping[str, CrossValidated],
     combined: Combined,
     folds: Folds,
-    samples: TrainingSamples,
-    outputs: Outputs,
+    samples: Samples,
     feature_ids: Sequence[str],
     taxa: Mapping[str, str] | None,
 ) -> pd.DataFrame:
     """Explain the worst and some typical held-out samples by models not trained on them."""
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
     # Of ordered categories the rank is explained, the first column.
-    predictions_MC, dummy_MC = combined.predictions_MC[:, :columns], folds.dummy_MC[:, :columns]
+    predictions_MC = combined.predictions_MC[:, :columns]
+    baseline_MC = folds.dummy_MC[:, :columns]
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
@@ -212,20 +194,19 @@ def explain_held_out(
     for group, chosen in groups.items():
         for fold in np.unique(folds.fold_M[chosen]).tolist():
             places = chosen[folds.fold_M[chosen] == fold]
-            models = {}
+            models = dict[str, FittedModel[Any]]()
             for name, result in results.items():
                 if result.fold_models:
                     models[name] = result.fold_models[fold - 1]
                 elif result.model is not None:  # the mean of the networks of all folds
                     models[name] = result.model.of_fold(fold - 1)
-            fold_samples = samples.samples.take(folds.rows_M[places])
-            of_fold = dataclasses.replace(
-                combined.ensemble, weights=combined.fold_weights[fold - 1]
-            )
+            weights = dict(combined.fold_weights[fold - 1])
+            facts = dataclasses.replace(model.facts, weights=weights)
             table = explain(
-                models, of_fold, outputs, samples.relations, fold_samples,
-                predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
-                dummy_MC[places], feature_ids, taxa, 5,
+                dataclasses.replace(model, facts=facts, models=models),
+                samples.take(folds.rows_M[places]), predictions_MC[places],
+                {name: member_MC[places] for name, member_MC in combined.members.items()},
+                baseline_MC[places], feature_ids, taxa, 5,
             )  # fmt: skip
             tables.append(table.assign(group=group))
     return pd.concat(tables[1:] or tables, ignore_index=True)

@@ -29,7 +29,6 @@ from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import REPEATS, SMALL_SAMPLES
-from aam.members.explanations import by_column
 from aam.members.member import (
     Estimator,
     ExplainedSamples,
@@ -70,15 +69,15 @@ class ForestInputs:
 
     def columns(self, clades_VF: Rows | None, encoder: CovariateEncoder | None) -> sparse.csr_array:
         """Return the abundances of the ASVs, of G clades, and P covariates, [N, F + G + P]."""
-        parts = [self.abundances]
+        blocks = [self.abundances]
         if clades_VF is not None:
-            parts.append(self.abundances @ membership(clades_VF))
+            blocks.append(self.abundances @ membership(clades_VF))
         if encoder is not None:
             assert self.covariates is not None
             # scikit-learn's trees read float32; thresholds have to be compared with the same bits.
             features_NW = encoder.features_NW(self.covariates).astype(np.float32)
-            parts.append(sparse.csr_array(features_NW))
-        return sparse.csr_array(sparse.hstack(parts, format="csr"))
+            blocks.append(sparse.csr_array(features_NW))
+        return sparse.csr_array(sparse.hstack(blocks, format="csr"))
 
 
 class _ForestSettings(msgspec.Struct):
@@ -129,26 +128,26 @@ class ForestModel(FittedModel[ForestInputs]):
         has the same weight. All are 0 where the samples of every node go to the same side.
         """
         nodes = len(self.left)
-        here = np.zeros(nodes)
-        here[self.roots] = len(inputs.abundances.indptr) - 1
+        samples_of = np.zeros(nodes)
+        samples_of[self.roots] = len(inputs.abundances.indptr) - 1
         for levels in self.descents(inputs):
-            for node, after in pairwise(levels):
-                here += np.bincount(after[after != node], minlength=nodes)
+            for node, child in pairwise(levels):
+                samples_of += np.bincount(child[child != node], minlength=nodes)
         # A node has one parent, so those that reach the left child went to the left.
-        to_left = here[self.left]
+        to_left = samples_of[self.left]
         # A split lowers variance or Gini impurity by |mean left - mean right|² n_left n_right / n,
         # so that no labels are needed.
         between = np.square(self.values[self.left] - self.values[self.right]).sum(axis=1)
-        decrease = between * to_left * (here - to_left) / here.clip(min=1)
+        decrease = between * to_left * (samples_of - to_left) / samples_of.clip(min=1)
         tree = np.searchsorted(self.roots, np.arange(nodes), side="right") - 1
         total = np.bincount(tree, decrease)[tree]
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
         mean_F = np.asarray(inputs.abundances.mean(axis=0, dtype=np.float64))
         member_FG = self._clade_members(len(mean_F))
         asvs, columns = member_FG.shape[0], sum(member_FG.shape)
-        parts = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
-        part_of_reads_G = parts[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
-        importance_F: F64 = parts[:asvs] + mean_F * (member_FG @ part_of_reads_G)
+        share_of = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
+        part_of_reads_G = share_of[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
+        importance_F: F64 = share_of[:asvs] + mean_F * (member_FG @ part_of_reads_G)
         return importance_F
 
     def descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
@@ -162,17 +161,17 @@ class ForestModel(FittedModel[ForestInputs]):
         node = np.tile(self.roots, (len(abundances), 1))
         sample = np.arange(len(abundances))[:, None]
         yield node
-        while ((left := self.left[node]) != node).any():
+        while ((lower_child := self.left[node]) != node).any():
             lower = abundances[sample, self.asvs[node]] <= self.thresholds[node]
-            node = np.where(lower, left, self.right[node])
+            node = np.where(lower, lower_child, self.right[node])
             yield node
 
     def importance(
         self, inputs: ForestInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
         importance_U = np.zeros(len(tokens_UL))
-        rows, known = relations.known(tokens_UL)
-        importance_U[rows] = self.impurity_decrease(inputs)[known]
+        rows, columns = relations.known(tokens_UL)
+        importance_U[rows] = self.impurity_decrease(inputs)[columns]
         return Importance({"forest": importance_U}, importance_U)
 
     def explain(
@@ -191,13 +190,13 @@ class ForestModel(FittedModel[ForestInputs]):
         start = 0
         for levels in self.descents(inputs):
             places, changes, last = [], [], 0
-            for node, after in pairwise(levels):
+            for node, child in pairwise(levels):
                 last = len(node)
                 rows = np.arange(last)[:, None]
                 codes = explained.class_N[start : start + last][:, None]
-                moved = after != node
+                moved = child != node
                 places.append((rows * width + self.asvs[node])[moved])
-                changes.append((self.values[after, codes] - self.values[node, codes])[moved])
+                changes.append((self.values[child, codes] - self.values[node, codes])[moved])
             if places:
                 flat, size = np.concatenate(places), last * width
                 block = np.bincount(flat, np.concatenate(changes), minlength=size)
@@ -213,7 +212,7 @@ class ForestModel(FittedModel[ForestInputs]):
         effects_NV = np.zeros((samples, len(explained.joint.tokens_FL)))
         effects_NV[:, :asvs] = sums_NM[:, :asvs] + reads_NF * (member_FG @ share_NG.T).T
         encoder = self.encoder
-        metadata = {} if encoder is None else by_column(encoder, sums_NM[:, after_clades:])
+        metadata = {} if encoder is None else encoder.by_column(sums_NM[:, after_clades:])
         return SampleEffects(effects_NV, metadata)
 
     def _clade_members(self, asvs: int) -> sparse.csr_array:
@@ -247,8 +246,8 @@ class Forest(Estimator[ForestInputs]):
         if not trained_on:
             rows, columns = relations.known(samples.tokens_FL)
             shape = (len(samples.tokens_FL), len(relations.tokens_FL))
-            place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-            relative = sparse.csr_array(relative @ place)
+            indicator = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+            relative = sparse.csr_array(relative @ indicator)
         return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
@@ -276,8 +275,8 @@ class Forest(Estimator[ForestInputs]):
         having = np.bincount(matrix.indices, minlength=matrix.shape[1])
         splittable = having >= self.min_samples_leaf
         # scikit-learn refuses a matrix without columns.
-        kept = np.flatnonzero(splittable | ~splittable.any())
-        matrix = matrix[:, kept]
+        used_columns = np.flatnonzero(splittable | ~splittable.any())
+        matrix = matrix[:, used_columns]
         shift, scale = 0.0, 1.0
         if not labels.classes:
             # scikit-learn splits no node with a variance below 2.2e-16, and computes the variance
@@ -300,7 +299,7 @@ class Forest(Estimator[ForestInputs]):
                 # Weights of 1 would draw other bags than none.
                 None if labels.studies is None else labels.weights_N,
             )
-        model = model_of(forest, labels, kept, encoder, inputs.clades_VF)
+        model = model_of(forest, labels, used_columns, encoder, inputs.clades_VF)
         model = dataclasses.replace(model, values=model.values * scale + shift)
         if grouped:
             return model
@@ -336,10 +335,12 @@ class Forest(Estimator[ForestInputs]):
         arrays = state.arrays
         thresholds = numbers(arrays, "thresholds", None)
         number = len(thresholds)
-        left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
+        children = (indices(arrays, name, number, number) for name in ("left", "right"))
+        left_child, right_child = children
         # A child after its parent, but for leaves: otherwise a descent might not end.
         nodes = np.arange(number)
-        if (((left <= nodes) | (right <= nodes)) & ((left != nodes) | (right != nodes))).any():
+        leaf = (left_child == nodes) & (right_child == nodes)
+        if (((left_child <= nodes) | (right_child <= nodes)) & ~leaf).any():
             raise Mismatch("a node of the forest has a child before it")
         roots = indices(arrays, "roots", number, None)
         encoder = convert(state.settings, _ForestSettings, "forest").covariates
@@ -347,8 +348,8 @@ class Forest(Estimator[ForestInputs]):
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(
             roots,
-            left,
-            right,
+            left_child,
+            right_child,
             indices(arrays, "asvs", columns, number),
             thresholds,
             numbers(arrays, "values", number, outputs),
@@ -370,7 +371,7 @@ def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
 def model_of(
     forest: Any,
     labels: Labels,
-    kept: Rows,
+    columns: Rows,
     encoder: CovariateEncoder | None = None,
     clades_VF: Rows | None = None,
 ) -> ForestModel:
@@ -383,9 +384,12 @@ def model_of(
     # A leaf is its own child, so that the samples of all trees descend together until the deepest
     # leaf is reached.
     def children(name: str) -> Rows:
-        parts = zip(trees, roots, nodes_of, leaf, strict=True)
+        nodes_of_trees = zip(trees, roots, nodes_of, leaf, strict=True)
         return np.concatenate(
-            [np.where(end, nodes, getattr(t, name)) + root for t, root, nodes, end in parts]
+            [
+                np.where(end, nodes, getattr(t, name)) + root
+                for t, root, nodes, end in nodes_of_trees
+            ]
         )
 
     values = np.concatenate([tree.value[:, 0] for tree in trees])
@@ -401,7 +405,7 @@ def model_of(
         children("children_left"),
         children("children_right"),
         # scikit-learn marks a leaf by the feature -2.
-        np.where(ends, 0, kept[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
+        np.where(ends, 0, columns[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
         np.concatenate([tree.threshold for tree in trees]),
         values,
         encoder,

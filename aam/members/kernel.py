@@ -37,7 +37,6 @@ from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
-from aam.members.explanations import by_column
 from aam.members.kernel_ridge import (
     PENALTIES,
     fit_logistic,
@@ -106,10 +105,10 @@ class SampleProducts:
         """Return the samples at `rows`."""
         return SampleProducts(self.products_MM, self.rows_N[rows])
 
-    def between(self, others: SampleProducts) -> F32:
+    def between(self, landmarks: SampleProducts) -> F32:
         """Return the kernel of these samples with others of the same study, [N, R]."""
-        assert self.products_MM is others.products_MM
-        return self.products_MM[np.ix_(self.rows_N, others.rows_N)]
+        assert self.products_MM is landmarks.products_MM
+        return self.products_MM[np.ix_(self.rows_N, landmarks.rows_N)]
 
 
 @dataclass(frozen=True)
@@ -449,7 +448,7 @@ class KernelModel(FittedModel[KernelInputs]):
             along_NW = to_landmarks_NR @ landmarks.features_RW
             along_NW -= from_own_N[:, None] * inputs.features_NW
             change_NW = inputs.features_NW - landmarks.features_RW.mean(axis=0)
-            metadata = by_column(terms.encoder, change_NW * along_NW)
+            metadata = terms.encoder.by_column(change_NW * along_NW)
         return SampleEffects(effects_NV, metadata)
 
     def state(self) -> State:
@@ -482,21 +481,21 @@ class _Gram:
         """Mean squared distance from the mean of the landmarks in the feature space, nearly."""
         return float(self.norms_N.mean() - self.kernel_NR.mean())
 
-    def plus(self, other: _Gram | None, scale: float) -> _Gram:
+    def plus(self, term: _Gram | None, scale: float) -> _Gram:
         """Add a kernel whose features have the factor `scale`."""
-        if other is None:
+        if term is None:
             return self
         return _Gram(
-            self.kernel_NR + scale**2 * other.kernel_NR, self.norms_N + scale**2 * other.norms_N
+            self.kernel_NR + scale**2 * term.kernel_NR, self.norms_N + scale**2 * term.norms_N
         )
 
-    def scales(self, other: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
+    def scales(self, term: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
         """Return the factors with which the other kernel has the `shares` of the variance."""
-        if other is None:
+        if term is None:
             return (0.0,)
-        if self.variance <= 0 or other.variance <= 0:  # metadata alone, or no known category
+        if self.variance <= 0 or term.variance <= 0:  # metadata alone, or no known category
             return (1.0,)
-        ratio = self.variance / other.variance
+        ratio = self.variance / term.variance
         return tuple(math.sqrt(share / (1 - share) * ratio) for share in shares)
 
     def distances(self, rows: Rows) -> tuple[F64, float]:

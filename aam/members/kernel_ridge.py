@@ -62,22 +62,22 @@ def fit_ridge(
         centred_NN *= roots_N1
         centred_NN *= roots_N1.T
         values, vectors = np.linalg.eigh(centred_NN)
-        kept = values > values[-1] * 1e-10
-        values, U = values[kept], vectors[:, kept]
+        positive = values > values[-1] * 1e-10
+        values, U = values[positive], vectors[:, positive]
         to_dual = roots_N1 * U / values
     else:
         values, vectors = np.linalg.eigh(kernel_NR[landmarks])
         # Nyström approximation (Williams and Seeger 2001): whitened features whose inner products
         # are the kernel of the landmarks. Directions of rounding errors are left out, since the
         # whitening divides by the root of their eigenvalue.
-        kept = values > values[-1] * 1e-8
-        whitening = vectors[:, kept] / np.sqrt(values[kept])
+        positive = values > values[-1] * 1e-8
+        whitening = vectors[:, positive] / np.sqrt(values[positive])
         features = kernel_NR @ whitening
         features -= weights_N @ features / samples
         features *= roots_N1
         values, vectors = np.linalg.eigh(features.T @ features)
-        kept = values > values[-1] * 1e-10
-        values, vectors = values[kept], vectors[:, kept]
+        positive = values > values[-1] * 1e-10
+        values, vectors = values[positive], vectors[:, positive]
         U = features @ (vectors / np.sqrt(values))
         to_dual = whitening @ (vectors / np.sqrt(values))
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
@@ -126,8 +126,8 @@ def leave_groups_out(
             for left_out_NC, residuals_NC, shrunk in zip(
                 left_out_PNC, residuals_PNC, shrunk_PK, strict=True
             ):
-                left = unit - (U_rows * shrunk) @ U_rows.T
-                left_out_NC[rows] = np.linalg.solve(left, residuals_NC[rows])
+                remaining = unit - (U_rows * shrunk) @ U_rows.T
+                left_out_NC[rows] = np.linalg.solve(remaining, residuals_NC[rows])
     predicted_PNC: F64 = y_NC - left_out_PNC / roots_N1
     return predicted_PNC
 

@@ -117,18 +117,18 @@ class ExplainedSamples:
         tokens_FL, tokens_UL = relations.tokens_FL, samples.tokens_FL
         if tokens_UL is tokens_FL:
             return cls(samples, samples, np.arange(len(tokens_FL)), class_N, means_NC)
-        rows, known = relations.known(tokens_UL)
+        rows, trained_columns = relations.known(tokens_UL)
         new = np.setdiff1d(np.arange(len(tokens_UL)), rows)
         columns_U = np.empty(len(tokens_UL), dtype=np.int64)
-        columns_U[rows], columns_U[new] = known, len(tokens_FL) + np.arange(len(new))
+        columns_U[rows], columns_U[new] = trained_columns, len(tokens_FL) + np.arange(len(new))
         length = max(tokens_FL.shape[1], tokens_UL.shape[1])
         padded = (
             np.pad(t, ((0, 0), (0, length - t.shape[1]))) for t in (tokens_FL, tokens_UL[new])
         )
         tokens_VL = np.concatenate(list(padded))
         counts = samples.counts
-        parts = counts.data, columns_U[counts.indices], counts.indptr
-        joint = sparse.csr_array(parts, shape=(counts.shape[0], len(tokens_VL)))
+        arrays = counts.data, columns_U[counts.indices], counts.indptr
+        joint = sparse.csr_array(arrays, shape=(counts.shape[0], len(tokens_VL)))
         joint.sort_indices()
         joint = Samples(joint, tokens_VL, samples.covariates, samples.sample_ids)
         return cls(samples, joint, columns_U, class_N, means_NC)
@@ -251,8 +251,8 @@ class FittedModel(Protocol[Reads]):
 
 def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importance:
     """Name the columns of effects; an ASV has the size of its largest effect."""
-    shown = classes[1:] if len(classes) == 2 else classes
-    names = [f"{name}_{column}" for column in shown] or [name]
+    named_classes = classes[1:] if len(classes) == 2 else classes
+    names = [f"{name}_{column}" for column in named_classes] or [name]
     columns: dict[str, F64] = dict(zip(names, effects_UC.T, strict=True))
     return Importance(columns, np.abs(effects_UC).max(axis=1))
 
@@ -391,16 +391,16 @@ class Estimator(Reader[T]):
         too little to fit to.
         """
         groups, group_N = np.unique(labels.groups, return_inverse=True)
-        parts = len(groups) if len(groups) <= FEW_GROUPS else 2
+        number = len(groups) if len(groups) <= FEW_GROUPS else 2
         # Groups of neighbouring labels are divided, so that both halves have all of the range.
         mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
         random_I = np.random.default_rng(seed).random(len(groups))
-        part_N = (np.argsort(np.lexsort((random_I, mean_I))) % parts)[group_N]
+        part_N = (np.argsort(np.lexsort((random_I, mean_I))) % number)[group_N]
         left_out_NC = np.empty_like(labels.outputs_NC)
-        for part in range(parts):
-            predicted, known = np.flatnonzero(part_N == part), labels.take(part_N != part)
-            model = self.fit(inputs.take(np.flatnonzero(part_N != part)), known, seed)
-            move_C = labels.mean_C - known.mean_C
+        for half in range(number):
+            predicted, other_labels = np.flatnonzero(part_N == half), labels.take(part_N != half)
+            model = self.fit(inputs.take(np.flatnonzero(part_N != half)), other_labels, seed)
+            move_C = labels.mean_C - other_labels.mean_C
             left_out_NC[predicted] = model.predict(inputs.take(predicted)) + move_C
         return left_out_NC
 
@@ -422,12 +422,12 @@ class Estimator(Reader[T]):
         models, predictions, left_out = [], [], []
         title = ", ".join(filter(None, (type(self).__name__, inputs_of)))
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
-            part = inputs.take(fitted), labels.training(fitted), folds.seed
-            model = self.fit(*part)
+            fit_arguments = inputs.take(fitted), labels.training(fitted), folds.seed
+            model = self.fit(*fit_arguments)
             if not samples.is_large:
                 models.append(model)
             if weighed or labels.levels:
-                inner_NC = self.left_out(model, *part)
+                inner_NC = self.left_out(model, *fit_arguments)
                 left_out.append(None if inner_NC is None else folds.scale.inverse(inner_NC))
             if len(predicted):
                 predictions.append(model.predict(inputs.take(predicted)))

@@ -128,7 +128,7 @@ class TrainingSummary:
     landmarks: Landmarks  # samples with which new ones are compared
     # log abundances of the samples that are no landmarks, float32 [N - R, F]; None if an earlier
     # version stored the model
-    others: sparse.csr_array | None
+    rest_NF: sparse.csr_array | None
     # hash of the subject of each sample, int64 [N]; None where not known
     subjects_N: Rows | None
     reads_N: Rows | None  # reads of each sample; None where not stored
@@ -198,8 +198,8 @@ class TrainingSummary:
     def arrays(self) -> Arrays:
         """Return the arrays, by name."""
         arrays = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
-        if self.others is not None:
-            stored = Landmarks(self.others, np.zeros(self.others.shape[0])).arrays()
+        if self.rest_NF is not None:
+            stored = Landmarks(self.rest_NF, np.zeros(self.rest_NF.shape[0])).arrays()
             arrays |= {f"{_OTHERS}{name}": array for name, array in stored.items()}
         for name in _OF_SAMPLES:
             if vars(self)[name] is not None:
@@ -233,7 +233,7 @@ class TrainingSummary:
             if values is not None and (values.dtype != np.int64 or values.size != samples):
                 raise Mismatch(f"training.{name} is {values.dtype} {values.shape}")
         return cls(
-            plain, tokens_TL, landmarks=landmarks, others=other_samples, **ranges, **of_samples
+            plain, tokens_TL, landmarks=landmarks, rest_NF=other_samples, **ranges, **of_samples
         )
 
     def abundances(self, length: int | None) -> tuple[Abundances, Rows]:
@@ -244,8 +244,8 @@ class TrainingSummary:
         trained = len(self.train_N)
         landmark_rows = _draw(np.arange(trained), self.plain.seed)
         weights, places = self.landmarks.weights, landmark_rows
-        if self.others is not None:
-            weights = sparse.vstack([weights, self.others], format="csr")
+        if self.rest_NF is not None:
+            weights = sparse.vstack([weights, self.rest_NF], format="csr")
             places = np.arange(trained + len(self.validation_N))
             places = np.concatenate([landmark_rows, np.delete(places, landmark_rows)])
         shares = (np.power(10, weights.data.astype(np.float64)) - 1) / FINEST

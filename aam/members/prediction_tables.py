@@ -212,8 +212,7 @@ def predict_study(
             means_NC = np.tile(facts.means, (len(rows), 1))
             values = {name: member.values_NC for name, member in members.items()}
             explanations = explain(
-                loaded.models, facts.ensemble, facts.outputs, loaded.relations, block,
-                predictions_NC, values, means_NC, asvs, taxa, first,
+                loaded, block, predictions_NC, values, means_NC, asvs, taxa, first,
             )  # fmt: skip
         blocks.append((pd.DataFrame(columns), distances_N, explanations))
     # The samples of all ranks are compared with the training together.

@@ -145,8 +145,7 @@ def write_importance(
         return
     with later_step("explanations"):
         explained = explain_held_out(
-            result.members, result.combined, result.folds, result.samples, model.facts.outputs,
-            ids, taxa,
+            model, result.members, result.combined, result.folds, result.samples.samples, ids, taxa
         )  # fmt: skip
         if len(explained):
             write_table(folder / "explanations.tsv", explained)
