@@ -60,7 +60,7 @@ def explain(
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
 ) -> pd.DataFrame:
-    """Return the largest effects on the predictions of N samples; those of a sample add up to it.
+    """Return the largest effects on the predictions of N samples, which add up to each prediction.
 
     `members` are the predictions of each member, `means_NC` the mean label of the training samples.
     The rows have sample, feature, kind, effect, unit: the mean label (kind `mean`), the features
@@ -106,7 +106,7 @@ def explain(
 
 
 def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F64:
-    """Return the change of calibrated probabilities relative to that before, from the mean on."""
+    """Return the change of calibrated probabilities per change of uncalibrated ones."""
     pairs = (np.stack([1 - p_N, p_N], axis=1) for p_N in (means_N, before_N))
     start_N, end_N = (calibrate(pair_N2, temperature)[:, 1] for pair_N2 in pairs)
     change_N = before_N - means_N
@@ -125,7 +125,7 @@ def _weighted_effects(
     metadata: dict[str, F64] = {}
     explains = False
     for name, model in models.items():
-        # The ensemble is linear in its members: its weight is its prediction of an indicator.
+        # The ensemble is linear in its members: a weight is the prediction for an indicator.
         indicator = {member: np.full((1, 1), float(member == name)) for member in models}
         factor_N1 = slopes_N1 * trained.facts.ensemble.combine(indicator, False)
         for start in range(0, len(rows), _AT_ONCE):
@@ -143,7 +143,7 @@ def _weighted_effects(
     if not explains:
         evidence = f"none of its members {', '.join(models)} divides its predictions among ASVs"
         remedy = "train with the member kernel, forest or transformer"
-        raise DataError("The model cannot be explained", evidence, remedy)
+        raise DataError("The predictions of this model cannot be explained", evidence, remedy)
     return asvs_NV, metadata
 
 
@@ -178,14 +178,14 @@ def explain_held_out(
 ) -> pd.DataFrame:
     """Explain the worst and some typical held-out samples by models not trained on them."""
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
-    # Of ordered categories the rank is explained, the first column.
+    # The rank of ordered categories, the first column, is explained.
     predictions_MC = combined.predictions_MC[:, :columns]
     baseline_MC = folds.dummy_MC[:, :columns]
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
         wrong_M = np.abs(predictions_MC[:, 0] - values_M)
-    # Each sample once: those of the first partition, whose models are kept.
+    # Each sample once, by the models of the first partition: only these are stored.
     first = np.flatnonzero(folds.repeat_M == 1)
     order = first[np.argsort(-wrong_M[first], kind="stable")]
     near = np.argsort(np.abs(wrong_M[order[WORST:]] - np.median(wrong_M)), kind="stable")

@@ -1,9 +1,9 @@
 """Forest estimator: scikit-learn's random forest on relative abundances of ASVs and clades.
 
 A forest splits on one feature at a time, so it needs many splits for an effect that related ASVs
-share. Clades are average-linkage clusters of the sequences; they need no tree.
+share. Clades are average-linkage clusters of the sequences; they need no tree. A fitted forest is
+stored as arrays of its nodes, and this module applies them.
 
-A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
 T trees; further shape suffixes: see `samples`.
 """
 
@@ -41,16 +41,16 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.serialization.model_folder import State, indices, numbers
 
-LEVELS = (0.03, 0.1)  # mean part of the positions at which two ASVs of a clade differ, at most
+LEVELS = (0.03, 0.1)  # largest mean fraction of positions at which two ASVs of a clade differ
 
 WITH_COVARIATES = 0.3
-"""Part of the columns among which a node chooses with metadata: a single column that decides would
-be considered at few splits of a tenth (docs/experiments/members.md)."""
+"""Fraction of the columns among which a node chooses with metadata: with a tenth, few splits would
+consider a single decisive column (docs/experiments/members.md)."""
 
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
-_FAR = 1e4  # standard deviations of a target from 0, beyond which its mean is subtracted
+_FAR = 1e4  # mean of a target in standard deviations, above which it is subtracted
 _AT_ONCE = 256  # samples whose abundances are dense in memory
 
 
@@ -98,8 +98,8 @@ class ForestModel(FittedModel[ForestInputs]):
     values: F64  # [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
-    # out-of-bag predictions of the training samples, see `Estimator.left_out`, which are not
-    # stored; None with groups, since other samples of a group are in the bag
+    # out-of-bag predictions of the training samples (`Estimator.left_out`), not stored; None with
+    # groups, since the bag has other samples of the same group
     left_out_NC: F64 | None = None
 
     @property
@@ -118,14 +118,12 @@ class ForestModel(FittedModel[ForestInputs]):
         return np.concatenate(predictions)
 
     def impurity_decrease(self, inputs: ForestInputs) -> F64:
-        """Return the importance of each ASV, [F]: its part of the impurity decrease.
+        """Return the importance of each ASV, [F]: its fraction of the impurity decrease.
 
-        The sum is 1, or less where covariates have the rest. The part of a clade is divided among
-        its ASVs by their mean abundance.
-
-        The decrease of a node is that of the squared error or of the Gini impurity, from the
-        stored values of its children and the samples that reach them. As in scikit-learn, each tree
-        has the same weight. All are 0 where the samples of every node go to the same side.
+        The sum is 1, or less with covariates. The fraction of a clade is divided among its ASVs by
+        their mean abundance. A node decreases the squared error or the Gini impurity; the decrease
+        follows from the stored values of its children and the samples that reach them. As in
+        scikit-learn, each tree has the same weight. Without any decrease all fractions are 0.
         """
         nodes = len(self.left)
         samples_of = np.zeros(nodes)
@@ -133,7 +131,7 @@ class ForestModel(FittedModel[ForestInputs]):
         for levels in self.descents(inputs):
             for node, child in pairwise(levels):
                 samples_of += np.bincount(child[child != node], minlength=nodes)
-        # A node has one parent, so those that reach the left child went to the left.
+        # A node has one parent: all samples that reach the left child come from it.
         to_left = samples_of[self.left]
         # A split lowers variance or Gini impurity by |mean left - mean right|² n_left n_right / n,
         # so that no labels are needed.
@@ -182,7 +180,7 @@ class ForestModel(FittedModel[ForestInputs]):
         outputs: Outputs,
     ) -> SampleEffects:
         # The changes of the mean label along the decision paths, by the column that decides. The
-        # part of a clade is divided among its ASVs by the reads of the sample.
+        # change by a clade is divided among its ASVs by the reads of the sample.
         member_FG = self._clade_members(inputs.abundances.shape[1])
         columns = inputs.columns(self.clades_VF, self.encoder)
         (samples, asvs), width, trees = inputs.abundances.shape, columns.shape[1], len(self.roots)
@@ -206,7 +204,7 @@ class ForestModel(FittedModel[ForestInputs]):
             root = self.values[self.roots, 0].mean()
             sums_NM *= explained.slopes(outputs, root + sums_NM.sum(axis=1, keepdims=True))
         after_clades = asvs + member_FG.shape[1]
-        # Of a clade without reads all ASVs have the same part.
+        # All ASVs of a clade without reads get the same share.
         reads_NF = inputs.abundances.toarray().astype(np.float64) + 1e-9
         share_NG = sums_NM[:, asvs:after_clades] / (member_FG.T @ reads_NF.T).T
         effects_NV = np.zeros((samples, len(explained.joint.tokens_FL)))
@@ -233,8 +231,8 @@ class Forest(Estimator[ForestInputs]):
     """Random forest of scikit-learn (Breiman 2001)."""
 
     n_estimators: int = 200  # number of trees
-    # part of the columns among which a node chooses, above 0, at most 1; at least
-    # `WITH_COVARIATES` with metadata
+    # fraction of the columns among which a node chooses, above 0 to 1; with metadata at least
+    # `WITH_COVARIATES`
     max_features: float = 0.1
     min_samples_leaf: int = 2  # samples in a leaf, at least
     n_jobs: int = -1  # threads; -1 for all CPUs
@@ -258,8 +256,8 @@ class Forest(Estimator[ForestInputs]):
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
         encoder = CovariateEncoder.fit(inputs.covariates)
         share = self.max_features if encoder is None else max(self.max_features, WITH_COVARIATES)
-        # Studies are left out once, where a small study is predicted by the forests of `REPEATS`
-        # partitions: the seed alone changes an AUC by 0.03 with 200 trees (benchmarks/members.py).
+        # Folds of a small study are repeated `REPEATS` times, but studies are left out once: with
+        # 200 trees the seed alone changes an AUC by 0.03 (benchmarks/members.py).
         small = labels.studies is not None and len(labels.values) < SMALL_SAMPLES
         forest = forest_class(
             self.n_estimators * (REPEATS if small else 1),
@@ -279,16 +277,15 @@ class Forest(Estimator[ForestInputs]):
         matrix = matrix[:, used_columns]
         shift, scale = 0.0, 1.0
         if not labels.classes:
-            # scikit-learn splits no node with a variance below 2.2e-16, and computes the variance
-            # as a difference of squares, which loses a target far from 0: the trees would depend
-            # on the unit. A power of two rounds nothing, so that of two equal splits the same is
-            # chosen as without it.
+            # scikit-learn splits no node with a variance below 2.2e-16, and a variance as a
+            # difference of squares has no digits left if the target is far from 0: the trees would
+            # depend on the unit. A power of two rounds nothing, so ties are broken as without it.
             mean, std = float(labels.values.mean()), float(labels.values.std())
             shift = mean if abs(mean) > _FAR * std else 0.0
             scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
         with warnings.catch_warnings():
-            # Classes with few samples, and samples that are in every bag, are accepted. Filters
-            # would not hold: the threads of scikit-learn 1.9 reset those of one another, and warn.
+            # Classes with few samples, and samples that are in every bag, are accepted. Warning
+            # filters do not suffice: the threads of scikit-learn 1.9 reset each other's filters.
             warnings.simplefilter("ignore")
             warnings.showwarning = lambda *_, **__: None
             forest.fit(
@@ -309,8 +306,8 @@ class Forest(Estimator[ForestInputs]):
         else:
             left_out_NC = np.zeros_like(y_NC)
             left_out_NC[:, forest.classes_] = np.nan_to_num(forest.oob_decision_function_)
-        # Moved from the mean label of the bags without the sample, the values of the roots of their
-        # trees, to that of all samples.
+        # Predictions are moved from the mean label of the trees without the sample (the values of
+        # their roots) to the mean label of all samples.
         bags = [np.bincount(bag, minlength=len(y_NC)) for bag in forest.estimators_samples_]
         without_TN, means_TC = np.stack(bags) == 0, model.values[model.roots]
         # A sample that is in every bag has no out-of-bag prediction.
@@ -321,10 +318,10 @@ class Forest(Estimator[ForestInputs]):
     def left_out(
         self, model: FittedModel[ForestInputs], inputs: ForestInputs, labels: Labels, seed: int
     ) -> F64 | None:
-        # With groups, a quarter of the trees is grown on either half of the groups, which takes a
-        # quarter of the time of the fit: the bags of scikit-learn divide groups, so that out-of-bag
-        # predictions knew the group (in a study of 42 infants they preferred the forest in every
-        # fold, where the kernel was the better member).
+        # The bags of scikit-learn divide groups, so that the trees without a sample have seen its
+        # group: in a study of 42 infants out-of-bag predictions preferred the forest in every fold,
+        # and the kernel was the better member. With groups, a quarter of the trees is grown on each
+        # half of the groups, in a quarter of the time of the fit.
         assert isinstance(model, ForestModel)
         if model.left_out_NC is not None or not labels.several_groups:
             return model.left_out_NC

@@ -51,7 +51,7 @@ FOLD_RANK = "rank_fold_"  # prefix of the columns with the ranks of each fold
 FIRST = 20  # ASVs whose presence among the first is compared
 
 UNSTABLE = 0.5
-"""Part of the first ASVs that two folds have in common, below which a list is no finding."""
+"""Fraction of the first ASVs that two folds share, below which the list is no finding."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class Stability:
     def sentence(self, q_U: F64 | None) -> str:
         """Describe the agreement; `q_U` has the false discovery rates of the rank test."""
         text = (
-            f"Two of {self.folds} folds have {self.common:.1f} of their first {self.first} ASVs in "
-            f"common (rank correlation {self.correlation:.2f})"
+            f"Two of {self.folds} folds share {self.common:.1f} of their first {self.first} "
+            f"ASVs on average (rank correlation {self.correlation:.2f})"
         )
         if self.common >= UNSTABLE * self.first:
             return f"{text}."
-        text += ": the list changes with the fold"
-        # Tests of the samples hold whatever the order of the model is.
+        text += ": the list depends on the fold"
+        # The tests of the samples do not depend on the ranks in the model.
         if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
-            significant = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
-            return f"{text}; among these in every fold: {significant}."
+            verb = "ASVs are" if number > 1 else "ASV is"
+            return f"{text}, but {number} {verb} among the first in every fold and have q < {RATE}."
         return f"{text} and is no finding."
 
 
@@ -86,7 +86,7 @@ def stability(ranks_KU: F64) -> Stability:
     # ASVs of equal rank are all among the first, or none, whatever their order is.
     among_KU = ranks_KU <= first
     pairs = list(combinations(range(len(ranks_KU)), 2))
-    # A fold whose model predicts a constant has equal ranks, which agree with none.
+    # A fold whose model predicts a constant has equal ranks and agrees with no other fold.
     varies_K = np.ptp(ranks_KU, axis=1) > 0
     correlations = [
         spearmanr(ranks_KU[i], ranks_KU[j])[0] if varies_K[i] and varies_K[j] else 0.0
@@ -125,8 +125,9 @@ def q_values(
         if (test := rank_test(relative, folds.labels, reads, adjustment)) is not None:
             tests[ADJUSTED] = test.q_values
         else:
-            which = "too few samples have the same categories and differ in the target"
-            warn(f"No ASV is tested adjusted for {', '.join(adjustment.columns)}: {which}.")
+            names = ", ".join(adjustment.columns)
+            reason = "too few samples have the same categories and differ in the target"
+            warn(f"The tests of the ASVs are not adjusted for {names}: {reason}.")
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
@@ -172,7 +173,7 @@ def importance_table(
         # The kernel compares each sample with each ASV of the training study.
         every = np.random.default_rng(SEED).permutation(number)
         averaged = samples.take(np.sort(every[:most]))
-        info(f"Importance is the mean over {most} of {number} samples, drawn at random.")
+        info(f"Importance is averaged over {most} of the {number} samples, drawn at random.")
     for name, model in models.items():
         inputs = reader(name).read(averaged, loaded.relations)
         importance = model.importance(
@@ -187,7 +188,7 @@ def importance_table(
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
-    # A member of weight 0 predicts nothing, so its ASVs are not the model's.
+    # A member of weight 0 contributes nothing to the predictions, nor to the ranks.
     weights = [loaded.facts.weights[name] for name in models]
     columns["rank"] = _mean_rank([member.size_U for member in members], weights)
     # ASVs that the training study does not have were not tested.
@@ -208,7 +209,7 @@ def importance_table(
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
         info(stable.sentence(q_values_U.get(ASSOCIATED)))
     if len(rows) < len(ids):
-        info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
+        info(f"{len(rows)} of the {len(ids)} ASVs occur in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
 
 
@@ -302,7 +303,7 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
-    """Return the places of the ASVs of each taxon of each rank.
+    """Return the rows of the ASVs of each taxon of each rank.
 
     >>> taxa_of_asvs(["d__B; g__A", "d__B; g__C"])
     {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}

@@ -1,9 +1,9 @@
 """Model file: the members of `aam train` with their combination, or a pretrained encoder.
 
-A model is a folder (`aam.serialization.model_folder`). The facts in its `model.json` are those of
-`ModelFacts`; besides the arrays of the members it has the part `training`: `tokens` (the sequences
-of the ASVs, uint8 [F, L]), those of `TrainingSummary`, and `importance/MEMBER`, float64 [K, F]: the
-importance of the ASVs in each fold, and `q_values/COLUMN`, float64 [F].
+A model is a folder (`aam.serialization.model_folder`) whose `model.json` has the fields of
+`ModelFacts`. Besides the arrays of each member it has the arrays `training`: `tokens` (sequences of
+the ASVs, uint8 [F, L]), the arrays of `TrainingSummary`, `importance/MEMBER` (importance of the
+ASVs in each fold, float64 [K, F]) and `q_values/COLUMN` (float64 [F]).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values/"
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Plain values of a model."""
+    """Plain values of a trained model, stored in its model.json."""
 
     column: str  # metadata column that is predicted
     classes: tuple[str, ...]  # names; empty for a number and for ranks
@@ -61,8 +61,8 @@ class ModelFacts:
     # frequency of each class
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
-    performance: Performance | None = None  # None of a model that was fitted without an evaluation
-    threshold: NonNegative | None = None  # see `Ensemble`; None of a model of an earlier version
+    performance: Performance | None = None  # None if the model was fitted without an evaluation
+    threshold: NonNegative | None = None  # see `Ensemble`; None if an earlier version stored it
 
     @classmethod
     def of(
@@ -136,7 +136,7 @@ class TrainedModel:
 
     @property
     def performance(self) -> Performance:
-        """What is known of how well the model predicts."""
+        """Held-out performance of the model, if it was evaluated."""
         return self.facts.performance or unknown_performance(self.column)
 
     @property
@@ -188,7 +188,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """Encoder of `aam pretrain`, which predicts no target."""
+    """Pretrained encoder of `aam pretrain`; it predicts no target."""
 
     models: Mapping[str, FittedModel[Any]]
     column: None = None
@@ -203,7 +203,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
     """Read and validate a model, and restore its members on a device."""
     folder = model_folder.read(path)
     try:
-        # Before the states are parsed: a member of a later version is no damage of the file.
+        # Before the states are parsed: a file with a member of a later version is not damaged.
         if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
             available = ", ".join(MEMBERS)
             evidence = f"'{folder.path}' has '{unknown[0]}', known are {available}"
@@ -223,7 +223,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
         facts = convert(folder.facts, ModelFacts, model_folder.HEADER)
         if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
             raise Mismatch("levels and cutpoints differ")
-        # A mean without one of its members is another one.
+        # Without one of its members the ensemble would be another model.
         if absent := sorted(folder.files.keys() - folder.members.keys() - {_TRAINING}):
             raise Mismatch(f"the member '{absent[0]}' has arrays and no settings")
         arrays = folder.arrays(_TRAINING)
@@ -234,7 +234,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
         asvs = len(tokens_FL)
         models = restored(asvs, len(facts.classes) or 1)
         if facts.weights.keys() != models.keys():
-            raise Mismatch("the weights are of other members")
+            raise Mismatch("the weights belong to other members")
         return TrainedModel(
             facts,
             models,

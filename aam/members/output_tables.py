@@ -1,4 +1,4 @@
-"""Settings of inference, shares of ranks and output tables; imports no PyTorch."""
+"""Inference settings, samples of each rank, and output tables; without PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_VECTORS = AsvVectorOptions()  # no folder: every ASV is encoded
 
 @dataclass(frozen=True)
 class InferenceSettings:
-    """How a model is applied to samples; only networks read these settings."""
+    """Settings of inference; only networks read them."""
 
     batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
     passes: int = 1  # number of rarefactions
@@ -39,7 +39,7 @@ class InferenceSettings:
 
 @dataclass(frozen=True)
 class RankShare:
-    """Share of this rank in a prediction."""
+    """Samples that this rank predicts."""
 
     ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
     gather: Callable[[Any], list[Any]] = lambda value: [value]  # values of all ranks, in order
@@ -76,7 +76,7 @@ def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]
 def require_finite(
     quantity: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
 ) -> None:
-    """Refuse NaN and infinite values, which a table would show as empty cells."""
+    """Refuse NaN and infinite values: a table would show them as empty cells."""
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())

@@ -84,12 +84,12 @@ def prediction_columns(
     half_widths_N: F64 | None,
     outputs: OutputRange,
 ) -> dict[str, object]:
-    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member."""
+    """Return the columns predicted, rank, p_<class>, lower, upper, and columns of each member."""
 
     def of(prefix: str, found_NC: F64) -> dict[str, object]:
         if not (names := classes or levels):
             return {f"{prefix}predicted": found_NC[:, 0]}
-        if prefix and levels:  # the probabilities of levels are those of the ensemble
+        if prefix and levels:  # only the ensemble has probabilities of levels
             return {f"{prefix}rank": found_NC[:, 0]}
         chances_NC = found_NC[:, -len(names) :]
         codes_N = chances_NC.argmax(axis=1) if classes else median_codes(chances_NC)
@@ -181,7 +181,7 @@ def predict_study(
         training data, whose columns are in the same table; and with --explain the explanations.
     """
     facts = loaded.facts
-    # Of the whole study, before it is divided among ranks: all refuse it, or none.
+    # The whole study is checked before it is divided among ranks: all refuse it, or none.
     known_asvs = loaded.training.known_asvs(study, required=not options.force)
     shard = share.take(study, options.batch_size)
     ids, asvs = shard.table.sample_ids, shard.table.feature_ids
@@ -189,7 +189,7 @@ def predict_study(
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     of_networks = networks(tuple(loaded.models))
     if options.prediction_passes > 1 and not of_networks:
-        warn("Without the member transformer this option has no effect: --prediction-passes.")
+        warn("--prediction-passes has no effect without the member transformer.")
     # A network reads all samples, in batches, after it has encoded their ASVs once.
     applied = {
         name: loaded.models[name].apply(
@@ -197,7 +197,7 @@ def predict_study(
         )
         for name in of_networks
     }
-    # Estimators read a sample as its similarities to the ASVs of the table and of the training.
+    # Estimators read the similarities of a sample to the ASVs of the table and of the training.
     similarities = min(_BLOCK_BYTES, memory_budget(options.input.max_memory_gb))
     size = max(1, similarities // (4 * (len(asvs) + len(loaded.tokens_FL))))
     blocks = []
@@ -215,7 +215,7 @@ def predict_study(
                 loaded, block, predictions_NC, values, means_NC, asvs, taxa, first,
             )  # fmt: skip
         blocks.append((pd.DataFrame(columns), distances_N, explanations))
-    # The samples of all ranks are compared with the training together.
+    # The samples of all ranks together are compared with the training samples.
     gathered = [block for of_rank in share.gather(blocks) for block in of_rank]
     table, distances, explained = zip(*gathered, strict=True)
     comparison = loaded.training.compare(study, known_asvs, np.concatenate(distances))

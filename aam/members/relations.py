@@ -2,10 +2,10 @@
 
 They depend on the sequences alone. One `AsvRelations` is made for a study, and estimators, folds,
 trials of a search, importance and the training summary share it. The dendrogram is the average
-linkage of the mismatches: of all pairs up to `MAX_LINKED` ASVs, beyond that of clusters around
-representative ASVs, and within each of them (docs/experiments/members.md). The kernel compares the
-log abundance of samples below each branch; an ASV that the training study does not have joins the
-path of its most similar ASV where the clades differ by as many mismatches.
+linkage of the mismatches of all pairs; with more than `MAX_LINKED` ASVs, of clusters around
+representative ASVs and within each cluster (docs/experiments/members.md). The kernel compares the
+log abundance of samples below each branch. A new ASV joins the path of its most similar ASV at the
+height of their mismatches.
 
 F ASVs of the training study, U and V any ASVs, K ASVs of a block, L nucleotides, G branches, of
 which branch g leads from node g up to its parent.
@@ -44,7 +44,7 @@ class NearestAsvs:
 
 @dataclass(frozen=True)
 class Dendrogram:
-    """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes."""
+    """Binary tree of F ASVs: 2F - 1 nodes, first the ASVs."""
 
     parents_G: Rows  # int64, parent of each node; the last node is the root, its own parent
     heights_G: F64  # mean mismatches between the two clades of a node; 0 for an ASV
@@ -114,10 +114,10 @@ class Dendrogram:
 
 
 MAX_LINKED = 10_000
-"""ASVs, or clusters of ASVs, of which all pairs are linked: they need 12 bytes each."""
+"""Most ASVs, or clusters of ASVs, whose pairs are all linked; a pair needs 12 bytes."""
 
 _MAX_KEPT = 16_384
-"""ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
+"""Most ASVs whose mismatches of all pairs stay in memory, 4 bytes a pair: 1 GiB."""
 
 _BLOCK = 4096  # ASVs of a block of the similarity of all pairs: 64 MiB
 
@@ -134,7 +134,7 @@ class AsvRelations:
     largest: int = MAX_LINKED  # ASVs up to which the linkage is exact
 
     def of_table(self, tokens_UL: Tokens) -> AsvRelations:
-        """Return the relations of a table's ASVs: these, if they are those of the study."""
+        """Return the relations of a table's ASVs; these, if it is the table of the study."""
         return self if tokens_UL is self.tokens_FL else AsvRelations(tokens_UL)
 
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
@@ -161,8 +161,8 @@ class AsvRelations:
     def sample_products(self, weights: sparse.csr_array) -> F32:
         """Return the products of the smoothed weights [N, F] of all pairs of samples, [N, N].
 
-        Of many ASVs they need a fraction of the memory of the smoothed weights. The similarity is
-        symmetric, so that half of its blocks serve.
+        With many ASVs they need a fraction of the memory of the smoothed weights. The similarity is
+        symmetric, so half of its blocks suffice.
         """
         by_asv, asvs = sparse.csc_array(weights), len(self.tokens_FL)
         products_NN = np.zeros((weights.shape[0],) * 2, dtype=np.float32)
@@ -172,7 +172,7 @@ class AsvRelations:
             smoothed_NK = np.zeros((weights.shape[0], columns), dtype=np.float32)
             for later in blocks[number:]:
                 similar_VK = similarity(self._mismatches_between(later, block))
-                # The transpose, which is added below, has the other half.
+                # The other half comes from the transpose, added below.
                 smoothed_NK += by_asv[:, later] @ (similar_VK / 2 if later == block else similar_VK)
             weights_NK = by_asv[:, block]
             for rows in chunks(len(products_NN)):  # in place, as below
@@ -204,8 +204,8 @@ class AsvRelations:
         number = len(self.tokens_FL)
         if number > self.largest:
             info(
-                f"The clades of {number} ASVs are approximated: average linkage of clusters around "
-                f"at most {self.largest} of them."
+                f"The clades of {number} ASVs are approximated by average linkage of clusters "
+                f"around at most {self.largest} ASVs."
             )
             return average_linkage(self.tokens_FL, self.largest)
         return _linked(self._mismatches_FF) if number > 1 else None
@@ -237,7 +237,7 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (letters, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
-    # Equal letters are an inner product of indicators, which BLAS computes; sums of halves up to
+    # The number of equal letters is an inner product of indicators, by BLAS; sums of halves up to
     # the length of a sequence are exact in float32.
     mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - letters @ two.T
     return mismatches_UV

@@ -215,7 +215,7 @@ def test_wrong_options_of_targets_are_refused(
     [
         ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
         ("ph,ph", (), "Duplicate target"),
-        (BOTH, ("--resume-from", __file__), "A checkpoint to resume is of one target"),
+        (BOTH, ("--resume-from", __file__), "A checkpoint belongs to one target"),
     ],
 )
 def test_targets_that_cannot_be_trained_together_are_refused(
