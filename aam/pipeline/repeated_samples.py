@@ -1,12 +1,12 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
-A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The sample with the most similar community is then often another sample of the
+A random split puts samples of one subject in training and in test, and a model that recognizes the
+subject scores too well. The sample with the nearest community is then often another sample of the
 same subject. Neighbours are searched, and chance is computed, among samples of the same class or
 with similar numbers: a column that refines the target is no evidence. Measures, such as a day, are
-none either, since adjacent values are alike too. Samples of a site or a study are as alike as
-samples of a subject, but come from persons of both sexes, several at a time.
-`docs/experiments/intervals.md` measures how often subjects are found, and others named.
+no evidence either, since adjacent values are alike too. Samples of a site or a study are as alike
+as samples of a subject, but come from persons of both sexes, several at a time.
+`docs/experiments/intervals.md` measures how often subjects, and other columns, are found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.splits import FILE_GROUPS
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
-_MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
+_MIN_REPEATED = 0.25  # fraction of the samples that share their value with another sample
 _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of another
 
 # Between samples of real subjects (infants, mouths) kappa is 0.27 to 0.29 with 2 samples each, with
@@ -64,7 +64,7 @@ _FACTORS = re.compile(
     r"|dose|type|stage|season|month|week)s?(?:[ _.-](?:id|name|code|nr|no|number))?",
     re.IGNORECASE,
 )
-"""Names of columns of what was done to samples, or of where these are from."""
+"""Names of columns of treatments, processing steps and origins."""
 
 _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
@@ -90,11 +90,13 @@ class RepeatedSamples:
     @property
     def sentence(self) -> str:
         """Advice, in one sentence."""
-        text = f"{self.groups} values of '{self.column}' have several samples that are alike"
+        text = f"{self.groups} values of '{self.column}' have several similar samples each"
         option = f"--group-column {shlex.quote(self.column)}"
         if self.in_training:
-            return f"{text}, and the split divides them: add {option}, or the score is too good."
-        return f"{text}: they count as groups, not as independent samples; state it with {option}."
+            return (
+                f"{text}, some in training and some in test: add {option}, or scores are too high."
+            )
+        return f"{text}: they count as groups, not as independent samples (add {option})."
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Communities:
         comparable_RR = self.comparable_RR[np.ix_(rows, rows)]
         among_RR = similarity_RR >= 0
         same_RR = among_RR & (code_R[:, None] == code_R)
-        # The target alone makes neighbours of the same value this much likelier than by chance.
+        # Pairs with the same value that are comparable by chance; more if they follow the target.
         expected = same_RR.sum() * (comparable_RR.sum() / max(among_RR.sum(), 1))
         if not all_samples and (same_RR & comparable_RR).sum() > _MAX_BY_TARGET * expected:
             among_RR &= comparable_RR
@@ -160,7 +162,7 @@ def find_repeated_samples(
 ) -> RepeatedSamples | None:
     """Return the column of the metadata whose values are most clearly repeated subjects.
 
-    None where the user named the column of the subjects; the `target` is no such column.
+    None if the user named the column of the subjects; the `target` is no such column.
     """
     if folds.group_column not in (None, FILE_GROUPS):
         return None
@@ -198,8 +200,8 @@ def alikeness(
 ) -> float:
     """Return how much likelier than by chance the nearest community has the same value of a column.
 
-    0 where the values are no repeated subjects; `columns` has the values of the compared
-    samples in all columns, "" where unknown.
+    0 if the values are no repeated subjects. `columns` has the values of the compared samples in
+    all columns, "" if unknown.
     """
     is_named = has_subjects_name(name, texts)
     if _FACTORS.fullmatch(name) and not is_named:

@@ -1,7 +1,7 @@
 """RO-Crate of a run folder: `ro-crate-metadata.json`, made from run.json alone.
 
-It follows the Process Run Crate 0.5 (https://w3id.org/ro/wfrun/process/0.5) on RO-Crate 1.1, which
-archives read: the command with its options, software, container image, inputs and outputs.
+It follows the Process Run Crate 0.5 (https://w3id.org/ro/wfrun/process/0.5) on RO-Crate 1.1, a
+format that archives read: command with options, software, container image, inputs and outputs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _outputs(folder: Path) -> Iterator[Entity]:
 
 
 def _inputs(record: Mapping[str, Any]) -> Iterator[Entity]:
-    # An option may name the file of another one, which is one entity.
+    # Two options may name the same file: one entity.
     files = {file["path"]: (flag, file) for flag, file in (record.get("inputs") or {}).items()}
     for path, (flag, file) in files.items():
         entity = _data(Path(path), Path(path).as_uri(), Path(path).name, f"Input {flag}")

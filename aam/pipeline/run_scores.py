@@ -55,7 +55,7 @@ _BOTH = "metadata and counts"
 def scores_of_run(planned: TrainingPlan, result: Result, leaks: Leaks, equal_depth: bool) -> Scores:
     """Score the held-out predictions of a run; a score that fails costs no other.
 
-    `equal_depth` requests the score at equal depth, which a confounding depth also does.
+    `equal_depth` requests the score at equal depth; a confounding depth also does.
     """
     labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
     predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
@@ -106,7 +106,7 @@ def scores_of_run(planned: TrainingPlan, result: Result, leaks: Leaks, equal_dep
 
 
 def _beyond(adjustment: Covariates, result: Result) -> PairedDifference:
-    """Compare estimators of counts and the columns of --adjust-for with those of the columns."""
+    """Compare estimators of counts and --adjust-for columns with estimators of these columns."""
     counts, folds = result.samples.samples, result.folds
     adjusted = dataclasses.replace(counts, covariates=adjustment)
     samples = TrainingSamples(adjusted, result.samples.relations)
