@@ -57,7 +57,7 @@ def run_report(options: Report) -> None:
                 write_crate(folder)
         info(f"Report: {page}")
         if options.figures is not None:
-            # Matplotlib takes half a CPU-second, which the other commands do without.
+            # Matplotlib takes half a CPU-second to import; the other commands do not need it.
             from aam.report.figure_files import write_figures
 
             figures = options.figures / folder.name if targets else options.figures
@@ -98,7 +98,7 @@ def run_evaluate(options: Evaluate) -> None:
     levels, column = listed(options.ordinal), options.metadata_column
     has_words = not levels and has_classes(metadata, column)
     scored, ids = join_labels(frame, metadata, column, options.classifier or has_words, levels)
-    # Metrics of a column that the model does not predict look like those of a bad model.
+    # Metrics of a column that the model does not predict look like metrics of a bad model.
     if differing := other_labels(frame, scored, ids):
         warn(
             f"'{column}' differs from the true values in '{options.predictions}' in {differing} of "
@@ -107,7 +107,7 @@ def run_evaluate(options: Evaluate) -> None:
     scores = summary(scored, column)
     studies = None
     if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
-        # The predictions do not have the subjects: every sample is a unit.
+        # Files of predictions have no subjects: every sample is a unit.
         studies = score_studies("study", resample(scored, np.array(ids)))
         scores["summaries"] = {name: asdict(summary) for name, summary in studies.summaries.items()}
     if options.by:
