@@ -69,9 +69,9 @@ _TYPES = {bool: "True or False", int: "a whole number", float: "a number", str: 
 def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> Iterator[None]:
     """Show messages as a library does.
 
-    In messages and errors, options are parameters, files of the temporary `folder` have no path,
-    and `unnamed`, the prefix of ids of samples without ids, is left out. `title` stands in
-    the line of progress; without it there is none.
+    In messages and errors, options are named as parameters, files of the temporary `folder` have no
+    path, and `unnamed`, the prefix of ids of samples without ids, is removed. `title` is the title
+    of the line of progress; "" shows none.
     """
 
     def rendered(text: str) -> str:
@@ -93,7 +93,7 @@ def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> It
 
 @contextmanager
 def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
-    """Yield a temporary folder for what is in memory, within `library_messages`."""
+    """Yield a temporary folder for tables in memory, within `library_messages`."""
     with (
         tempfile.TemporaryDirectory(prefix="aam-") as folder,
         library_messages(title, unnamed, folder),
@@ -102,7 +102,7 @@ def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
 
 
 def as_parameters(text: str) -> str:
-    """Return a text with the parameters of Python in place of the options of a command.
+    """Replace the options of a command in a text by the parameters of Python.
 
     >>> as_parameters("--freeze-base with --no-check; leave out --where")
     'freeze_base=True with check=False; leave out --where'
@@ -128,8 +128,8 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the values of arguments, by field, as the options of a command take them.
 
-    `names` has the arguments whose names differ from their field. A string or a number stands for a
-    tuple of one, `gpu` for `cuda`.
+    `names` has the names of arguments that differ from their field. A string or a number becomes a
+    tuple of one, `gpu` becomes `cuda`.
     """
     values = {}
     for spec in specs(command):
@@ -160,7 +160,7 @@ def arguments(
 
 
 def path_argument(name: str, value: Any, instead: str) -> Path:
-    """Return the path of an argument; `instead` names what it may be besides."""
+    """Return the path of an argument; `instead` describes other valid values for the message."""
     require_type(name, value, (str, PathLike), f"a path or {instead}")
     return Path(value)
 
@@ -184,22 +184,20 @@ def require_paths(command: str, paths: Mapping[str, Any]) -> None:
 
 def checked_ids(names: Iterable[Any], axis: str) -> list[str]:
     """Return the ids of samples or features as text."""
-    listed = list(names)
+    items = list(names)
     # Only NaN, pandas' missing id, differs from itself.
-    if invalid := [n for n in listed if not isinstance(n, (str, numbers.Real)) or n != n]:
+    if invalid := [n for n in items if not isinstance(n, (str, numbers.Real)) or n != n]:
         raise DataError(
             f"{axis.capitalize()} ids that are neither text nor numbers",
             first_few(invalid),
             f"give each {axis} an id",
         )
-    ids = [str(name) for name in listed]
+    ids = [str(name) for name in items]
     check_ids(ids, axis)
     if blank := [repr(name) for name in ids if name != name.strip()]:
-        raise DataError(
-            f"{axis.capitalize()} ids that begin or end with a blank",
-            first_few(blank),
-            "remove the blanks",
-        )
+        evidence = first_few(blank)
+        remedy = "remove the blanks"
+        raise DataError(f"{axis.capitalize()} ids that begin or end with a blank", evidence, remedy)
     return ids
 
 
@@ -297,13 +295,13 @@ def as_biom(table: Table, unnamed: str = "") -> biom.Table:
 
 
 def _are_dna(names: pd.Index) -> bool:
-    """Return whether names are DNA sequences, judged by the first few."""
+    """Return whether names are DNA sequences, by the first three."""
     first = [str(name) for name in names[:3]]
     return bool(first) and all(len(name) > 20 and not set(name) - set("ACGTN") for name in first)
 
 
 def is_anndata(table: Table) -> bool:
-    """Return whether a table is AnnData, or has what is read of it."""
+    """Return whether a table is AnnData, or has the attributes that are read of it."""
     return all(hasattr(table, name) for name in ("X", "obs_names", "var_names"))
 
 
@@ -388,11 +386,9 @@ def taxonomy_file(taxonomy: Taxonomy, folder: Path) -> Path | None:
     if isinstance(taxonomy, pd.DataFrame):
         frame = taxonomy.set_index("Feature ID") if "Feature ID" in taxonomy else taxonomy
         if "Taxon" not in frame:
-            raise DataError(
-                "The taxonomy has no column 'Taxon'",
-                f"it has {first_few(frame.columns)}",
-                "give a DataFrame with the column Taxon and the feature ids as index",
-            )
+            evidence = f"it has {first_few(frame.columns)}"
+            remedy = "give a DataFrame with the column Taxon and the feature ids as index"
+            raise DataError("The taxonomy has no column 'Taxon'", evidence, remedy)
         taxonomy = frame["Taxon"]
     if not isinstance(taxonomy, (Mapping, pd.Series)):
         instead = "a dictionary or DataFrame from feature id to taxon"

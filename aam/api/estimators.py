@@ -82,10 +82,10 @@ E = TypeVar("E", bound=type)
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerOptions:
-    """Options of the network, the member `transformer`, for `network` of an estimator.
+    """Options of the network (member `transformer`), for the parameter `network` of an estimator.
 
-    Each has the name, the meaning and the default of an option of `aam train`; `aam train
-    --help-all` explains them. `tree` may also be a skbio.TreeNode.
+    Each has the name, meaning and default of an option of `aam train`; `aam train --help-all`
+    explains them. `tree` may also be a skbio.TreeNode.
 
     >>> from aam import AAMRegressor, TransformerOptions
     >>> AAMRegressor(network=TransformerOptions(lr=1e-3, epochs=20)).network
@@ -230,7 +230,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _of_network(self) -> dict[str, Any]:
-        """Return all options of the network by name, those that are not given by default."""
+        """Return all options of the network by name, with defaults."""
         record = isinstance(self.network, TransformerOptions)
         options: Any = vars(self.network) if record else self.network
         return {**vars(TransformerOptions()), **(options if isinstance(options, Mapping) else {})}
@@ -267,7 +267,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
                     raise UsageError("Invalid groups", short_repr(groups), remedy)
                 group_column = str(getattr(groups, "name", None) or "group")
-                # The groups would replace the target, whose column has the same name.
+                # Under the same name the groups would replace the target.
                 group_column += " (groups)" if group_column == column else ""
                 columns[group_column] = [str(label) for label in labels]
             records = sequences_in_memory(X, self.sequences)
@@ -301,7 +301,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
             require_paths("train", values_of(options) | {"--metadata": path})
             options = resolve(options)
-            # A kernel and a forest read no phylogeny, so no ASV is refused for it.
+            # Kernel and forest read no phylogeny, so no ASV may be refused because of one.
             phylogeny = options.phylogeny if options.uses_network else None
             length = sequence_length(options)
             # A copy, since `table_of` converts the values in place and the caller keeps them.
@@ -346,7 +346,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if is_array(X):
             X = self._checked_array(X)
         reads = self.categorical_columns or self.numeric_columns
-        # With metadata, row numbers are ids: without need of them, such samples count as new.
+        # With metadata, row numbers are ids; a model of counts alone treats such samples as new.
         metadata = self._metadata(X) if reads else None
         return self.model_.predict(X, self.sequences, metadata=metadata)
 
@@ -418,17 +418,17 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         Models to train and combine: "kernel", "forest", "transformer". () is kernel and forest, or
         the transformer with a pretrained encoder.
     folds : int or "auto", default="auto"
-        Folds, each predicted by models of the others; 1 is a single split. "auto" is 5, or one fold
-        for each group if there are fewer, and 1 with the transformer.
+        Folds, each predicted by models of the other folds; 1 is a single split. "auto" is 5, or one
+        fold for each group with fewer groups, and 1 with the transformer.
     repeats : int or "auto", default="auto"
         Partitions of the samples into folds, 1 to 1000; scores are their means. "auto" is 5 with
         fewer than 300 samples or 100 groups, else, and with the transformer, 1.
     study_column : str, default=None
-        Column of studies: each is predicted by models of the others and scored alone. It replaces
-        `folds` and `repeats`.
+        Column of studies: each study is predicted by models of the other studies and scored alone.
+        It replaces `folds` and `repeats`.
     group_column : str, default=None
-        Column of the metadata, or of `obs` of AnnData, such as subjects, whose samples stay on one
-        side of each split. `groups` of `fit` replaces it.
+        Column of the metadata, or of `obs` of AnnData, such as subjects: the samples of each group
+        stay together in each split. `groups` of `fit` replaces it.
     metadata : path or DataFrame by sample id, default=None
         Metadata of the samples of all tables that the estimator gets. The model reads
         `categorical_columns` and `numeric_columns`; `fit` also looks for columns that predict the
@@ -448,8 +448,8 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     overwrite : bool, default=False
         Replace an earlier run in `output_dir`.
     evaluate : bool, default=True
-        Score held-out samples with intervals and a permutation test, rank the ASVs, and draw the
-        learning curve. False trains alone, for `cross_val_score` and `GridSearchCV`: they score by
+        Score held-out samples with intervals and a permutation test, rank the ASVs, and compute the
+        learning curve. False only trains, for `cross_val_score` and `GridSearchCV`, which score by
         themselves. A run folder is always evaluated.
     verbose : bool, default=True
         Show the progress of work of more than two seconds: a bar on a terminal or in a notebook,
@@ -469,7 +469,7 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     group_values : {"auto", "same", "distinct"}, default="auto"
         Whether equal groups of two studies are one subject; "auto" compares their samples.
     output_min, output_max : float, default=None
-        Lowest and highest predicted number; predictions beyond become it.
+        Lowest and highest predicted number; predictions beyond a limit become the limit.
     adjust_for : str or sequence of str, default=()
         Columns of the metadata that the associations of ASVs are adjusted for; the score of the
         counts beyond these columns is in `scores_["beyond"]`.
@@ -496,8 +496,8 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         y : array of N numbers
             A Series is read by its index, the sample ids, if the table has ids.
         groups : array of N labels or str, default=None
-            Labels, read as `y`, or the name of a column of the metadata: samples of one group are
-            on one side of each split.
+            Labels, read as `y`, or the name of a column of the metadata: samples of one group stay
+            together in each split.
 
         Raises
         ------
@@ -523,16 +523,16 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     Parameters
     ----------
     ordinal : sequence of labels, default=()
-        All classes in their order, the lowest first, for ordered classes; the predicted one is the
-        median of their probabilities.
+        All classes in their order, the lowest first, for ordered classes; the predicted class is
+        the median of the probabilities.
     positive_class : label, default=None
-        Class of two whose effects, ROC and calibration are shown. None: the one that is not called
-        control, healthy, no or the like, else the last of `classes_`, whose order probabilities
-        keep.
+        Positive class of two, for effects, ROC and calibration. None: the class not called control,
+        healthy, no or the like, else the last of `classes_`. Probabilities keep the order of
+        `classes_`.
     sensitivity : float, default=None
-        The threshold of the positive class of two is the highest with this sensitivity in left-out
-        predictions of the training samples; None: the one with the largest Youden's J. The scores
-        at this threshold and at 0.5 are in `scores_["thresholds"]`; `predict` uses 0.5.
+        The threshold of the positive class is the highest threshold with this sensitivity in
+        left-out predictions of the training samples; None: the threshold with the largest Youden's
+        J. Scores at this threshold and at 0.5 are in `scores_["thresholds"]`; `predict` uses 0.5.
     members, folds and the others
         See `AAMRegressor`.
 
@@ -571,7 +571,7 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         """Return the probability of each class, float64 [N, C], in the order of `classes_`."""
         predicted = self._predict(X)
         predicted = predicted[[f"p_{name}" for name in self._names]]
-        # A level of `ordinal` that no training sample has is no class.
+        # A level of `ordinal` without training samples is not in `classes_`.
         probabilities_NC: npt.NDArray[np.float64] = predicted.div(
             predicted.sum(axis=1), axis=0
         ).to_numpy()
@@ -581,8 +581,8 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         """Return the class of each sample: the most probable one, or the median of ordered ones."""
         predicted = self._predict(X)["predicted"]
         label_of = dict(zip(self._names, self.classes_, strict=True))
-        # A level of `ordinal` that no training sample has becomes a label of the same type; of text
-        # the longest level decides it.
+        # A level of `ordinal` without training samples becomes a label of the same type, text as
+        # long as the longest level.
         dtype = self.classes_.dtype
         if dtype.kind == "U":
             dtype = np.result_type(dtype, np.array([*map(str, np.atleast_1d(self.ordinal)), ""]))
@@ -626,9 +626,9 @@ def _ids(X: Table) -> list[str] | None:
 
 
 def _with_numpy_values(y: Any) -> Any:
-    """Return a Series of a type that pandas alone has with the values of NumPy, if none is missing.
+    """Convert a Series of an extension type of pandas to NumPy values; refuse missing values.
 
-    scikit-learn makes numbers of its booleans, and cannot compare its missing value.
+    scikit-learn turns the booleans of pandas into numbers, and cannot compare its missing value.
     """
     if not isinstance(y, pd.Series) or isinstance(y.dtype, np.dtype):
         return y
@@ -639,7 +639,7 @@ def _with_numpy_values(y: Any) -> Any:
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
-    """Return the class labels as metadata has them; none may mean a missing value."""
+    """Return the class labels as text of metadata; refuse a label that means a missing value."""
     texts = [str(label) for label in classes]
     names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
     unusable = [
@@ -648,9 +648,6 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
         if names.count(name) > 1 or not name or text != text.strip()
     ]
     if unusable:
-        raise DataError(
-            "Class labels that metadata cannot hold",
-            first_few(unusable),
-            "give each class a name that is no missing value and has no blank at its ends",
-        )
+        remedy = "give each class a name that is no missing value and has no blank at its ends"
+        raise DataError("Class labels that metadata cannot hold", first_few(unusable), remedy)
     return names

@@ -57,7 +57,7 @@ from aam.data.taxonomy import read_taxonomy
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
-from aam.members.new_samples import Comparison, read_covariates, select_as_trained
+from aam.members.new_samples import Comparison
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.run_crate import write_crate
@@ -73,26 +73,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 IN_MEMORY = Path("in memory")
-"""Path of a table, of labels and of a model that are no files."""
+"""Path of a table, labels or a model in memory."""
 
 _UNNAMED = "unnamed-"
-"""Prefix of the ids of samples without ids; it keeps them apart from the training samples."""
+"""Prefix of the ids of samples without ids, which must differ from ids of training samples."""
 
 
 class Results(NamedTuple):
     """Results of a cross-validation, or of one split.
 
     Attributes:
-        scores: content of scores.json: `verdict` (against a guess, with `p`), and for each model
-            the value of each metric with its 95 % interval, and more. Of several studies
-            `studies` has the scores of each, and summaries with the next study.
-        oof_predictions: a row for each held-out sample by sample id, of each repeat: fold, actual
-            and predicted value, interval or class probabilities, predictions of each member.
-        splits: a row for each sample and fold: its part (train, validation, test) and group.
-        importance: importance of each ASV by feature id, as of `Model.importance`, with the ranks
-            in each fold; empty if it failed.
-        associations: ASVs and taxa by their association within the studies of `study_column`, by
-            feature; None of a single study.
+        scores: content of scores.json: `verdict` (comparison with the baseline, with `p`), for each
+            model the value of each metric with its 95 % interval, and more. With several studies
+            `studies` has the scores of each study, their means and the next study.
+        oof_predictions: a row for each held-out sample and repeat by sample id: fold, actual and
+            predicted value, interval or class probabilities, predictions of each member.
+        splits: a row for each sample and fold: its set (train, validation, test) and group.
+        importance: importance of each ASV by feature id, as `Model.importance` returns it, with the
+            ranks in each fold; empty if it failed.
+        associations: association of ASVs and taxa with the target within the studies of
+            `study_column`, by feature; None for a single study.
     """
 
     scores: dict[str, Any]
@@ -106,10 +106,10 @@ class Evaluation(NamedTuple):
     """Scores of a model in another study.
 
     Attributes:
-        scores: content of scores.json: `verdict` (against the guess of the training, with `p`),
-            `models`, and `external`: calibration, scores of parts of the samples, and notes.
+        scores: content of scores.json: `verdict` (comparison with the training baseline, with `p`),
+            `models`, and `external`: calibration, scores of subsets of the samples, and notes.
         predictions: a row for each scored sample by sample id: actual and predicted value, interval
-            or class probabilities, predictions of each member, and likeness to the training.
+            or class probabilities, predictions of each member, comparison with the training.
     """
 
     scores: dict[str, Any]
@@ -124,18 +124,18 @@ class Evaluation(NamedTuple):
 class Model:
     """Model of `aam pretrain` or `aam train`.
 
-    Methods raise UsageError for an argument that is not of its type or range, DataError for a table
-    or metadata that the model cannot read or a damaged run folder, CannotCreate for an output that
-    exists or cannot be written, and MissingInput for results, plots and the report of a model that
-    has no run: it was loaded without its run folder, or fitted with `evaluate=False`.
+    Methods raise UsageError for an argument of the wrong type or range, DataError for a table or
+    metadata that the model cannot read and for a damaged run folder, CannotCreate for an output
+    that exists or cannot be written, and MissingInput for results, plots and the report of a model
+    without a run: loaded without its run folder, or fitted with `evaluate=False`.
 
     Attributes:
         path: path from which it was read; it is not read again.
-        device: device that computes.
+        device: device of the computation.
         loaded: members and their combination, or a pretrained encoder.
-        files: small files of the run by name, if it was fitted without a run folder.
-        run: content of the run, if it was fitted without a run folder.
+        files: small files of the run by name, if the model was fitted without a run folder.
         abundances: relative abundances of the leading ASVs in the training samples of such a run.
+        run: content of such a run.
         verbose: show the progress of long work.
     """
 
@@ -160,7 +160,7 @@ class Model:
 
     @property
     def _performance(self) -> str | None:
-        """What is known of the predictions; None of a pretrained encoder."""
+        """Sentence about the held-out performance; None for a pretrained encoder."""
         return self.loaded.performance.sentence if isinstance(self.loaded, TrainedModel) else None
 
     def _repr_html_(self) -> str:
@@ -193,7 +193,7 @@ class Model:
         """Predict the target for every sample of a table.
 
         Args:
-            table: see `aam.api.arguments.Table`; its ASVs may differ from the training's. The
+            table: see `aam.api.arguments.Table`; its ASVs may differ from the training ASVs. The
                 samples of an array, and of a DataFrame with row numbers, count as new.
             sequences: see `aam.api.arguments.Sequences`.
             metadata: for a model that reads metadata columns; it applies the --where of the
@@ -227,9 +227,9 @@ class Model:
         drop_empty_samples: bool = False,
         force: bool = False,
     ) -> pd.DataFrame:
-        """Return what moved the prediction of each sample away from the mean training label.
+        """Explain predictions: effects that move each from the mean label of the training samples.
 
-        A model whose members divide no prediction among ASVs is a DataError.
+        Raises DataError if no member can divide its predictions among ASVs.
 
         Args:
             table, sequences, metadata, drop_empty_samples, force: see `predict`.
@@ -259,9 +259,9 @@ class Model:
         first: int = FIRST,
         **options: Any,
     ) -> tuple[str, tuple[pd.DataFrame, Comparison, pd.DataFrame | None]]:
-        """Run `predict_table`; also return what begins the ids of samples that have none."""
-        # Without metadata, samples without ids must not count as the training samples 0, 1 and so
-        # on; with metadata, these numbers are the ids of its rows.
+        """Run `predict_table`; also return the prefix of the ids of samples without ids."""
+        # Without metadata, samples without ids must not count as training samples 0, 1 and so on;
+        # with metadata, these numbers are the ids of its rows.
         unnamed = "" if metadata is not None or has_sample_ids(table) else _UNNAMED
         checked = arguments(Predict, options)
         title = self._titled(title)
@@ -338,10 +338,9 @@ class Model:
         title = self._titled("importance")
         with table_files(title, table, sequences, drop_empty_samples) as (input, folder):
             loaded = trained(self.loaded, self.path)
-            study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
-            study = select_as_trained(study, loaded.facts.options, path)
-            covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
+            study = loaded.read_study(input, path)
+            covariates = loaded.read_covariates(path, study.table.sample_ids)
             importance = importance_table(loaded, study, _taxa(taxonomy, folder), covariates)
             return importance.set_index("feature-id")
 
@@ -365,11 +364,8 @@ class Model:
             embedded = (model.embed(study, settings) for model in self.loaded.models.values())
             embeddings = next((vectors for vectors in embedded if vectors is not None), None)
         if embeddings is None:
-            raise DataError(
-                "The model has no embedding",
-                f"'{self.path}' has no network",
-                "train with the member transformer, or load an encoder of `aam pretrain`",
-            )
+            remedy = "train with the member transformer, or load an encoder of `aam pretrain`"
+            raise DataError("The model has no embedding", f"'{self.path}' has no network", remedy)
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
@@ -454,20 +450,20 @@ class Model:
         parameters = {"color_by": color_by, "categories": categories, "unit": unit}
         values = arguments(Report, parameters)
         chosen = arguments(Report, {"format": format, "width": width})
-        place = None if figures is None else path_argument("figures", figures, "None")
+        figure_folder = None if figures is None else path_argument("figures", figures, "None")
         page = None if output is None else path_argument("output", output, "None")
         with library_call(self._titled("report")) as folder:
             run = self._run()
             page = page or (Path() if self.run else run.folder) / "report.html"
             columns = metadata_file(metadata, folder)
             paths = {"--run-dir": run.folder, "--output": page, "--metadata": columns}
-            require_paths("report", paths | {"--figures": place})
-            given = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
-            write_report(given, page)
-            if place is not None:
+            require_paths("report", paths | {"--figures": figure_folder})
+            report_input = ReportInput.of(run, columns, **values, abundances=self._abundances(run))
+            write_report(report_input, page)
+            if figure_folder is not None:
                 from aam.report.figure_files import write_figures  # 0.5 s of matplotlib
 
-                write_figures(given, place, chosen["format"], chosen["width"])
+                write_figures(report_input, figure_folder, chosen["format"], chosen["width"])
             return page
 
     def plot_predictions(self, *, unit: str = "", ax: Axes | None = None) -> Axes:
@@ -511,7 +507,7 @@ class Model:
             ax: see `plot`.
         """
         effects = _checked_effects(effects)
-        # Of a sample without its mean there is no start.
+        # Without its mean a sample has no starting point.
         samples = effects.loc[effects["kind"] == "mean", "sample"].dropna().unique().tolist()
         name = str(sample) if sample is not None or not samples else samples[0]
         if name not in samples:
@@ -544,7 +540,7 @@ class Model:
         Args:
             name: a name of `aam.report.sections.PICTURES`, such as errors, roc, calibration,
                 abundance, ordination or embedding.
-            others: pictures to plot if the run lacks the data of the first.
+            alternatives: pictures to plot if the run lacks the data of the first.
             unit: unit of a numeric target, such as months.
             ax: axes to draw on; None: a new figure.
 
@@ -566,7 +562,7 @@ class Model:
             drawing = next((drawing for drawing in drawings if drawing is not None), None)
         if drawing is None:
             evidence = f"'{run.folder}' lacks the data"
-            remedy = "plot another picture, or write them, such as by `aam importance`"
+            remedy = "plot another picture, or write the data, such as by `aam importance`"
             if {*names} & OF_CLASSES and run.scores is not None and not run.scores.classes:
                 evidence = f"'{run.target}' is a number; this picture is about classes"
                 remedy = "plot agreement, errors or samples"
@@ -591,15 +587,13 @@ class Model:
             raise MissingInput(
                 "The model was not evaluated", "evaluate is False", "fit with evaluate=True"
             )
-        raise MissingInput(
-            "No run folder of the model",
-            f"neither '{self.path}' nor its parent has a run.json",
-            "load the --output-dir of the run",
-        )
+        evidence = f"neither '{self.path}' nor its parent has a run.json"
+        remedy = "load the --output-dir of the run"
+        raise MissingInput("No run folder of the model", evidence, remedy)
 
 
 def _checked_effects(effects: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of `explain`, whose names may be numbers in one that was read again."""
+    """Check a table of `explain`; a table that was read from a file may have numbers as names."""
     require_type("effects", effects, pd.DataFrame, "what `explain` returns")
     texts = ["sample", "feature", "kind", "unit"]
     if not {*texts, "effect"} <= {*effects} or effects.empty:
@@ -623,7 +617,7 @@ def _taxa(taxonomy: Taxonomy, folder: Path) -> Mapping[str, str] | None:
 
 
 def fitted(path: Path, device: DeviceOptions, table: FeatureTable | None, verbose: bool) -> Model:
-    """Return the model of a run; `table` are its training samples if the folder is temporary."""
+    """Return the model of a run; `table` has the training samples if the folder is temporary."""
     loaded = read(path, device)
     if table is None:
         return Model(path, device, loaded, verbose=verbose)
@@ -677,7 +671,7 @@ def load(
 
 
 def compare(
-    *models: Any, output: str | PathLike[str] | None = None, **named: Any
+    *models: Any, output: str | PathLike[str] | None = None, **models_by_name: Any
 ) -> dict[str, pd.DataFrame]:
     """Compare models that predict the same target, as `aam compare` does.
 
@@ -685,16 +679,16 @@ def compare(
     >>> aam.compare(kernel=first, forest=second)  # doctest: +SKIP
 
     Args:
-        models: two or more fitted estimators, models, or run folders; the others are compared with
-            the first.
+        models: two or more fitted estimators, models, or run folders; each is compared with the
+            first.
         output: HTML page to write; None for none.
-        named: models with a name for the tables.
+        models_by_name: models with a name for the tables.
 
     Returns:
         The tables of `aam compare` by title: what differs, metrics with intervals on the common
         samples, and paired differences from the first model.
     """
-    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | named
+    by_name = {f"model {number}": model for number, model in enumerate(models, 1)} | models_by_name
     if len(by_name) < 2:
         raise UsageError("One model cannot be compared", short_repr(models), "give two or more")
     page = None if output is None else path_argument("output", output, "None")
@@ -707,7 +701,7 @@ def compare(
                 raise UsageError("Not a model", short_repr(model), remedy)
             model = model if isinstance(model, Model) else load(model)
             run = model._run()
-            if name in named or run.folder == IN_MEMORY:
+            if name in models_by_name or run.folder == IN_MEMORY:
                 run = dataclasses.replace(run, folder=Path(name))
             runs.append(run)
         require_paths("compare", {"--output": page})

@@ -65,7 +65,7 @@ def inspect(
     drop_empty_samples: bool = False,
     report: str | PathLike[str] | None = None,
 ) -> pd.DataFrame:
-    """Return what is wrong or noteworthy with a study before any training, as `aam inspect` does.
+    """Inspect a study before any training: errors, warnings and facts, as `aam inspect` does.
 
     >>> asv = "TACGGAGGATCC"
     >>> found = inspect(pd.DataFrame([[5, 1], [3, 0]], ["s1", "s2"], [asv, asv[:-1] + "T"]))
@@ -170,9 +170,9 @@ def join_studies(
 ) -> tuple[biom.Table, pd.DataFrame]:
     """Join studies to one table and its metadata, as `aam prepare --studies` does.
 
-    ASVs are joined by their sequence, cut to their common length. Sample ids of two studies get the
-    name of the study, as `a.S1`. A sample with the reads of a sample of an earlier study is left
-    out. What the studies have in common is logged, and columns that do not agree are warnings.
+    ASVs are joined by their sequence, cut to their common length. Sample ids that occur in two
+    studies get the name of the study, as `a.S1`. A sample with the same reads as a sample of an
+    earlier study is left out. What the studies share is logged; columns that differ are warnings.
 
     Args:
         tables: table of each of two or more studies by its name, see `aam.api.arguments.Table`.
@@ -180,8 +180,8 @@ def join_studies(
         sequences: sequences by the name of a study, for features whose ids are hashes.
         relabel: other names in the metadata: of a column, `{"Class": "class"}`, or of its values,
             `{"class": {"CD": "case"}}`; in this order.
-        trim_length: nucleotides to keep of each sequence, 0 for all. `auto`: of studies with
-            different lengths the one that 99 % of the ASVs of each have, else all.
+        trim_length: nucleotides to keep of each sequence, 0 for all. `auto`: if lengths differ
+            between studies, the length that 99 % of the ASVs of each study have; else all.
         drop_empty_samples: leave out samples without reads instead of refusing the table.
 
     Returns:
@@ -223,7 +223,7 @@ def join_studies(
         if 0 < len(fastas) < len(tables):
             evidence = f"{len(fastas)} of {len(tables)} studies"
             remedy = "give them for every study; {id: id} if the ids are the sequences"
-            raise UsageError("Sequences of some studies alone", evidence, remedy)
+            raise UsageError("Sequences are missing for some studies", evidence, remedy)
         store = folder / "joined.aam"
         store.mkdir()
         options = Prepare(
@@ -234,7 +234,7 @@ def join_studies(
             relabel_file=_relabel_file(relabel, folder),
             **arguments(Prepare, values),
         )
-        # Through files, so that both ways of joining are one, with the same checks and messages.
+        # Joined as files: one implementation, with the same checks and messages.
         prepare(options, store)
         study, joined = load_study(TableOptions(table=store)), read_metadata(store)
         ids = list(study.table.sample_ids)

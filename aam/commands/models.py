@@ -13,7 +13,6 @@ from aam.contract import run_files
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions, Predict
 from aam.data.metadata import read_metadata
-from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.explanations import show_explanations
 from aam.members.importance import (
@@ -23,7 +22,6 @@ from aam.members.importance import (
     rank_by_permutation,
 )
 from aam.members.model_file import read_trained
-from aam.members.new_samples import read_covariates, select_as_trained
 from aam.members.output_tables import rank_share, write_table
 from aam.members.prediction_tables import join_targets, predict_table
 from aam.report.asvs import draw_attention
@@ -74,9 +72,8 @@ def run_importance(options: ImportanceOptions) -> None:
             refuse_existing(path, options.overwrite)
     loaded = read_trained(options.model, options.device)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
-    study = load_study(options.input, max_bp=loaded.max_bp).sorted_by_id()
-    study = select_as_trained(study, loaded.facts.options, options.metadata)
-    covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
+    study = loaded.read_study(options.input, options.metadata).sorted_by_id()
+    covariates = loaded.read_covariates(options.metadata, study.table.sample_ids)
     if options.attention is not None and picture is not None:
         sample = options.attention
         table, mixing_UU = attention_table(loaded, study, sample, taxa, covariates)

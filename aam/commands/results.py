@@ -43,7 +43,7 @@ def run_report(options: Report) -> None:
             print_result(f"{paragraph(run)}\n\n{bibtex(run)}")
             continue
         with working("Drawing the report"):
-            given = ReportInput.of(
+            report_input = ReportInput.of(
                 run,
                 options.metadata,
                 options.color_by,
@@ -51,18 +51,18 @@ def run_report(options: Report) -> None:
                 options.unit,
                 read_abundances(run),
             )
-            write_report(given, page)
+            write_report(report_input, page)
         if options.output is None:
             with later_step("research object"):  # the folder may be read-only
                 write_crate(folder)
         info(f"Report: {page}")
         if options.figures is not None:
-            # Matplotlib takes half a CPU-second, which the other commands do without.
+            # Matplotlib takes half a CPU-second to import; the other commands do not need it.
             from aam.report.figure_files import write_figures
 
             figures = options.figures / folder.name if targets else options.figures
             with working("Drawing the figures"):
-                written = write_figures(given, figures, options.format, options.width)
+                written = write_figures(report_input, figures, options.format, options.width)
             info(f"Figures: {len(written)} in '{figures}', each with its numbers as TSV")
 
 
@@ -98,7 +98,7 @@ def run_evaluate(options: Evaluate) -> None:
     levels, column = listed(options.ordinal), options.metadata_column
     has_words = not levels and has_classes(metadata, column)
     scored, ids = join_labels(frame, metadata, column, options.classifier or has_words, levels)
-    # Metrics of a column that the model does not predict look like those of a bad model.
+    # Metrics of a column that the model does not predict look like metrics of a bad model.
     if differing := other_labels(frame, scored, ids):
         warn(
             f"'{column}' differs from the true values in '{options.predictions}' in {differing} of "
@@ -107,7 +107,7 @@ def run_evaluate(options: Evaluate) -> None:
     scores = summary(scored, column)
     studies = None
     if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
-        # The predictions do not have the subjects: every sample is a unit.
+        # Files of predictions have no subjects: every sample is a unit.
         studies = score_studies("study", resample(scored, np.array(ids)))
         scores["summaries"] = {name: asdict(summary) for name, summary in studies.summaries.items()}
     if options.by:

@@ -69,7 +69,7 @@ def run_prepare(options: Prepare) -> None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
     if stores := [str(table) for table in options.table if is_store(table)]:
         remedy = "use it as it is, or name the files from which it was made"
-        raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
+        raise UsageError("The table is already a prepared study", f"'{stores[0]}'", remedy)
     # Before the slow reading of the tables. --overwrite replaces a prepared study only.
     if not os.path.isdir(output):  # pathlib's raises for a name that is too long
         refuse_existing(output, overwrite=False)
@@ -142,7 +142,7 @@ def _print(inspection: Inspection) -> None:
         () if inspection.metadata is None else inspection.metadata.columns,
     )
     if len(columns) > MAX_COLUMNS:
-        # Of that many columns only those with a warning.
+        # With so many columns, only columns with a warning.
         visible = [
             finding
             for finding in visible
@@ -152,12 +152,12 @@ def _print(inspection: Inspection) -> None:
     subjects = max((len(finding.subject) for finding in visible), default=0)
     first = min(max(subjects, 8), 22) + 2
     indent, width = first + 9, min(WIDEST, shutil.get_terminal_size().columns)
-    before = ""
+    previous = ""
     for result in visible:
         subject = printable(result.subject)
         subject = subject if len(subject) < first else f"{subject[: first - 5]}..."
-        name = "" if result.subject == before else subject
-        before = result.subject
+        name = "" if result.subject == previous else subject
+        previous = result.subject
         text = printable(result.text, LONGEST_TEXT)
         lines = textwrap.wrap(text, max(20, width - indent), break_on_hyphens=False) or [""]
         print(f"{name:<{first}}{MARKS[result.severity]:<9}{lines[0]}".rstrip())

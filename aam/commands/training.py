@@ -1,4 +1,4 @@
-"""`aam train` and `aam search`: the commands that train models that predict.
+"""`aam train` and `aam search`: the commands that train models of a target.
 
 scikit-learn takes 2 CPU-seconds to import; a refusal does not wait for it.
 """
@@ -50,7 +50,7 @@ def run_search(options: Search) -> None:
             f"({fold['inner']:.3f} in the inner folds that chose them)."
         )
     info(
-        f"Score of the search: {shown(result['outer'])}, of the held-out predictions of "
-        f"{len(result['folds'])} folds whose samples chose nothing. Train with all samples: "
-        f"aam train --config {options.run.output_dir / BEST}, and the other options of this search."
+        f"Score of the search: {shown(result['outer'])} on the held-out samples of "
+        f"{len(result['folds'])} folds, which chose no option. To train with all samples, run aam "
+        f"train --config {options.run.output_dir / BEST} with the other options of this search."
     )

@@ -181,6 +181,15 @@ class CovariateEncoder:
         ]
         return np.hstack([*indicators, *([self.numbers_NJ(covariates)] if self.numbers else [])])
 
+    def by_column(self, effects_NW: F64) -> dict[str, F64]:
+        """Sum effects of the features over the features of each column."""
+        names = [name for name, categories in self.categories.items() for _ in categories]
+        names += 2 * list(self.numbers)  # each number, and whether it is missing
+        return {
+            column: effects_NW[:, [name == column for name in names]].sum(axis=1)
+            for column in self.columns
+        }
+
     def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
         """Read the columns of new samples, and warn about unknown and missing values."""
         columns = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)

@@ -25,20 +25,18 @@ from scipy import sparse
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import decode
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
-from aam.evaluation.ensemble import Combined, Ensemble
+from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
 from aam.members.member import (
     CrossValidated,
     ExplainedSamples,
     FittedModel,
-    Outputs,
-    TrainingSamples,
     reader,
 )
+from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.number_format import significant
@@ -53,10 +51,7 @@ _AT_ONCE = 256  # samples whose effects of all ASVs are in memory
 
 
 def explain(
-    models: Mapping[str, FittedModel[Any]],
-    ensemble: Ensemble,
-    outputs: Outputs,
-    relations: AsvRelations,
+    model: TrainedModel,
     samples: Samples,
     predictions_NC: F64,
     members: Mapping[str, F64],
@@ -65,13 +60,14 @@ def explain(
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
 ) -> pd.DataFrame:
-    """Return the largest effects on the predictions of N samples; those of a sample add up to it.
+    """Return the largest effects on the predictions of N samples, which add up to each prediction.
 
-    Returns:
-        Rows with sample, feature, kind, effect, unit: the mean label of the training samples (kind
-        `mean`), the features with the largest effects (`ASV`, `taxon` or `metadata`), the sum of
-        all others (`others`), and what the model does not divide (`remainder`).
+    `members` are the predictions of each member, `means_NC` the mean label of the training samples.
+    The rows have sample, feature, kind, effect, unit: the mean label (kind `mean`), the features
+    with the largest effects (`ASV`, `taxon` or `metadata`), the sum of all others (`others`), and
+    what the model does not divide (`remainder`).
     """
+    ensemble, outputs, relations = model.facts.ensemble, model.facts.outputs, model.relations
     rows = np.arange(len(predictions_NC))
     class_N = predictions_NC.argmax(axis=1)
     predictions_N, means_N = predictions_NC[rows, class_N], means_NC[rows, class_N]
@@ -80,38 +76,37 @@ def explain(
     if outputs.classes and ensemble.temperature != 1:
         before_N = ensemble.combine(members, False)[rows, class_N]
         slopes_N1[:, 0] = _slopes_of_temperature(ensemble.temperature, means_N, before_N)
-    asvs_NV, metadata = _weighted_effects(
-        models, ensemble, outputs, relations, explained, slopes_N1
-    )
-    features, named = _features(relations, explained, ids_U, taxa)
+    asvs_NV, metadata = _weighted_effects(model, explained, slopes_N1)
+    features, taxa_used = _features(relations, explained, ids_U, taxa)
     # Features in the order in which they first occur.
-    place = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
-    columns = np.array([place[name] for name in features], dtype=np.int64)
+    column_of = {feature: number for number, feature in enumerate(dict.fromkeys(features))}
+    columns = np.array([column_of[name] for name in features], dtype=np.int64)
     ones = np.ones(len(columns)), (np.arange(len(columns)), columns)
-    effects_NX = asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(place)))
+    effects_NX = asvs_NV @ sparse.csr_array(ones, shape=(len(columns), len(column_of)))
     values_NX = np.column_stack([effects_NX, *metadata.values()])
-    names = [*place, *metadata]
-    kinds = ["taxon" if name in named else "ASV" for name in place] + ["metadata"] * len(metadata)
+    names = [*column_of, *metadata]
+    kinds = ["taxon" if name in taxa_used else "ASV" for name in column_of]
+    kinds += ["metadata"] * len(metadata)
     units = [f"probability of {name}" for name in outputs.classes] or [f"units of {outputs.column}"]
     table: list[tuple[str, str, str, float, str]] = []
     for sample, values_X, prediction, mean, code in zip(
         samples.sample_ids, values_NX, predictions_N, means_N, class_N.tolist(), strict=True
     ):
         order, unit = np.argsort(-np.abs(values_X), kind="stable"), units[code]
-        shown = [k for k in order[:first].tolist() if values_X[k] != 0]
+        largest = [k for k in order[:first].tolist() if values_X[k] != 0]
         table.append((sample, "mean of the training labels", "mean", float(mean), unit))
-        table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in shown]
-        number = int(np.count_nonzero(values_X)) - len(shown)
-        remaining = float(values_X.sum() - values_X[shown].sum())
+        table += [(sample, names[k], kinds[k], float(values_X[k]), unit) for k in largest]
+        number = int(np.count_nonzero(values_X)) - len(largest)
+        remaining = float(values_X.sum() - values_X[largest].sum())
         if number:
             table.append((sample, f"{number} others", "others", remaining, unit))
-        rest = float(prediction - mean - values_X.sum())
-        table.append((sample, "not divisible among ASVs", "remainder", rest, unit))
+        remainder = float(prediction - mean - values_X.sum())
+        table.append((sample, "not divisible among ASVs", "remainder", remainder, unit))
     return pd.DataFrame(table, columns=["sample", "feature", "kind", "effect", "unit"])
 
 
 def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F64:
-    """Return the change of calibrated probabilities relative to that before, from the mean on."""
+    """Return the change of calibrated probabilities per change of uncalibrated ones."""
     pairs = (np.stack([1 - p_N, p_N], axis=1) for p_N in (means_N, before_N))
     start_N, end_N = (calibrate(pair_N2, temperature)[:, 1] for pair_N2 in pairs)
     change_N = before_N - means_N
@@ -121,27 +116,24 @@ def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F
 
 
 def _weighted_effects(
-    models: Mapping[str, FittedModel[Any]],
-    ensemble: Ensemble,
-    outputs: Outputs,
-    relations: AsvRelations,
-    explained: ExplainedSamples,
-    slopes_N1: F64,
+    trained: TrainedModel, explained: ExplainedSamples, slopes_N1: F64
 ) -> tuple[F64, dict[str, F64]]:
     """Return the effects of V ASVs and of metadata columns, weighted over the members."""
+    models, relations = trained.models, trained.relations
     rows = np.arange(len(slopes_N1))
     asvs_NV = np.zeros((len(rows), len(explained.joint.tokens_FL)))
     metadata: dict[str, F64] = {}
     explains = False
     for name, model in models.items():
-        # The ensemble is linear in its members: its weight is its prediction of an indicator.
+        # The ensemble is linear in its members: a weight is the prediction for an indicator.
         indicator = {member: np.full((1, 1), float(member == name)) for member in models}
-        factor_N1 = slopes_N1 * ensemble.combine(indicator, False)
+        factor_N1 = slopes_N1 * trained.facts.ensemble.combine(indicator, False)
         for start in range(0, len(rows), _AT_ONCE):
             block = rows[start : start + _AT_ONCE]
-            part = explained.take(block)
-            inputs = reader(name).read(part.joint, relations)
-            if (effects := model.explain(inputs, part, relations, outputs)) is None:
+            samples = explained.take(block)
+            inputs = reader(name).read(samples.joint, relations)
+            effects = model.explain(inputs, samples, relations, trained.facts.outputs)
+            if effects is None:
                 continue
             explains = True
             asvs_NV[block] += factor_N1[block] * effects.asvs_NV
@@ -149,11 +141,9 @@ def _weighted_effects(
                 of_column_N = metadata.setdefault(column, np.zeros(len(rows)))
                 of_column_N[block] += factor_N1[block, 0] * effects_n
     if not explains:
-        raise DataError(
-            "The model cannot be explained",
-            f"none of its members {', '.join(models)} divides its predictions among ASVs",
-            "train with the member kernel, forest or transformer",
-        )
+        evidence = f"none of its members {', '.join(models)} divides its predictions among ASVs"
+        remedy = "train with the member kernel, forest or transformer"
+        raise DataError("The predictions of this model cannot be explained", evidence, remedy)
     return asvs_NV, metadata
 
 
@@ -166,45 +156,36 @@ def _features(
     """Return the taxon of each of V ASVs, or its id or sequence, and which of them are taxa."""
     asvs = dict(enumerate(decode(relations.tokens_FL)))
     asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
-    features, named = [], set[str]()
+    features, taxa_used = [], set[str]()
     for _, name in sorted(asvs.items()):
         taxon = ""
         if taxa is not None:
             md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
             taxon = taxa.get(name) or taxa.get(md5) or ""
         features.append(taxon or name)
-        named |= {taxon} - {""}
-    return features, named
-
-
-def by_column(encoder: CovariateEncoder, effects_NW: F64) -> dict[str, F64]:
-    """Sum effects of the features of covariates over those of each column."""
-    names = [name for name, known in encoder.categories.items() for _ in known]
-    names += 2 * list(encoder.numbers)  # each number, and whether it is missing
-    return {
-        column: effects_NW[:, [name == column for name in names]].sum(axis=1)
-        for column in encoder.columns
-    }
+        taxa_used |= {taxon} - {""}
+    return features, taxa_used
 
 
 def explain_held_out(
+    model: TrainedModel,
     results: Mapping[str, CrossValidated],
     combined: Combined,
     folds: Folds,
-    samples: TrainingSamples,
-    outputs: Outputs,
+    samples: Samples,
     feature_ids: Sequence[str],
     taxa: Mapping[str, str] | None,
 ) -> pd.DataFrame:
     """Explain the worst and some typical held-out samples by models not trained on them."""
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
-    # Of ordered categories the rank is explained, the first column.
-    predictions_MC, dummy_MC = combined.predictions_MC[:, :columns], folds.dummy_MC[:, :columns]
+    # The rank of ordered categories, the first column, is explained.
+    predictions_MC = combined.predictions_MC[:, :columns]
+    baseline_MC = folds.dummy_MC[:, :columns]
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
         wrong_M = np.abs(predictions_MC[:, 0] - values_M)
-    # Each sample once: those of the first partition, whose models are kept.
+    # Each sample once, by the models of the first partition: only these are stored.
     first = np.flatnonzero(folds.repeat_M == 1)
     order = first[np.argsort(-wrong_M[first], kind="stable")]
     near = np.argsort(np.abs(wrong_M[order[WORST:]] - np.median(wrong_M)), kind="stable")
@@ -213,20 +194,19 @@ def explain_held_out(
     for group, chosen in groups.items():
         for fold in np.unique(folds.fold_M[chosen]).tolist():
             places = chosen[folds.fold_M[chosen] == fold]
-            models = {}
+            models = dict[str, FittedModel[Any]]()
             for name, result in results.items():
                 if result.fold_models:
                     models[name] = result.fold_models[fold - 1]
                 elif result.model is not None:  # the mean of the networks of all folds
                     models[name] = result.model.of_fold(fold - 1)
-            part = samples.samples.take(folds.rows_M[places])
-            of_fold = dataclasses.replace(
-                combined.ensemble, weights=combined.fold_weights[fold - 1]
-            )
+            weights = dict(combined.fold_weights[fold - 1])
+            facts = dataclasses.replace(model.facts, weights=weights)
             table = explain(
-                models, of_fold, outputs, samples.relations, part,
-                predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
-                dummy_MC[places], feature_ids, taxa, 5,
+                dataclasses.replace(model, facts=facts, models=models),
+                samples.take(folds.rows_M[places]), predictions_MC[places],
+                {name: member_MC[places] for name, member_MC in combined.members.items()},
+                baseline_MC[places], feature_ids, taxa, 5,
             )  # fmt: skip
             tables.append(table.assign(group=group))
     return pd.concat(tables[1:] or tables, ignore_index=True)
@@ -236,18 +216,18 @@ def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) 
     """Print the largest effects on the first predictions of a table of explanations."""
     for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
         mean = float(rows["effect"].iloc[0])
-        named = rows[rows["kind"].isin(FEATURES)][:features]
-        parts = []
-        for name, effect in zip(map(str, named["feature"]), named["effect"], strict=True):
+        leading = rows[rows["kind"].isin(FEATURES)][:features]
+        effects = []
+        for name, effect in zip(map(str, leading["feature"]), leading["effect"], strict=True):
             # The last two ranks of a taxon, or the first letters of a long id.
             ranks = named_ranks(name) if ";" in name else []
             short = "; ".join(ranks[-2:]) or (name if len(name) <= 16 else f"{name[:16]}…")
-            parts.append(f"{short} {significant(effect, signed=True)}")
-        rest = significant(float(rows["effect"].sum() - mean - named["effect"].sum()), signed=True)
+            effects.append(f"{short} {significant(effect, signed=True)}")
+        others = float(rows["effect"].sum() - mean - leading["effect"].sum())
         unit = str(rows["unit"].iloc[0])
-        what = unit if unit.startswith("probability") else target
+        quantity = unit if unit.startswith("probability") else target
         total = significant(float(rows["effect"].sum()))
         info(
-            f"{sample}, {what}: {total} = {significant(mean)} (mean) "
-            f"{', '.join([*parts, f'all others {rest}'])}"
+            f"{sample}, {quantity}: {total} = {significant(mean)} (mean) "
+            f"{', '.join([*effects, f'all others {significant(others, signed=True)}'])}"
         )

@@ -1,9 +1,9 @@
 """Forest estimator: scikit-learn's random forest on relative abundances of ASVs and clades.
 
 A forest splits on one feature at a time, so it needs many splits for an effect that related ASVs
-share. Clades are average-linkage clusters of the sequences; they need no tree.
+share. Clades are average-linkage clusters of the sequences; they need no tree. A fitted forest is
+stored as arrays of its nodes, and this module applies them.
 
-A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
 T trees; further shape suffixes: see `samples`.
 """
 
@@ -29,7 +29,6 @@ from aam.contract.records import Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import REPEATS, SMALL_SAMPLES
-from aam.members.explanations import by_column
 from aam.members.member import (
     Estimator,
     ExplainedSamples,
@@ -42,16 +41,16 @@ from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.serialization.model_folder import State, indices, numbers
 
-LEVELS = (0.03, 0.1)  # mean part of the positions at which two ASVs of a clade differ, at most
+LEVELS = (0.03, 0.1)  # largest mean fraction of positions at which two ASVs of a clade differ
 
 WITH_COVARIATES = 0.3
-"""Part of the columns among which a node chooses with metadata: a single column that decides would
-be considered at few splits of a tenth (docs/experiments/members.md)."""
+"""Fraction of the columns among which a node chooses with metadata: with a tenth, few splits would
+consider a single decisive column (docs/experiments/members.md)."""
 
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
-_FAR = 1e4  # standard deviations of a target from 0, beyond which its mean is subtracted
+_FAR = 1e4  # mean of a target in standard deviations, above which it is subtracted
 _AT_ONCE = 256  # samples whose abundances are dense in memory
 
 
@@ -70,15 +69,15 @@ class ForestInputs:
 
     def columns(self, clades_VF: Rows | None, encoder: CovariateEncoder | None) -> sparse.csr_array:
         """Return the abundances of the ASVs, of G clades, and P covariates, [N, F + G + P]."""
-        parts = [self.abundances]
+        blocks = [self.abundances]
         if clades_VF is not None:
-            parts.append(self.abundances @ membership(clades_VF))
+            blocks.append(self.abundances @ membership(clades_VF))
         if encoder is not None:
             assert self.covariates is not None
             # scikit-learn's trees read float32; thresholds have to be compared with the same bits.
             features_NW = encoder.features_NW(self.covariates).astype(np.float32)
-            parts.append(sparse.csr_array(features_NW))
-        return sparse.csr_array(sparse.hstack(parts, format="csr"))
+            blocks.append(sparse.csr_array(features_NW))
+        return sparse.csr_array(sparse.hstack(blocks, format="csr"))
 
 
 class _ForestSettings(msgspec.Struct):
@@ -99,8 +98,8 @@ class ForestModel(FittedModel[ForestInputs]):
     values: F64  # [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
-    # out-of-bag predictions of the training samples, see `Estimator.left_out`, which are not
-    # stored; None with groups, since other samples of a group are in the bag
+    # out-of-bag predictions of the training samples (`Estimator.left_out`), not stored; None with
+    # groups, since the bag has other samples of the same group
     left_out_NC: F64 | None = None
 
     @property
@@ -119,36 +118,34 @@ class ForestModel(FittedModel[ForestInputs]):
         return np.concatenate(predictions)
 
     def impurity_decrease(self, inputs: ForestInputs) -> F64:
-        """Return the importance of each ASV, [F]: its part of the impurity decrease.
+        """Return the importance of each ASV, [F]: its fraction of the impurity decrease.
 
-        The sum is 1, or less where covariates have the rest. The part of a clade is divided among
-        its ASVs by their mean abundance.
-
-        The decrease of a node is that of the squared error or of the Gini impurity, from the
-        stored values of its children and the samples that reach them. As in scikit-learn, each tree
-        has the same weight. All are 0 where the samples of every node go to the same side.
+        The sum is 1, or less with covariates. The fraction of a clade is divided among its ASVs by
+        their mean abundance. A node decreases the squared error or the Gini impurity; the decrease
+        follows from the stored values of its children and the samples that reach them. As in
+        scikit-learn, each tree has the same weight. Without any decrease all fractions are 0.
         """
         nodes = len(self.left)
-        here = np.zeros(nodes)
-        here[self.roots] = len(inputs.abundances.indptr) - 1
+        samples_of = np.zeros(nodes)
+        samples_of[self.roots] = len(inputs.abundances.indptr) - 1
         for levels in self.descents(inputs):
-            for node, after in pairwise(levels):
-                here += np.bincount(after[after != node], minlength=nodes)
-        # A node has one parent, so those that reach the left child went to the left.
-        to_left = here[self.left]
+            for node, child in pairwise(levels):
+                samples_of += np.bincount(child[child != node], minlength=nodes)
+        # A node has one parent: all samples that reach the left child come from it.
+        to_left = samples_of[self.left]
         # A split lowers variance or Gini impurity by |mean left - mean right|² n_left n_right / n,
         # so that no labels are needed.
         between = np.square(self.values[self.left] - self.values[self.right]).sum(axis=1)
-        decrease = between * to_left * (here - to_left) / here.clip(min=1)
+        decrease = between * to_left * (samples_of - to_left) / samples_of.clip(min=1)
         tree = np.searchsorted(self.roots, np.arange(nodes), side="right") - 1
         total = np.bincount(tree, decrease)[tree]
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
         mean_F = np.asarray(inputs.abundances.mean(axis=0, dtype=np.float64))
         member_FG = self._clade_members(len(mean_F))
         asvs, columns = member_FG.shape[0], sum(member_FG.shape)
-        parts = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
-        part_of_reads_G = parts[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
-        importance_F: F64 = parts[:asvs] + mean_F * (member_FG @ part_of_reads_G)
+        share_of = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
+        part_of_reads_G = share_of[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
+        importance_F: F64 = share_of[:asvs] + mean_F * (member_FG @ part_of_reads_G)
         return importance_F
 
     def descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
@@ -162,17 +159,17 @@ class ForestModel(FittedModel[ForestInputs]):
         node = np.tile(self.roots, (len(abundances), 1))
         sample = np.arange(len(abundances))[:, None]
         yield node
-        while ((left := self.left[node]) != node).any():
+        while ((lower_child := self.left[node]) != node).any():
             lower = abundances[sample, self.asvs[node]] <= self.thresholds[node]
-            node = np.where(lower, left, self.right[node])
+            node = np.where(lower, lower_child, self.right[node])
             yield node
 
     def importance(
         self, inputs: ForestInputs, tokens_UL: Tokens, relations: AsvRelations, outputs: Outputs
     ) -> Importance:
         importance_U = np.zeros(len(tokens_UL))
-        rows, known = relations.known(tokens_UL)
-        importance_U[rows] = self.impurity_decrease(inputs)[known]
+        rows, columns = relations.known(tokens_UL)
+        importance_U[rows] = self.impurity_decrease(inputs)[columns]
         return Importance({"forest": importance_U}, importance_U)
 
     def explain(
@@ -183,7 +180,7 @@ class ForestModel(FittedModel[ForestInputs]):
         outputs: Outputs,
     ) -> SampleEffects:
         # The changes of the mean label along the decision paths, by the column that decides. The
-        # part of a clade is divided among its ASVs by the reads of the sample.
+        # change by a clade is divided among its ASVs by the reads of the sample.
         member_FG = self._clade_members(inputs.abundances.shape[1])
         columns = inputs.columns(self.clades_VF, self.encoder)
         (samples, asvs), width, trees = inputs.abundances.shape, columns.shape[1], len(self.roots)
@@ -191,13 +188,13 @@ class ForestModel(FittedModel[ForestInputs]):
         start = 0
         for levels in self.descents(inputs):
             places, changes, last = [], [], 0
-            for node, after in pairwise(levels):
+            for node, child in pairwise(levels):
                 last = len(node)
                 rows = np.arange(last)[:, None]
                 codes = explained.class_N[start : start + last][:, None]
-                moved = after != node
+                moved = child != node
                 places.append((rows * width + self.asvs[node])[moved])
-                changes.append((self.values[after, codes] - self.values[node, codes])[moved])
+                changes.append((self.values[child, codes] - self.values[node, codes])[moved])
             if places:
                 flat, size = np.concatenate(places), last * width
                 block = np.bincount(flat, np.concatenate(changes), minlength=size)
@@ -207,13 +204,13 @@ class ForestModel(FittedModel[ForestInputs]):
             root = self.values[self.roots, 0].mean()
             sums_NM *= explained.slopes(outputs, root + sums_NM.sum(axis=1, keepdims=True))
         after_clades = asvs + member_FG.shape[1]
-        # Of a clade without reads all ASVs have the same part.
+        # All ASVs of a clade without reads get the same share.
         reads_NF = inputs.abundances.toarray().astype(np.float64) + 1e-9
         share_NG = sums_NM[:, asvs:after_clades] / (member_FG.T @ reads_NF.T).T
         effects_NV = np.zeros((samples, len(explained.joint.tokens_FL)))
         effects_NV[:, :asvs] = sums_NM[:, :asvs] + reads_NF * (member_FG @ share_NG.T).T
         encoder = self.encoder
-        metadata = {} if encoder is None else by_column(encoder, sums_NM[:, after_clades:])
+        metadata = {} if encoder is None else encoder.by_column(sums_NM[:, after_clades:])
         return SampleEffects(effects_NV, metadata)
 
     def _clade_members(self, asvs: int) -> sparse.csr_array:
@@ -234,8 +231,8 @@ class Forest(Estimator[ForestInputs]):
     """Random forest of scikit-learn (Breiman 2001)."""
 
     n_estimators: int = 200  # number of trees
-    # part of the columns among which a node chooses, above 0, at most 1; at least
-    # `WITH_COVARIATES` with metadata
+    # fraction of the columns among which a node chooses, above 0 to 1; with metadata at least
+    # `WITH_COVARIATES`
     max_features: float = 0.1
     min_samples_leaf: int = 2  # samples in a leaf, at least
     n_jobs: int = -1  # threads; -1 for all CPUs
@@ -247,8 +244,8 @@ class Forest(Estimator[ForestInputs]):
         if not trained_on:
             rows, columns = relations.known(samples.tokens_FL)
             shape = (len(samples.tokens_FL), len(relations.tokens_FL))
-            place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-            relative = sparse.csr_array(relative @ place)
+            indicator = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+            relative = sparse.csr_array(relative @ indicator)
         return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
@@ -259,8 +256,8 @@ class Forest(Estimator[ForestInputs]):
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
         encoder = CovariateEncoder.fit(inputs.covariates)
         share = self.max_features if encoder is None else max(self.max_features, WITH_COVARIATES)
-        # Studies are left out once, where a small study is predicted by the forests of `REPEATS`
-        # partitions: the seed alone changes an AUC by 0.03 with 200 trees (benchmarks/members.py).
+        # Folds of a small study are repeated `REPEATS` times, but studies are left out once: with
+        # 200 trees the seed alone changes an AUC by 0.03 (benchmarks/members.py).
         small = labels.studies is not None and len(labels.values) < SMALL_SAMPLES
         forest = forest_class(
             self.n_estimators * (REPEATS if small else 1),
@@ -276,20 +273,19 @@ class Forest(Estimator[ForestInputs]):
         having = np.bincount(matrix.indices, minlength=matrix.shape[1])
         splittable = having >= self.min_samples_leaf
         # scikit-learn refuses a matrix without columns.
-        kept = np.flatnonzero(splittable | ~splittable.any())
-        matrix = matrix[:, kept]
+        used_columns = np.flatnonzero(splittable | ~splittable.any())
+        matrix = matrix[:, used_columns]
         shift, scale = 0.0, 1.0
         if not labels.classes:
-            # scikit-learn splits no node with a variance below 2.2e-16, and computes the variance
-            # as a difference of squares, which loses a target far from 0: the trees would depend
-            # on the unit. A power of two rounds nothing, so that of two equal splits the same is
-            # chosen as without it.
+            # scikit-learn splits no node with a variance below 2.2e-16, and a variance as a
+            # difference of squares has no digits left if the target is far from 0: the trees would
+            # depend on the unit. A power of two rounds nothing, so ties are broken as without it.
             mean, std = float(labels.values.mean()), float(labels.values.std())
             shift = mean if abs(mean) > _FAR * std else 0.0
             scale = 2.0 ** round(math.log2(std)) if std > 0 else 1.0
         with warnings.catch_warnings():
-            # Classes with few samples, and samples that are in every bag, are accepted. Filters
-            # would not hold: the threads of scikit-learn 1.9 reset those of one another, and warn.
+            # Classes with few samples, and samples that are in every bag, are accepted. Warning
+            # filters do not suffice: the threads of scikit-learn 1.9 reset each other's filters.
             warnings.simplefilter("ignore")
             warnings.showwarning = lambda *_, **__: None
             forest.fit(
@@ -300,7 +296,7 @@ class Forest(Estimator[ForestInputs]):
                 # Weights of 1 would draw other bags than none.
                 None if labels.studies is None else labels.weights_N,
             )
-        model = model_of(forest, labels, kept, encoder, inputs.clades_VF)
+        model = model_of(forest, labels, used_columns, encoder, inputs.clades_VF)
         model = dataclasses.replace(model, values=model.values * scale + shift)
         if grouped:
             return model
@@ -310,8 +306,8 @@ class Forest(Estimator[ForestInputs]):
         else:
             left_out_NC = np.zeros_like(y_NC)
             left_out_NC[:, forest.classes_] = np.nan_to_num(forest.oob_decision_function_)
-        # Moved from the mean label of the bags without the sample, the values of the roots of their
-        # trees, to that of all samples.
+        # Predictions are moved from the mean label of the trees without the sample (the values of
+        # their roots) to the mean label of all samples.
         bags = [np.bincount(bag, minlength=len(y_NC)) for bag in forest.estimators_samples_]
         without_TN, means_TC = np.stack(bags) == 0, model.values[model.roots]
         # A sample that is in every bag has no out-of-bag prediction.
@@ -322,10 +318,10 @@ class Forest(Estimator[ForestInputs]):
     def left_out(
         self, model: FittedModel[ForestInputs], inputs: ForestInputs, labels: Labels, seed: int
     ) -> F64 | None:
-        # With groups, a quarter of the trees is grown on either half of the groups, which takes a
-        # quarter of the time of the fit: the bags of scikit-learn divide groups, so that out-of-bag
-        # predictions knew the group (in a study of 42 infants they preferred the forest in every
-        # fold, where the kernel was the better member).
+        # The bags of scikit-learn divide groups, so that the trees without a sample have seen its
+        # group: in a study of 42 infants out-of-bag predictions preferred the forest in every fold,
+        # and the kernel was the better member. With groups, a quarter of the trees is grown on each
+        # half of the groups, in a quarter of the time of the fit.
         assert isinstance(model, ForestModel)
         if model.left_out_NC is not None or not labels.several_groups:
             return model.left_out_NC
@@ -336,10 +332,12 @@ class Forest(Estimator[ForestInputs]):
         arrays = state.arrays
         thresholds = numbers(arrays, "thresholds", None)
         number = len(thresholds)
-        left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
+        children = (indices(arrays, name, number, number) for name in ("left", "right"))
+        left_child, right_child = children
         # A child after its parent, but for leaves: otherwise a descent might not end.
         nodes = np.arange(number)
-        if (((left <= nodes) | (right <= nodes)) & ((left != nodes) | (right != nodes))).any():
+        leaf = (left_child == nodes) & (right_child == nodes)
+        if (((left_child <= nodes) | (right_child <= nodes)) & ~leaf).any():
             raise Mismatch("a node of the forest has a child before it")
         roots = indices(arrays, "roots", number, None)
         encoder = convert(state.settings, _ForestSettings, "forest").covariates
@@ -347,8 +345,8 @@ class Forest(Estimator[ForestInputs]):
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(
             roots,
-            left,
-            right,
+            left_child,
+            right_child,
             indices(arrays, "asvs", columns, number),
             thresholds,
             numbers(arrays, "values", number, outputs),
@@ -370,7 +368,7 @@ def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
 def model_of(
     forest: Any,
     labels: Labels,
-    kept: Rows,
+    columns: Rows,
     encoder: CovariateEncoder | None = None,
     clades_VF: Rows | None = None,
 ) -> ForestModel:
@@ -383,9 +381,12 @@ def model_of(
     # A leaf is its own child, so that the samples of all trees descend together until the deepest
     # leaf is reached.
     def children(name: str) -> Rows:
-        parts = zip(trees, roots, nodes_of, leaf, strict=True)
+        nodes_of_trees = zip(trees, roots, nodes_of, leaf, strict=True)
         return np.concatenate(
-            [np.where(end, nodes, getattr(t, name)) + root for t, root, nodes, end in parts]
+            [
+                np.where(end, nodes, getattr(t, name)) + root
+                for t, root, nodes, end in nodes_of_trees
+            ]
         )
 
     values = np.concatenate([tree.value[:, 0] for tree in trees])
@@ -401,7 +402,7 @@ def model_of(
         children("children_left"),
         children("children_right"),
         # scikit-learn marks a leaf by the feature -2.
-        np.where(ends, 0, kept[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
+        np.where(ends, 0, columns[np.concatenate([tree.feature for tree in trees]).clip(min=0)]),
         np.concatenate([tree.threshold for tree in trees]),
         values,
         encoder,

@@ -51,7 +51,7 @@ FOLD_RANK = "rank_fold_"  # prefix of the columns with the ranks of each fold
 FIRST = 20  # ASVs whose presence among the first is compared
 
 UNSTABLE = 0.5
-"""Part of the first ASVs that two folds have in common, below which a list is no finding."""
+"""Fraction of the first ASVs that two folds share, below which the list is no finding."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class Stability:
     def sentence(self, q_U: F64 | None) -> str:
         """Describe the agreement; `q_U` has the false discovery rates of the rank test."""
         text = (
-            f"Two of {self.folds} folds have {self.common:.1f} of their first {self.first} ASVs in "
-            f"common (rank correlation {self.correlation:.2f})"
+            f"Two of {self.folds} folds share {self.common:.1f} of their first {self.first} "
+            f"ASVs on average (rank correlation {self.correlation:.2f})"
         )
         if self.common >= UNSTABLE * self.first:
             return f"{text}."
-        text += ": the list changes with the fold"
-        # Tests of the samples hold whatever the order of the model is.
+        text += ": the list depends on the fold"
+        # The tests of the samples do not depend on the ranks in the model.
         if number := 0 if q_U is None else int(((self.times_U == self.folds) & (q_U < RATE)).sum()):
-            named = f"{number} ASV{'s' * (number > 1)} with q < {RATE}"
-            return f"{text}; among these in every fold: {named}."
+            verb = "ASVs are" if number > 1 else "ASV is"
+            return f"{text}, but {number} {verb} among the first in every fold and have q < {RATE}."
         return f"{text} and is no finding."
 
 
@@ -86,7 +86,7 @@ def stability(ranks_KU: F64) -> Stability:
     # ASVs of equal rank are all among the first, or none, whatever their order is.
     among_KU = ranks_KU <= first
     pairs = list(combinations(range(len(ranks_KU)), 2))
-    # A fold whose model predicts a constant has equal ranks, which agree with none.
+    # A fold whose model predicts a constant has equal ranks and agrees with no other fold.
     varies_K = np.ptp(ranks_KU, axis=1) > 0
     correlations = [
         spearmanr(ranks_KU[i], ranks_KU[j])[0] if varies_K[i] and varies_K[j] else 0.0
@@ -125,8 +125,9 @@ def q_values(
         if (test := rank_test(relative, folds.labels, reads, adjustment)) is not None:
             tests[ADJUSTED] = test.q_values
         else:
-            which = "too few samples have the same categories and differ in the target"
-            warn(f"No ASV is tested adjusted for {', '.join(adjustment.columns)}: {which}.")
+            names = ", ".join(adjustment.columns)
+            reason = "too few samples have the same categories and differ in the target"
+            warn(f"The tests of the ASVs are not adjusted for {names}: {reason}.")
     if (outputs_NC := standard_outputs(folds)) is not None:
         inputs = samples.inputs(KERNEL)
         kernel_NN = label_free_kernel(inputs).astype(np.float64)
@@ -154,29 +155,27 @@ def importance_table(
     """Return a row for each ASV that occurs in a study, the most important first."""
     samples, seen = Samples.of(study, covariates).present
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
-    rows, known = loaded.relations.known(samples.tokens_FL)
+    rows, trained_rows = loaded.relations.known(samples.tokens_FL)
     models = loaded.models
     if not len(rows) and len(networks(tuple(models))) < len(models):
-        raise DataError(
-            "The table has no ASV of the model's training data",
-            f"{len(ids)} ASVs",
-            "give a table of the same region, trimmed to the same length",
-        )
+        evidence = f"{len(ids)} ASVs"
+        remedy = "give a table of the same region, trimmed to the same length"
+        raise DataError("The table has no ASV of the model's training data", evidence, remedy)
     columns: dict[str, object] = {"feature-id": ids}
     if taxa is not None:
         require_common(taxa, ids)
         columns["taxon"] = taxon_cells(taxa, ids)
     members: list[Importance] = []
     folds: list[Sequence[F64]] = []
-    drawn = samples
+    averaged = samples
     most = dense_bytes // (4 * max(1, len(loaded.tokens_FL)))
     if (number := samples.counts.shape[0]) > most:
         # The kernel compares each sample with each ASV of the training study.
         every = np.random.default_rng(SEED).permutation(number)
-        drawn = samples.take(np.sort(every[:most]))
-        info(f"Importance is the mean over {most} of {number} samples, drawn at random.")
+        averaged = samples.take(np.sort(every[:most]))
+        info(f"Importance is averaged over {most} of the {number} samples, drawn at random.")
     for name, model in models.items():
-        inputs = reader(name).read(drawn, loaded.relations)
+        inputs = reader(name).read(averaged, loaded.relations)
         importance = model.importance(
             inputs, samples.tokens_FL, loaded.relations, loaded.facts.outputs
         )
@@ -184,12 +183,12 @@ def importance_table(
         columns |= importance.columns
         sizes_KU = np.zeros((len(loaded.fold_importance.get(name, ())), len(ids)))
         if len(sizes_KU):
-            sizes_KU[:, rows] = loaded.fold_importance[name][:, known]
+            sizes_KU[:, rows] = loaded.fold_importance[name][:, trained_rows]
         folds.append(importance.folds or list(sizes_KU))
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
-    # A member of weight 0 predicts nothing, so its ASVs are not the model's.
+    # A member of weight 0 contributes nothing to the predictions, nor to the ranks.
     weights = [loaded.facts.weights[name] for name in models]
     columns["rank"] = _mean_rank([member.size_U for member in members], weights)
     # ASVs that the training study does not have were not tested.
@@ -197,7 +196,7 @@ def importance_table(
         name: np.full(len(ids), np.nan if name == EQUAL_DEPTH else 1.0) for name in loaded.q_values
     }
     for name, q_U in q_values_U.items():
-        q_U[rows] = loaded.q_values[name][known]
+        q_U[rows] = loaded.q_values[name][trained_rows]
     columns |= q_values_U
     if q_values_U:
         info(association_sentence(q_values_U, loaded.column, loaded.performance.better))
@@ -210,7 +209,7 @@ def importance_table(
         columns |= {f"{FOLD_RANK}{k}": ranks_U for k, ranks_U in enumerate(ranks_KU, start=1)}
         info(stable.sentence(q_values_U.get(ASSOCIATED)))
     if len(rows) < len(ids):
-        info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
+        info(f"{len(rows)} of the {len(ids)} ASVs occur in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
 
 
@@ -225,10 +224,10 @@ def rank_by_permutation(
     """Add the column `permutation` to the `first` rows of a table, and rank these rows by it."""
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
-    whole = Samples.of(study, covariates)
+    all_samples = Samples.of(study, covariates)
     facts, ensemble, classes = loaded.facts, loaded.facts.ensemble, bool(loaded.facts.classes)
     # Each model reads what it reads in `aam predict`: a network the reads that it draws.
-    prepared = {name: model.prepared(whole) for name, model in loaded.models.items()}
+    prepared = {name: model.prepared(all_samples) for name, model in loaded.models.items()}
 
     def predict(samples_of: Mapping[str, Samples]) -> F64:
         predictions = {
@@ -255,21 +254,20 @@ def rank_by_permutation(
         source_N[by_group] = np.lexsort((rng.random(number), groups_N))
         change_of = {}
         for name, columns in columns_of.items():
-            before = columns[:, [asv]].toarray().ravel()
-            after = before[source_N]
+            original = columns[:, [asv]].toarray().ravel()
+            change = original[source_N] - original
             # A sample without any other ASV keeps its reads: without reads it has no abundances.
-            change_of[name] = np.where(reads_of[name] - before + after == 0, 0, after - before)
+            change_of[name] = np.where(reads_of[name] + change == 0, 0, change)
         # Only changed samples are predicted again: permuting a rare ASV changes few of them.
         rows = np.flatnonzero(np.any(list(change_of.values()), axis=0))
         if len(rows):
             changed = {}
             for name, (_, samples) in prepared.items():
-                part, places = samples.take(rows), (np.arange(len(rows)), np.full(len(rows), asv))
-                counts = part.counts + sparse.csr_array(
-                    (change_of[name][rows], places), shape=part.counts.shape
-                )
+                taken = samples.take(rows)
+                places, shape = (np.arange(len(rows)), np.full(len(rows), asv)), taken.counts.shape
+                counts = taken.counts + sparse.csr_array((change_of[name][rows], places), shape)
                 counts.eliminate_zeros()
-                changed[name] = dataclasses.replace(part, counts=counts)
+                changed[name] = dataclasses.replace(taken, counts=counts)
             difference = np.abs(predict(changed) - original_NC[rows])
             changes[k] = difference.sum() / (2 if classes else 1) / number
     table.insert(table.columns.get_loc("prevalence"), "permutation", pd.Series(changes))
@@ -305,15 +303,15 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def taxa_of_asvs(taxa: Iterable[str]) -> dict[tuple[str, ...], list[int]]:
-    """Return the places of the ASVs of each taxon of each rank.
+    """Return the rows of the ASVs of each taxon of each rank.
 
     >>> taxa_of_asvs(["d__B; g__A", "d__B; g__C"])
     {('d__B',): [0, 1], ('d__B', 'g__A'): [0], ('d__B', 'g__C'): [1]}
     """
     members: dict[tuple[str, ...], list[int]] = {}
-    for row, named in enumerate(map(named_ranks, taxa)):
-        for level in range(1, len(named) + 1):
-            members.setdefault(tuple(named[:level]), []).append(row)
+    for row, ranks in enumerate(map(named_ranks, taxa)):
+        for level in range(1, len(ranks) + 1):
+            members.setdefault(tuple(ranks[:level]), []).append(row)
     lowest: dict[tuple[int, ...], tuple[str, ...]] = {}
     for taxon, rows in members.items():
         lowest[tuple(rows)] = max(lowest.get(tuple(rows), ()), taxon, key=len)
@@ -382,17 +380,14 @@ def attention_table(
     if sample not in ids:
         evidence = f"--attention {sample}, {len(ids)} samples"
         raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
-    whole = Samples.of(study, covariates)
-    present, seen = whole.take(np.array([list(ids).index(sample)])).present
+    all_samples = Samples.of(study, covariates)
+    present, seen = all_samples.take(np.array([list(ids).index(sample)])).present
     networks = [
         attention for model in loaded.models.values() for attention in model.attention(present)
     ]
     if not networks:
-        raise DataError(
-            "The model has no attention",
-            f"its members are {', '.join(loaded.models)}",
-            "train with the member transformer",
-        )
+        evidence = f"its members are {', '.join(loaded.models)}"
+        raise DataError("The model has no attention", evidence, "train with the member transformer")
     first = networks[0]  # every network reads the same reads of the sample
     pooling_U = np.mean([attention.pooling_S for attention in networks], axis=0)
     order = np.argsort(-pooling_U, kind="stable")

@@ -1,21 +1,21 @@
 """Kernel estimator: ridge regression on a sum of kernels of samples.
 
-The first is the exact kernel of the sequences. Two ASVs are as similar as exp(-mismatches / WIDTH),
-two samples as the sum of these similarities over their ASVs, weighted by log10(1 + 1e4 relative
-abundance): the kernel whose random features are the community profile
-(`network.model.community_profile`). The second is that of the clades: the sum, over the branches
-of a dendrogram of the ASVs, of the product of the two samples' log abundances below the branch,
-times its length (`aam.members.relations`). Metadata columns add a third. All are sums of inner
+The first is the exact kernel of the sequences. The similarity of two ASVs is exp(-mismatches /
+WIDTH); the kernel of two samples is the sum of these similarities over their ASVs, weighted by
+log10(1 + 1e4 relative abundance). The community profile (`network.model.community_profile`) is made
+of random features of this kernel. The second kernel compares clades: it sums, over the branches of
+a dendrogram of the ASVs, the product of the two samples' log abundances below the branch, times the
+length of the branch (`aam.members.relations`). Metadata columns add a third. All are sums of inner
 products of features.
 
-The estimator compares several weights of the kernels and many penalties, by leaving out one group
-at a time (`aam.members.kernel_ridge`), and then the best sum with Gaussian kernels (RBF) of the
-distance that it defines (docs/experiments/members.md). The best of these is fitted to numbers once
-more, with weights by which labels far from their left-out predictions count less; that fit is used
+The estimator compares several weights of the kernels and many penalties by leaving out one group
+at a time (`aam.members.kernel_ridge`). It then compares the best sum with Gaussian kernels (RBF) of
+the distance that the sum defines (docs/experiments/members.md). For a number, the best kernel is
+fitted once more with lower weights for labels far from their left-out predictions; that fit is used
 unless its left-out error is larger.
 
-Of more than `Kernel.largest` samples, a random part are the landmarks of a
-Nyström approximation. R landmarks, G branches of the dendrogram, U ASVs of a table, V ASVs of the
+With more than `Kernel.largest` samples, a random subset are the landmarks of a Nyström
+approximation. R landmarks, G branches of the dendrogram, U ASVs of a table, V ASVs of the
 training study and of a table; further shape suffixes: see `samples`.
 """
 
@@ -37,7 +37,6 @@ from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.targets import TRANSFORMS, contrasts
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
-from aam.members.explanations import by_column
 from aam.members.kernel_ridge import (
     PENALTIES,
     fit_logistic,
@@ -66,17 +65,17 @@ SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""
 
 CLADE_SHARES = (0.0, 0.3, 0.7)
-"""Parts of the clades in the variance of the linear kernel of the counts; one is chosen."""
+"""Fractions of clades in the variance of the linear kernel of the counts; one is chosen."""
 
 SHARES = (0.0, 0.1, 0.3, 0.7)
-"""Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
+"""Fractions of covariates in the variance of the linear kernel; one is chosen."""
 
 _BYTES = 80  # memory of a pair of a sample and a landmark, measured: ten numbers
 
 
 @dataclass(frozen=True)
 class KernelTerms:
-    """Kernels that are added to that of the sequences, with the factors of their features.
+    """Kernels that are added to the kernel of the sequences, with the factors of their features.
 
     The dendrogram or the encoder is None without the kernel; the factor 0 leaves covariates out.
     """
@@ -106,10 +105,10 @@ class SampleProducts:
         """Return the samples at `rows`."""
         return SampleProducts(self.products_MM, self.rows_N[rows])
 
-    def between(self, others: SampleProducts) -> F32:
+    def between(self, landmarks: SampleProducts) -> F32:
         """Return the kernel of these samples with others of the same study, [N, R]."""
-        assert self.products_MM is others.products_MM
-        return self.products_MM[np.ix_(self.rows_N, others.rows_N)]
+        assert self.products_MM is landmarks.products_MM
+        return self.products_MM[np.ix_(self.rows_N, landmarks.rows_N)]
 
 
 @dataclass(frozen=True)
@@ -261,9 +260,9 @@ class KernelModel(FittedModel[KernelInputs]):
     offset_C: F64  # intercepts
     # [C + 1, C], slopes and, last, intercepts of the logistic regression; empty for a number
     logits: F64
-    terms: KernelTerms  # kernels besides that of the sequences
-    # float64 [2], lowest and highest training label: a linear kernel extrapolates to any number for
-    # samples unlike those of the training. Empty for classes.
+    terms: KernelTerms  # kernels besides the kernel of the sequences
+    # float64 [2], lowest and highest training label: for samples unlike the training samples a
+    # linear kernel extrapolates to any number. Empty for classes.
     limits: F64
     left_out_NC: F64 | None = None  # predictions without the group of a sample; not stored
 
@@ -304,8 +303,8 @@ class KernelModel(FittedModel[KernelInputs]):
         # The effect of one standard deviation of each ASV's feature, its log abundance
         # (docs/importance.md). A number has one output, in its units; two classes have the log odds
         # of the second; more classes have the log probability of each minus the mean of all. The
-        # derivative of a sample by a feature is multiplied by the slope of its prediction; that of
-        # an ASV is the mean over the samples that have it.
+        # derivative of a sample by a feature is multiplied by the slope of its prediction, and
+        # averaged over the samples with the ASV.
         dual_RC, kernel_NR = self.dual_RC, self.kernel(inputs)
         slopes_N = np.ones(len(kernel_NR))
         if outputs.classes:
@@ -375,9 +374,9 @@ class KernelModel(FittedModel[KernelInputs]):
         outputs: Outputs,
     ) -> SampleEffects:
         # The gradients of the kernel are integrated on the line from the mean landmark to each
-        # sample. It is straight in the space of the features, where a linear kernel is additive:
-        # its effects are exact. With a Gaussian kernel the gradient at a point of the line is a
-        # weighted sum of the landmarks less the point itself, so that the integral is a kernel
+        # sample. The line is straight in the space of the features. A linear kernel is additive in
+        # this space, so its effects are exact. The gradient of a Gaussian kernel at a point of the
+        # line is a weighted sum of the landmarks minus the point, so the integral is a kernel
         # regression with coefficients of its own for each sample.
         landmarks, terms, dual_RC = self.landmarks, self.terms, self.dual_RC
         inputs, tokens_VL = inputs.with_features(terms), explained.joint.tokens_FL
@@ -449,7 +448,7 @@ class KernelModel(FittedModel[KernelInputs]):
             along_NW = to_landmarks_NR @ landmarks.features_RW
             along_NW -= from_own_N[:, None] * inputs.features_NW
             change_NW = inputs.features_NW - landmarks.features_RW.mean(axis=0)
-            metadata = by_column(terms.encoder, change_NW * along_NW)
+            metadata = terms.encoder.by_column(change_NW * along_NW)
         return SampleEffects(effects_NV, metadata)
 
     def state(self) -> State:
@@ -482,21 +481,21 @@ class _Gram:
         """Mean squared distance from the mean of the landmarks in the feature space, nearly."""
         return float(self.norms_N.mean() - self.kernel_NR.mean())
 
-    def plus(self, other: _Gram | None, scale: float) -> _Gram:
+    def plus(self, term: _Gram | None, scale: float) -> _Gram:
         """Add a kernel whose features have the factor `scale`."""
-        if other is None:
+        if term is None:
             return self
         return _Gram(
-            self.kernel_NR + scale**2 * other.kernel_NR, self.norms_N + scale**2 * other.norms_N
+            self.kernel_NR + scale**2 * term.kernel_NR, self.norms_N + scale**2 * term.norms_N
         )
 
-    def scales(self, other: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the factors with which the other kernel has the `shares` of the variance."""
-        if other is None:
+    def scales(self, term: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the factors with which `term` has the `shares` of the variance."""
+        if term is None:
             return (0.0,)
-        if self.variance <= 0 or other.variance <= 0:  # metadata alone, or no known category
+        if self.variance <= 0 or term.variance <= 0:  # metadata alone, or no known category
             return (1.0,)
-        ratio = self.variance / other.variance
+        ratio = self.variance / term.variance
         return tuple(math.sqrt(share / (1 - share) * ratio) for share in shares)
 
     def distances(self, rows: Rows) -> tuple[F64, float]:
@@ -538,7 +537,7 @@ class Kernel(Estimator[KernelInputs]):
         return KernelInputs(weights, smoothed_NF, norms_N, nearest, dendrogram, samples.covariates)
 
     def read_training(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
-        """Compute the products of all pairs of samples where they are fewer than similarities."""
+        """Compute products of pairs of samples if these are fewer than similarities to ASVs."""
         weights, asvs = samples.log_abundances, len(relations.tokens_FL)
         if weights.shape[0] > asvs:
             return self.read(samples, relations)
@@ -570,8 +569,8 @@ class Kernel(Estimator[KernelInputs]):
                 kernel_NR = counts.plus(covariates, scale).kernel_NR
                 fits.append((fit_ridge(kernel_NR, rows, labels), clade_scale, scale, 0.0))
         ridge, clade_scale, scale, gamma = min(fits, key=lambda fit: fit[0].error)
-        # Widths are tried for the best linear sum alone: five fits instead of nine, with scores
-        # that differ within noise (docs/experiments/members.md).
+        # Widths are tried for the best linear sum alone: five fits instead of nine, without a
+        # significant difference of the scores (docs/experiments/members.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
         # Each takes 8 bytes a pair, and every further fit needs two more.
         del sequences, clades, covariates, counts, kernel_NR
@@ -596,7 +595,7 @@ class Kernel(Estimator[KernelInputs]):
         if labels.classes:
             return model
         weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
-        # Of a skewed target the weights pull predictions from the mean to the median: R² 0.597
+        # With a skewed target the weights pull predictions from the mean to the median: R² 0.597
         # instead of 0.613 for exp(2 z) of a simulated pH. So the left-out error decides.
         robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
         squares_NC = np.square(robust.left_out_NC - labels.outputs_NC)
@@ -615,9 +614,9 @@ class Kernel(Estimator[KernelInputs]):
         assert isinstance(model, KernelModel)
         grouped = len(np.unique(labels.groups)) < len(labels.groups)
         if labels.classes and grouped and labels.several_groups:
-            # As the forest predicts them, so that both members are compared with half of the data.
+            # As the forest predicts them: both members are then compared on fits to half the data.
             return self.predict_parts(inputs, labels, seed)
-        # By these predictions the penalty was chosen.
+        # The penalty was chosen by these predictions.
         return model.left_out_NC
 
     def restore(self, state: State, asvs: int, outputs: int, device: DeviceOptions) -> KernelModel:
@@ -646,11 +645,11 @@ MEMBER = Kernel()
 
 
 def approximation(samples: int, landmarks: int) -> str:
-    """Return the sentence about a kernel of more samples than it has landmarks."""
+    """Return the sentence about the approximated kernel of many samples."""
     return (
-        f"The exact kernel of {samples} samples needs {shown_size(_BYTES * samples**2)}; it is "
-        f"approximated from {landmarks} of them (Nyström), which needs "
-        f"{shown_size(_BYTES * samples * landmarks)}."
+        f"The kernel of {samples} samples is approximated from {landmarks} of them (Nyström): this "
+        f"needs {shown_size(_BYTES * samples * landmarks)} of memory; the exact kernel needs "
+        f"{shown_size(_BYTES * samples**2)}."
     )
 
 

@@ -32,7 +32,7 @@ class Ridge:
 
     error: float  # mean squared error of the left-out predictions, weighted as in the fit
     left_out_NC: F64  # prediction of each sample without its group
-    # the same, moved from the mean label of the other groups to that of all, see
+    # the same, moved from the mean label of the other groups to the mean of all labels, see
     # `Labels.means_without_group`
     aligned_NC: F64
     dual_RC: F64  # coefficients of the landmarks
@@ -62,28 +62,28 @@ def fit_ridge(
         centred_NN *= roots_N1
         centred_NN *= roots_N1.T
         values, vectors = np.linalg.eigh(centred_NN)
-        kept = values > values[-1] * 1e-10
-        values, U = values[kept], vectors[:, kept]
+        positive = values > values[-1] * 1e-10
+        values, U = values[positive], vectors[:, positive]
         to_dual = roots_N1 * U / values
     else:
         values, vectors = np.linalg.eigh(kernel_NR[landmarks])
         # Nyström approximation (Williams and Seeger 2001): whitened features whose inner products
         # are the kernel of the landmarks. Directions of rounding errors are left out, since the
         # whitening divides by the root of their eigenvalue.
-        kept = values > values[-1] * 1e-8
-        whitening = vectors[:, kept] / np.sqrt(values[kept])
+        positive = values > values[-1] * 1e-8
+        whitening = vectors[:, positive] / np.sqrt(values[positive])
         features = kernel_NR @ whitening
         features -= weights_N @ features / samples
         features *= roots_N1
         values, vectors = np.linalg.eigh(features.T @ features)
-        kept = values > values[-1] * 1e-10
-        values, vectors = values[kept], vectors[:, kept]
+        positive = values > values[-1] * 1e-10
+        values, vectors = values[positive], vectors[:, positive]
         U = features @ (vectors / np.sqrt(values))
         to_dual = whitening @ (vectors / np.sqrt(values))
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
     shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
     left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
-    # An error is that of one fit, so these predictions keep the mean of their own fit.
+    # The error belongs to one fit, so these predictions keep the mean of their fit.
     errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
     best = int(errors_P.argmin())
     dual_RC = to_dual @ (shrunk_PK[best, :, None] * projected)
@@ -101,7 +101,7 @@ def fit_ridge(
 def leave_groups_out(
     U: F64, shrunk_PK: F64, projected: F64, y_NC: F64, groups: Rows, weights_N: F64
 ) -> F64:
-    """Return predictions [P, N, C] for each group by the regression on all other groups.
+    """Predict each group by the regression on all other groups, [P, N, C].
 
     The regression is the linear smoother H = S 1 1^T S / N + U diag(shrunk) U^T of the labels
     multiplied by S, the square roots of the weights, whose mean is 1. Leaving out a group whose
@@ -126,14 +126,14 @@ def leave_groups_out(
             for left_out_NC, residuals_NC, shrunk in zip(
                 left_out_PNC, residuals_PNC, shrunk_PK, strict=True
             ):
-                left = unit - (U_rows * shrunk) @ U_rows.T
-                left_out_NC[rows] = np.linalg.solve(left, residuals_NC[rows])
+                remaining = unit - (U_rows * shrunk) @ U_rows.T
+                left_out_NC[rows] = np.linalg.solve(remaining, residuals_NC[rows])
     predicted_PNC: F64 = y_NC - left_out_PNC / roots_N1
     return predicted_PNC
 
 
 def huber_weights(residuals_N: F64) -> F64:
-    """Return the weights, at most 1, with which a squared error is that of Huber (1964).
+    """Return weights, at most 1, that turn a squared error into Huber's error (1964).
 
     The scale is 1.4826 times the median of the absolute residuals. The constant 1.345 has 95 % of
     the efficiency of least squares where errors are normal (Holland and Welsch 1977,
@@ -148,9 +148,9 @@ def huber_weights(residuals_N: F64) -> F64:
 def fit_logistic(aligned_NC: F64, labels: Labels) -> F64:
     """Fit slopes and intercepts [C + 1, C] from regressed indicators to log probabilities.
 
-    All classes share one slope, which is at least 0: the log odds of two classes follow the
-    difference of their regressions, and are never turned round. Regressions that fall with the
-    truth have the slope 0, which leaves the frequencies of the classes.
+    All classes share one slope of at least 0: the log odds of two classes rise with the difference
+    of their regressions. If the regressions fall with the truth, the slope is 0, and only the class
+    frequencies remain.
     """
     logits = np.zeros((len(labels.classes) + 1, len(labels.classes)))
     # Finite, since `state.numbers` refuses a model with infinite numbers.

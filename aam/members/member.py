@@ -1,7 +1,7 @@
 """Members of `aam train`: their Protocol, fitted models, cross-validation, and the registry.
 
-Each member is imported where it is used, so that a kernel needs no PyTorch. Shape suffixes: U ASVs
-of samples; see `samples` and `scores`.
+Members are imported when they are used: a kernel needs no PyTorch. Shape suffixes: U ASVs of
+samples; see `samples` and `scores`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Importance:
 
     columns: dict[str, F64]  # columns of the table of importance, by name, each [U]
     size_U: F64  # measure by which the ASVs are ranked; the larger, the more important
-    # the same of the model of each fold; empty where the member has one model
+    # `size_U` of the model of each fold; empty if the member has one model
     folds: tuple[F64, ...] = ()
 
 
@@ -104,7 +104,7 @@ class ExplainedSamples:
     """N samples whose predictions are explained."""
 
     samples: Samples  # as `aam predict` reads them, with U ASVs
-    joint: Samples  # the same with V ASVs: those of the training study, then others of the table
+    joint: Samples  # the same with V ASVs: first of the training study, then others of the table
     columns_U: Rows  # column of each ASV in `joint`
     class_N: Rows  # class whose probability is explained; 0 for a number
     means_NC: F64  # mean label of the training samples, see `ModelFacts`
@@ -113,22 +113,22 @@ class ExplainedSamples:
     def of(
         cls, samples: Samples, relations: AsvRelations, class_N: Rows, means_NC: F64
     ) -> ExplainedSamples:
-        """Place the ASVs of samples beside those of the training study."""
+        """Append the new ASVs of samples to the ASVs of the training study."""
         tokens_FL, tokens_UL = relations.tokens_FL, samples.tokens_FL
         if tokens_UL is tokens_FL:
             return cls(samples, samples, np.arange(len(tokens_FL)), class_N, means_NC)
-        rows, known = relations.known(tokens_UL)
+        rows, trained_columns = relations.known(tokens_UL)
         new = np.setdiff1d(np.arange(len(tokens_UL)), rows)
         columns_U = np.empty(len(tokens_UL), dtype=np.int64)
-        columns_U[rows], columns_U[new] = known, len(tokens_FL) + np.arange(len(new))
+        columns_U[rows], columns_U[new] = trained_columns, len(tokens_FL) + np.arange(len(new))
         length = max(tokens_FL.shape[1], tokens_UL.shape[1])
         padded = (
             np.pad(t, ((0, 0), (0, length - t.shape[1]))) for t in (tokens_FL, tokens_UL[new])
         )
         tokens_VL = np.concatenate(list(padded))
         counts = samples.counts
-        parts = counts.data, columns_U[counts.indices], counts.indptr
-        joint = sparse.csr_array(parts, shape=(counts.shape[0], len(tokens_VL)))
+        arrays = counts.data, columns_U[counts.indices], counts.indptr
+        joint = sparse.csr_array(arrays, shape=(counts.shape[0], len(tokens_VL)))
         joint.sort_indices()
         joint = Samples(joint, tokens_VL, samples.covariates, samples.sample_ids)
         return cls(samples, joint, columns_U, class_N, means_NC)
@@ -144,7 +144,7 @@ class ExplainedSamples:
         )
 
     def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
-        """Return the mean slopes of what is explained between the mean label and a prediction.
+        """Return the mean slope of the explained output from the mean label to each prediction.
 
         `ends_NC` are predictions on the scale on which a member is additive: transformed numbers,
         or logits of the classes. Slopes [N, C] times the change of the scale from the mean label
@@ -209,7 +209,7 @@ class FittedModel(Protocol[Reads]):
         return None
 
     def of_fold(self, fold: int) -> FittedModel[Reads]:
-        """Return the part that is of one fold, counted from 0, of a model that averages folds."""
+        """Return the model of one fold, counted from 0, if this model averages folds."""
         return self
 
     def state(self) -> State:
@@ -228,7 +228,7 @@ class FittedModel(Protocol[Reads]):
 
     @property
     def max_bp(self) -> int:
-        """Nucleotides of each sequence that the model can read; 0 for those of the training."""
+        """Nucleotides of each sequence that the model can read; 0 for the training length."""
         return 0
 
     @property
@@ -251,8 +251,8 @@ class FittedModel(Protocol[Reads]):
 
 def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importance:
     """Name the columns of effects; an ASV has the size of its largest effect."""
-    shown = classes[1:] if len(classes) == 2 else classes
-    names = [f"{name}_{column}" for column in shown] or [name]
+    named_classes = classes[1:] if len(classes) == 2 else classes
+    names = [f"{name}_{column}" for column in named_classes] or [name]
     columns: dict[str, F64] = dict(zip(names, effects_UC.T, strict=True))
     return Importance(columns, np.abs(effects_UC).max(axis=1))
 
@@ -260,7 +260,7 @@ def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importan
 def moments(features: sparse.csr_array) -> tuple[F64, F64]:
     """Return mean and standard deviation of each feature, [U]."""
     # The variance is a difference of two means: float64 keeps its digits, and rounding may still
-    # make that of a constant feature negative.
+    # make the variance of a constant feature negative.
     mean_U = features.mean(axis=0, dtype=np.float64)
     variance_U = features.power(2).mean(axis=0, dtype=np.float64) - mean_U**2
     return mean_U, np.sqrt(variance_U.clip(min=0))
@@ -309,7 +309,7 @@ class TrainingSamples:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """A member's predictions of the held-out samples."""
+    """Predictions of the held-out samples by a member, and its models."""
 
     # float64, numbers in the units of the target, class probabilities, or ranks followed by the
     # probability of each level (`Folds.with_levels`)
@@ -322,9 +322,8 @@ class CrossValidated:
     inputs: Any = None  # the samples as the models read them
     columns: Mapping[str, F64] = field(default_factory=dict)  # further columns of predictions.tsv
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts for the run record
-    # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`;
-    # NaN for samples that have none, None where the member has none, empty where they are not
-    # requested
+    # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`:
+    # NaN for a sample without one, None for a member without any, empty if not requested
     left_out: tuple[F64 | None, ...] = ()
 
 
@@ -346,7 +345,7 @@ class Member(Protocol):
 
 
 class Reader(ABC, Generic[T]):
-    """Reader of samples for the fitted models of a member, which it restores from their state."""
+    """Reader of samples for the fitted models of a member; it restores models from their state."""
 
     @abstractmethod
     def read(self, samples: Samples, relations: AsvRelations) -> T:
@@ -374,33 +373,32 @@ class Estimator(Reader[T]):
         """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
 
     def left_out(self, model: FittedModel[T], inputs: T, labels: Labels, seed: int) -> F64 | None:
-        """Return predictions of the training samples [N, C] that do not know their group.
+        """Return leave-one-group-out predictions of the training samples, [N, C].
 
-        They are of different fits. Each is moved from the mean label of its fit to that of all
-        training samples, so that they can be pooled.
-        They weigh the members of an ensemble inside a training part, and are what the levels of an
-        ordered target are fitted to. Without them, the default, a member has no weight beside
-        others that have them, and its ranks belong to the nearest level.
+        Each is moved from the mean label of its fit to the mean label of all training samples, so
+        that predictions of different fits can be pooled. They decide the weights of the ensemble
+        within a training set, and the levels of an ordered target are fitted to them. A member
+        without them, the default, gets no weight beside members that have them, and its ranks are
+        rounded to the nearest level.
         """
         return None
 
     def predict_parts(self, inputs: T, labels: Labels, seed: int) -> F64:
-        """Return predictions [N, C] of each part of the groups by a fit to the other parts.
+        """Predict each half of the groups by a fit to the other half, [N, C].
 
-        These are two halves; of few groups, such as studies, each is a part: half of them would be
-        too little to fit to.
+        Few groups, such as studies, are each left out in turn: half of them are too few to fit to.
         """
         groups, group_N = np.unique(labels.groups, return_inverse=True)
-        parts = len(groups) if len(groups) <= FEW_GROUPS else 2
-        # Groups of neighbouring labels are divided, so that both halves have all of the range.
+        number = len(groups) if len(groups) <= FEW_GROUPS else 2
+        # Groups with similar labels are divided, so that both halves span the whole range.
         mean_I = np.bincount(group_N, labels.values) / np.bincount(group_N)
         random_I = np.random.default_rng(seed).random(len(groups))
-        part_N = (np.argsort(np.lexsort((random_I, mean_I))) % parts)[group_N]
+        part_N = (np.argsort(np.lexsort((random_I, mean_I))) % number)[group_N]
         left_out_NC = np.empty_like(labels.outputs_NC)
-        for part in range(parts):
-            predicted, known = np.flatnonzero(part_N == part), labels.take(part_N != part)
-            model = self.fit(inputs.take(np.flatnonzero(part_N != part)), known, seed)
-            move_C = labels.mean_C - known.mean_C
+        for half in range(number):
+            predicted, other_labels = np.flatnonzero(part_N == half), labels.take(part_N != half)
+            model = self.fit(inputs.take(np.flatnonzero(part_N != half)), other_labels, seed)
+            move_C = labels.mean_C - other_labels.mean_C
             left_out_NC[predicted] = model.predict(inputs.take(predicted)) + move_C
         return left_out_NC
 
@@ -422,12 +420,12 @@ class Estimator(Reader[T]):
         models, predictions, left_out = [], [], []
         title = ", ".join(filter(None, (type(self).__name__, inputs_of)))
         for fitted, predicted in track(jobs, title, len(jobs), "models"):
-            part = inputs.take(fitted), labels.training(fitted), folds.seed
-            model = self.fit(*part)
+            fit_arguments = inputs.take(fitted), labels.training(fitted), folds.seed
+            model = self.fit(*fit_arguments)
             if not samples.is_large:
                 models.append(model)
             if weighed or labels.levels:
-                inner_NC = self.left_out(model, *part)
+                inner_NC = self.left_out(model, *fit_arguments)
                 left_out.append(None if inner_NC is None else folds.scale.inverse(inner_NC))
             if len(predicted):
                 predictions.append(model.predict(inputs.take(predicted)))

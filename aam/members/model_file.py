@@ -1,16 +1,16 @@
 """Model file: the members of `aam train` with their combination, or a pretrained encoder.
 
-A model is a folder (`aam.serialization.model_folder`). The facts in its `model.json` are those of
-`ModelFacts`; besides the arrays of the members it has the part `training`: `tokens` (the sequences
-of the ASVs, uint8 [F, L]), those of `TrainingSummary`, and `importance/MEMBER`, float64 [K, F]: the
-importance of the ASVs in each fold, and `q_values/COLUMN`, float64 [F].
+A model is a folder (`aam.serialization.model_folder`) whose `model.json` has the fields of
+`ModelFacts`. Besides the arrays of each member it has the arrays `training`: `tokens` (sequences of
+the ASVs, uint8 [F, L]), the arrays of `TrainingSummary`, `importance/MEMBER` (importance of the
+ASVs in each fold, float64 [K, F]) and `q_values/COLUMN` (float64 [F]).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 
 from aam.arrays import F64, Rows, Tokens
-from aam.contract.errors import DataError
-from aam.contract.options.groups import MEMBERS, DeviceOptions, TransformName
+from aam.console import info, warn
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options import flat
+from aam.contract.options.groups import MEMBERS, DeviceOptions, TableOptions, TransformName
 from aam.contract.records import AboveZero, Mismatch, NonNegative, PlainOptions, convert
-from aam.data.covariates import CovariateEncoder
+from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.metadata import read_metadata
+from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange, TargetScale
 from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
 from aam.evaluation.calibration import ProportionalOdds
@@ -40,7 +44,7 @@ _TRAINING, _IMPORTANCE, _Q_VALUES = "training", "importance/", "q_values/"
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Plain values of a model."""
+    """Plain values of a trained model, stored in its model.json."""
 
     column: str  # metadata column that is predicted
     classes: tuple[str, ...]  # names; empty for a number and for ranks
@@ -57,8 +61,8 @@ class ModelFacts:
     # frequency of each class
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
-    performance: Performance | None = None  # None of a model that was fitted without an evaluation
-    threshold: NonNegative | None = None  # see `Ensemble`; None of a model of an earlier version
+    performance: Performance | None = None  # None if the model was fitted without an evaluation
+    threshold: NonNegative | None = None  # see `Ensemble`; None if an earlier version stored it
 
     @classmethod
     def of(
@@ -102,20 +106,12 @@ class ModelFacts:
         return Outputs(self.column, self.classes, TargetScale(self.transform, self.range))
 
 
-Models = Mapping[str, FittedModel[Any]]
-
-
-def largest_bp(models: Models) -> int:
-    """Return the nucleotides of the longest sequence that models can read."""
-    return max(model.max_bp for model in models.values())
-
-
 @dataclass(frozen=True)
 class TrainedModel:
     """Model that predicts a target."""
 
     facts: ModelFacts  # plain values
-    models: Models  # fitted members
+    models: Mapping[str, FittedModel[Any]]  # fitted members
     relations: AsvRelations  # relations of the ASVs of the training study, with their sequences
     training: TrainingSummary  # data about the training samples, with which new ones are compared
     # estimator -> float64 [K, F], `Importance.size_U` of the models of K folds in the training
@@ -140,18 +136,45 @@ class TrainedModel:
 
     @property
     def performance(self) -> Performance:
-        """What is known of how well the model predicts."""
+        """Held-out performance of the model, if it was evaluated."""
         return self.facts.performance or unknown_performance(self.column)
 
     @property
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the models read."""
-        return largest_bp(self.models) or self.tokens_FL.shape[1]
+        return max(model.max_bp for model in self.models.values()) or self.tokens_FL.shape[1]
 
     @property
     def encoder(self) -> CovariateEncoder | None:
         """Encoder of the metadata that the model reads; None if it reads the counts alone."""
         return next(iter(self.models.values())).encoder
+
+    def read_study(self, input: TableOptions, metadata: Path | None) -> Study:
+        """Read new samples, and apply the --where of the training if there is metadata."""
+        study, options = load_study(input, max_bp=self.max_bp), flat(self.facts.options)
+        if options.get("drop_missing_asvs"):
+            info("ASVs that are not in the tree were left out of the training; here all are read.")
+        condition = options.get("where")
+        if condition is None:
+            return study
+        if metadata is None:
+            warn(
+                f"The model was trained on samples with {condition} (--where) and predicts all "
+                "samples of this table; add --metadata to predict such samples only."
+            )
+            return study
+        rows = read_metadata(metadata).rows_where(condition, study.table.sample_ids)
+        return study.take_samples(rows)
+
+    def read_covariates(self, path: Path | None, sample_ids: Sequence[str]) -> Covariates | None:
+        """Read the metadata columns of the model for new samples; None for counts alone."""
+        if self.encoder is None:
+            return None
+        if path is None:
+            evidence = f"the columns {', '.join(self.encoder.columns)}"
+            remedy = "add --metadata with these columns"
+            raise UsageError("The model reads metadata besides the table", evidence, remedy)
+        return self.encoder.read(read_metadata(path), sample_ids)
 
     def save(self, path: Path) -> None:
         """Write the model folder atomically."""
@@ -165,29 +188,27 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """Encoder of `aam pretrain`, which predicts no target."""
+    """Pretrained encoder of `aam pretrain`; it predicts no target."""
 
-    models: Models
+    models: Mapping[str, FittedModel[Any]]
     column: None = None
 
     @property
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the encoder reads."""
-        return largest_bp(self.models)
+        return max(model.max_bp for model in self.models.values())
 
 
 def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
     """Read and validate a model, and restore its members on a device."""
     folder = model_folder.read(path)
     try:
-        # Before the states are parsed: a member of a later version is no damage of the file.
+        # Before the states are parsed: a file with a member of a later version is not damaged.
         if unknown := sorted(folder.members.keys() - MEMBERS.keys()):
-            known = ", ".join(MEMBERS)
-            raise DataError(
-                "The model has an unknown member",
-                f"'{folder.path}' has '{unknown[0]}', known are {known}",
-                "use the version that trained it, or train again",
-            )
+            available = ", ".join(MEMBERS)
+            evidence = f"'{folder.path}' has '{unknown[0]}', known are {available}"
+            remedy = "use the version that trained it, or train again"
+            raise DataError("The model has an unknown member", evidence, remedy)
         if not folder.members:
             raise Mismatch("it has no members")
 
@@ -202,7 +223,7 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
         facts = convert(folder.facts, ModelFacts, model_folder.HEADER)
         if len(facts.levels) != (facts.odds is not None and len(facts.odds.cutpoints) + 1):
             raise Mismatch("levels and cutpoints differ")
-        # A mean without one of its members is another one.
+        # Without one of its members the ensemble would be another model.
         if absent := sorted(folder.files.keys() - folder.members.keys() - {_TRAINING}):
             raise Mismatch(f"the member '{absent[0]}' has arrays and no settings")
         arrays = folder.arrays(_TRAINING)
@@ -213,12 +234,12 @@ def read(path: Path, device: DeviceOptions) -> TrainedModel | PretrainedModel:
         asvs = len(tokens_FL)
         models = restored(asvs, len(facts.classes) or 1)
         if facts.weights.keys() != models.keys():
-            raise Mismatch("the weights are of other members")
+            raise Mismatch("the weights belong to other members")
         return TrainedModel(
             facts,
             models,
             AsvRelations(tokens_FL),
-            TrainingSummary.restore(facts.training, arrays, asvs),
+            TrainingSummary.restore(facts.training, arrays, tokens_FL),
             {
                 name.removeprefix(_IMPORTANCE): numbers(arrays, name, None, asvs)
                 for name in sorted(arrays)

@@ -1,8 +1,8 @@
 """New samples: how much the samples of a table resemble the training data of a model.
 
-`docs/new_samples.md` explains the columns and sentences. The distance of a sample is that of the
-kernel estimator, whether or not the kernel is a member: the Euclidean distance in its feature space
-from the nearest of some training samples, the landmarks.
+`docs/new_samples.md` explains the columns and sentences. The distance of a sample is its Euclidean
+distance, in the feature space of the kernel estimator, from the nearest of some training samples,
+the landmarks, whether or not the kernel is a member.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,10 @@ from scipy.stats import betabinom
 
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info, warn
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import DataError, first_few
 from aam.contract.options.groups import GroupValues
 from aam.contract.records import Count, Mismatch, NonNegative, Positive, Seed
-from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.identity import Abundances
-from aam.data.metadata import read_metadata
 from aam.data.sequences import hash_of, hash_sequences
 from aam.data.study import Study
 from aam.data.table import rarefy
@@ -36,7 +33,7 @@ from aam.members.samples import Samples
 from aam.nucleotide_codes import FINEST, PAD
 
 MAX_SAMPLES = 1000
-"""Training samples of which the richness and the log abundances are kept."""
+"""Training samples whose richness and log abundances are stored as landmarks."""
 
 NEIGHBOURS = 5
 QUANTILE = 0.95
@@ -44,19 +41,19 @@ POSITIONS = 64
 """First positions of the sequences whose nucleotide frequencies identify the region."""
 
 SAME_REGION = 0.5
-"""Correlation of the nucleotide frequencies of one region; of two regions it is about 0."""
+"""Lowest correlation of nucleotide frequencies within a region; between regions it is about 0."""
 
 _EQUAL = 0.5
-"""Part of the known ASVs that have the length of those in training, below which it is a warning."""
+"""Fraction of the known ASVs with the same length as in training, below which a warning is due."""
 
 SAME_SAMPLE = 0.5
-"""Part of the reads that are known, above which a sample of a known id is that sample."""
+"""Fraction of known reads above which a sample with a known id is the training sample."""
 
 MANY_FAR = 0.15
-"""Part of the samples beyond the limit, 5 % of which are expected, that deserves a warning."""
+"""Fraction of the samples beyond the limit that deserves a warning; 5 % are expected."""
 
 CHANCE = 0.01
-"""Probability below which so many are beyond it, were they as the training samples."""
+"""Probability of so many samples beyond the limit, below which they are no chance finding."""
 
 _BLOCK = 512
 
@@ -75,7 +72,33 @@ class SummaryNumbers:
     seed: Seed  # seed of the landmarks and of rarefaction
     rarefy_depth: Count  # reads at which the richness is compared; 0 for all
     length: Positive  # median number of nucleotides of an ASV
-    limit: NonNegative  # distance that `QUANTILE` of the landmarks have from those of other groups
+    limit: NonNegative  # `QUANTILE` of the distances of landmarks from landmarks of other groups
+
+
+@dataclass(frozen=True)
+class KnownAsvs:
+    """ASVs of a table that occur in training samples."""
+
+    known_F: npt.NDArray[np.bool_]  # whether each ASV occurs there
+    length: int | None  # nucleotides that are compared if lengths differ; None for all
+    compared_by: str  # end of the sentence about them, if lengths differ
+    # warnings if the sequences begin elsewhere than in training, or have other lengths
+    region: tuple[Note, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of N samples with the training data."""
+
+    # columns of the table of predictions, each [N]: split (train, validation or new), known_reads
+    # (0 to 1), distance and unlike_training (yes or no)
+    columns: dict[str, object]
+    notes: tuple[Note, ...]  # sentences for the user
+
+    def show(self) -> None:
+        """Print the notes."""
+        for note, warning in self.notes:
+            (warn if warning else info)(note)
 
 
 _ARRAYS = {
@@ -95,6 +118,7 @@ class TrainingSummary:
     """
 
     plain: SummaryNumbers  # its numbers
+    tokens_TL: Tokens  # sequences of the training study, not all of which are in training samples
     # train_N, validation_N: hashes of the sample ids
     train_N: Rows
     validation_N: Rows
@@ -102,9 +126,9 @@ class TrainingSummary:
     frequencies_L4: F32  # frequency of A, C, G and T at each of the first positions
     richness_R: Rows  # ASVs of each landmark at the rarefaction depth
     landmarks: Landmarks  # samples with which new ones are compared
-    # log abundances of the samples that are no landmarks, float32 [N - R, F]; None of a model that
-    # was stored without them
-    others: sparse.csr_array | None
+    # log abundances of the samples that are no landmarks, float32 [N - R, F]; None if an earlier
+    # version stored the model
+    rest_NF: sparse.csr_array | None
     # hash of the subject of each sample, int64 [N]; None where not known
     subjects_N: Rows | None
     reads_N: Rows | None  # reads of each sample; None where not stored
@@ -127,18 +151,17 @@ class TrainingSummary:
             study, relations, splits, groups_N: samples of the training, their ASVs and groups.
             subjects: subject of each sample; None where not known.
             seed, rarefy_depth: see `SummaryNumbers`.
-            refitted: a member is fitted to the samples of all splits; otherwise models of the
-                splits are averaged, and a sample that trained none of them may have chosen an
-                epoch.
+            refitted: whether a member is fitted to the samples of all splits; otherwise models of
+                the splits are averaged, and validation samples only chose an epoch.
         """
-        parts = [split.rows for split in splits]
-        train = np.unique(np.concatenate(parts if refitted else [split.train for split in splits]))
+        fitted = [split.rows if refitted else split.train for split in splits]
+        train = np.unique(np.concatenate(fitted))
         checked = np.unique(np.concatenate([split.validation for split in splits]))
         checked = np.setdiff1d(checked, train)
         rows_R = _draw(train, seed)
         inputs = _READER.read(Samples.of(study.take_samples(rows_R)), relations)
         landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
-        # The limit is that of new groups: samples of the own group are left out.
+        # The limit is for new groups: distances within a group are left out.
         same_RR = groups_N[rows_R, None] == groups_N[rows_R]
         distances_R = np.sort(_neighbour_distances(landmarks, inputs, same_RR))
         limit = float(distances_R[_rank(len(distances_R)) - 1])
@@ -149,6 +172,7 @@ class TrainingSummary:
         rows = np.concatenate([np.setdiff1d(train, rows_R), checked])
         return cls(
             SummaryNumbers(seed, rarefy_depth, _median_length(tokens_FL), limit),
+            study.tokens_FL,
             hash_ids(ids[train]),
             hash_ids(ids[checked]),
             hash_sequences(tokens_FL),
@@ -161,7 +185,7 @@ class TrainingSummary:
         )
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
-        """Compute what `distances` reads, which is also what a kernel predicts from."""
+        """Compute the inputs of `distances`, and of a kernel model."""
         return _READER.read(samples, relations)
 
     def distances(self, inputs: KernelInputs) -> F64:
@@ -174,17 +198,17 @@ class TrainingSummary:
     def arrays(self) -> Arrays:
         """Return the arrays, by name."""
         arrays = {f"{_LANDMARKS}{k}": array for k, array in self.landmarks.arrays().items()}
-        if self.others is not None:
-            others = Landmarks(self.others, np.zeros(self.others.shape[0])).arrays()
-            arrays |= {f"{_OTHERS}{name}": array for name, array in others.items()}
+        if self.rest_NF is not None:
+            stored = Landmarks(self.rest_NF, np.zeros(self.rest_NF.shape[0])).arrays()
+            arrays |= {f"{_OTHERS}{name}": array for name, array in stored.items()}
         for name in _OF_SAMPLES:
             if vars(self)[name] is not None:
                 arrays[name] = vars(self)[name]
         return {name: vars(self)[name] for name in _ARRAYS} | arrays
 
     @classmethod
-    def restore(cls, plain: SummaryNumbers, arrays: Arrays, asvs: int) -> TrainingSummary:
-        """Build the summary from its arrays, of which others are ignored; raises Mismatch."""
+    def restore(cls, plain: SummaryNumbers, arrays: Arrays, tokens_TL: Tokens) -> TrainingSummary:
+        """Build the summary from its arrays, and ignore other arrays; raises Mismatch."""
         ranges = {name: arrays.get(name, np.empty(0)) for name in _ARRAYS}
         for name, array in ranges.items():
             shape = array.shape[:1] + (4,) * name.endswith("4")
@@ -194,56 +218,232 @@ class TrainingSummary:
                 raise Mismatch(f"training.{name} is empty or not finite")
 
         def restored(prefix: str) -> Landmarks:
-            named = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            return Landmarks.restore(named, asvs)
+            state = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            return Landmarks.restore(state, len(tokens_TL))
 
         landmarks = restored(_LANDMARKS)
         if len(ranges["richness_R"]) != len(landmarks.norms_R):
             raise Mismatch("training.richness_R and the landmarks differ")
         samples = len(ranges["train_N"]) + len(ranges["validation_N"])
-        others = restored(_OTHERS).weights if f"{_OTHERS}starts" in arrays else None
-        if others is not None and len(landmarks.norms_R) + others.shape[0] != samples:
+        other_samples = restored(_OTHERS).weights if f"{_OTHERS}starts" in arrays else None
+        if other_samples is not None and len(landmarks.norms_R) + other_samples.shape[0] != samples:
             raise Mismatch("the numbers of training samples differ")
         of_samples: dict[str, Any] = {name: arrays.get(name) for name in _OF_SAMPLES}
         for name, values in of_samples.items():
             if values is not None and (values.dtype != np.int64 or values.size != samples):
                 raise Mismatch(f"training.{name} is {values.dtype} {values.shape}")
-        return cls(plain, landmarks=landmarks, others=others, **ranges, **of_samples)
+        return cls(
+            plain, tokens_TL, landmarks=landmarks, rest_NF=other_samples, **ranges, **of_samples
+        )
 
-    def abundances(self, tokens_TL: Tokens, length: int | None) -> tuple[Abundances, Rows]:
-        """Return the abundances of the samples whose reads are stored, and their places.
+    def abundances(self, length: int | None) -> tuple[Abundances, Rows]:
+        """Return the abundances of the samples whose reads are stored, and their rows.
 
-        `tokens_TL` are the sequences of the training study, which are cut to `length`.
+        Sequences are cut to `length`.
         """
         trained = len(self.train_N)
-        drawn = _draw(np.arange(trained), self.plain.seed)
-        weights, places = self.landmarks.weights, drawn
-        if self.others is not None:
-            weights = sparse.vstack([weights, self.others], format="csr")
+        landmark_rows = _draw(np.arange(trained), self.plain.seed)
+        weights, places = self.landmarks.weights, landmark_rows
+        if self.rest_NF is not None:
+            weights = sparse.vstack([weights, self.rest_NF], format="csr")
             places = np.arange(trained + len(self.validation_N))
-            places = np.concatenate([drawn, np.delete(places, drawn)])
+            places = np.concatenate([landmark_rows, np.delete(places, landmark_rows)])
         shares = (np.power(10, weights.data.astype(np.float64)) - 1) / FINEST
         if self.reads_N is not None:
             shares *= np.repeat(self.reads_N[places], np.diff(weights.indptr))
         counts = sparse.csr_array((shares, weights.indices, weights.indptr), weights.shape)
-        return Abundances.from_counts(counts, hash_sequences(tokens_TL[:, :length])), places
+        return Abundances.from_counts(counts, hash_sequences(self.tokens_TL[:, :length])), places
+
+    def known_asvs(self, study: Study, required: bool) -> KnownAsvs:
+        """Find the ASVs of a table that occur in training samples; refuse none if `required`."""
+        table_length, training_length = _median_length(study.tokens_FL), self.plain.length
+        notes: list[Note] = []
+        common = None
+        if table_length == training_length:
+            known_F, by = np.isin(hash_sequences(study.tokens_FL), self.asvs_F), ""
+        else:  # Reads that were cut to another length: their common length is compared.
+            common = min(table_length, training_length)
+            trained_TL = self.tokens_TL[np.isin(hash_sequences(self.tokens_TL), self.asvs_F)]
+            known_hashes = hash_sequences(trained_TL[:, :common])
+            known_F = np.isin(hash_sequences(study.tokens_FL[:, :common]), known_hashes)
+            by = (
+                f"; ASVs are compared over {common} nucleotides (here they have {table_length}, "
+                f"in training {training_length})"
+            )
+            equal_F = np.isin(hash_sequences(study.tokens_FL), self.asvs_F)
+            if equal_F.sum() < _EQUAL * known_F.sum():
+                lengths = (
+                    f"Only {equal_F.sum()} of {known_F.sum()} known ASVs have the same length as "
+                    "in training: the forest does not recognize the others, and the kernel takes "
+                    "them for similar ASVs. Cut both tables to one length (`aam prepare "
+                    "--trim-length`) and train again."
+                )
+                notes.append((lengths, True))
+        # Nucleotide frequencies at each position identify the region, even without a common ASV.
+        here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), self.frequencies_L4
+        shared = min(len(here_L4), len(there_L4))
+        frequencies = here_L4[:shared].ravel(), there_L4[:shared].ravel()
+        with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
+            correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*frequencies))[0, 1]))
+        region = (
+            "The sequences are of another region, primer or direction than in training: the "
+            f"nucleotide frequencies of the first {shared} positions have a correlation of "
+            f"{correlation:.2f} (above 0.9 within a region). The predictions are meaningless."
+        )
+        elsewhere = correlation < SAME_REGION
+        if required and not known_F.any():
+            reason = ", of another region, primer or direction" if elsewhere else ""
+            raise DataError(
+                "No ASV of the table occurs in the training data: predictions would mean nothing",
+                f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
+                "use a table of the same region and primers, or predict all the same with --force",
+            )
+        if elsewhere:
+            notes.append((region, True))
+        return KnownAsvs(known_F, common, by, tuple(notes))
+
+    def compare(self, study: Study, asvs: KnownAsvs, distances_N: F64) -> Comparison:
+        """Compare the samples of a study with the training samples.
+
+        `distances_N` come from `distances`: a sample above 1 is unlike the training samples.
+        """
+        samples, notes = len(study.table.sample_ids), list[Note]()
+        weights_F, blocks = asvs.known_F.astype(np.float64), _blocks(study, np.arange(samples))
+        known_N = np.concatenate([block @ weights_F for block in blocks])
+        reads_N = known_N / np.maximum(study.reads, 1)
+        # A sample with equal reads is a training sample, whatever its id. Whole sequences are
+        # compared too: a cut sequence may stand for several ASVs, some of which a filter removed.
+        pairs = np.empty((0, 2), dtype=np.int64)
+        for length in dict.fromkeys((None, asvs.length)):
+            stored, places = self.abundances(length)
+            here_N = Abundances.of(study, length)
+            pairs = np.concatenate([pairs, stored.equal_pairs(here_N)])
+        # Samples with equal ids are one sample, unless their reads differ (two studies may both
+        # have an S1) or most of their reads are unknown ASVs.
+        ids_N, trained = hash_ids(study.table.sample_ids), [self.train_N, self.validation_N]
+        of_training_N = np.concatenate(trained)
+        names = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
+        named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
+        if named_N.any() and not stored.same_names(here_N, names):
+            text = f"{int(named_N.sum())} samples have the id of a training sample and other reads"
+            notes.append((f"{text}: they count as new.", False))
+            named_N[:] = False
+        trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
+        trains = places[pairs[:, 0]] < len(self.train_N)
+        renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
+        trained_N[pairs[trains, 1]] = True
+        checked_N[pairs[~trains, 1]] = True
+        checked_N &= ~trained_N
+        split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
+        overlaps = [
+            f"{int(rows_N.sum())} of {samples} samples {did}"
+            for rows_N, did in ((trained_N, "trained this model"), (checked_N, "chose its epoch"))
+            if rows_N.any()
+        ]
+        if overlaps:
+            by = f", {len(renamed)} with another id but equal reads" if len(renamed) else ""
+            overlap = (
+                f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about "
+                "its accuracy. Predictions of held-out samples are in predictions.tsv of the run."
+            )
+            notes.append((overlap, True))
+        in_training = np.flatnonzero(trained_N | checked_N)
+        alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], in_training)
+        if len(alike):
+            ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
+            text = (
+                f"Samples that may be sequenced again from a training sample: {ids}. They resemble "
+                "it as much as two draws of reads from one sample do. If they are the same sample, "
+                "these predictions say nothing about the accuracy of the model."
+            )
+            notes.append((text, True))
+        if (unknown := len(self.train_N) + len(self.validation_N) - len(places)) > 0:
+            text = (
+                f"This model was stored without the reads of {unknown} of its samples, by an "
+                "earlier version: they are recognized by their ids only."
+            )
+            notes.append((text, False))
+        share = known_N.sum() / study.reads.sum()
+        prevalence = (
+            f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
+            f"reads{asvs.compared_by}."
+        )
+        notes += [(prevalence, bool(share < 0.5)), *asvs.region]
+        seed, depth = self.plain.seed, self.plain.rarefy_depth
+        rows = _draw(np.arange(samples), seed)
+        richness_here = float(np.median(_rarefied_richness(study, seed, depth, rows)))
+        low, middle, high = np.quantile(self.richness_R, (0.05, 0.5, 0.95)).tolist()
+        at = f" at {depth} reads" if depth else ""
+        richness = (
+            f"Richness{at}: median {richness_here:.0f} ASVs, in training {middle:.0f} "
+            f"(90 % from {low:.0f} to {high:.0f})."
+        )
+        notes.append((richness, not low <= richness_here <= high))
+        # The distance compares sequences, and in any two regions some resemble each other.
+        far_N = (distances_N > 1) | (known_N == 0)
+        far = (
+            f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
+            f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
+        )
+        by_chance = _is_chance(int(far_N.sum()), samples, len(self.richness_R))
+        notes.append((far, bool(far_N.mean() > MANY_FAR) and not by_chance))
+        columns: dict[str, object] = {
+            "split": split,
+            "known_reads": reads_N,
+            "distance": distances_N,
+            "unlike_training": np.where(far_N, "yes", "no"),
+        }
+        return Comparison(columns, tuple(notes))
+
+    def has_subjects(
+        self, study: Study, column: str, names: Sequence[str], values: GroupValues
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether the subject of each of N samples is a subject of the training, bool [N].
+
+        `names` has the subject of each sample, its value of `column`, or "" where it is missing;
+        `values` decides whether subjects of equal names are the same.
+        """
+        hashes_N = hash_ids(names)
+        if self.subjects_N is None:
+            warn(
+                "The model was trained without --group-column, or by an earlier version: samples "
+                "whose subjects trained it cannot be left out."
+            )
+            return np.zeros(len(names), dtype=np.bool_)
+        same_N: npt.NDArray[np.bool_] = np.isin(hashes_N, self.subjects_N)
+        same_N &= np.array(names, dtype=str) != ""
+        if values == "auto" and same_N.any():
+            length = min(_median_length(study.tokens_FL), self.plain.length)
+            stored, places = self.abundances(length)
+            abundances = Abundances.of(study, length)
+            subjects = self.subjects_N[places], hashes_N
+            names_of = [hashes_n.astype(str).tolist() for hashes_n in subjects]
+            values = "same" if stored.same_names(abundances, names_of) else "distinct"
+            if values == "distinct":
+                info(
+                    f"Values of '{column}' that also occur in training count as other subjects, "
+                    f"since their samples differ (--group-values same if they are the same): "
+                    f"{first_few(sorted({names[row] for row in np.flatnonzero(same_N).tolist()}))}."
+                )
+        return same_N & (values == "same")
 
 
 def _rank(samples: int) -> int:
-    """Return the place, from 1, of the limit among the sorted distances of training samples.
+    """Return the rank, from 1, of the limit among the sorted distances of training samples.
 
-    A new sample of the same kind is as likely at each place among them, so it is beyond this one
-    with at most 1 - `QUANTILE` (split conformal prediction, Vovk et al. 2005); with fewer than 19
-    the largest is taken. A quantile between places leaves more beyond: 10 % of 20.
+    A new sample of the same kind has each rank with the same probability, so it exceeds the limit
+    with a probability of at most 1 - `QUANTILE` (split conformal prediction, Vovk et al. 2005).
+    With fewer than 19 samples the limit is the largest distance. A quantile that interpolates
+    between ranks is exceeded more often: by 10 % with 20 samples.
     """
     return min(math.ceil((samples + 1) * QUANTILE), samples)
 
 
 def _is_chance(far: int, samples: int, trained: int) -> bool:
-    """Return whether so many of the samples are beyond the limit by chance.
+    """Return whether the number of samples beyond the limit is compatible with chance.
 
-    The part beyond a limit at place k of n training samples is Beta(n + 1 - k, k), so their number
-    is beta-binomial.
+    The fraction beyond a limit of rank k among n training samples follows Beta(n + 1 - k, k), so
+    the number is beta-binomial.
     """
     rank = _rank(trained)
     return float(betabinom.sf(far - 1, samples, trained + 1 - rank, rank)) >= CHANCE
@@ -264,251 +464,6 @@ def _neighbour_distances(
     sums_N = np.where(finite_NK, nearest_NK, 0).sum(axis=1)
     means_N: F64 = sums_N / finite_NK.sum(axis=1).clip(min=1)
     return means_N
-
-
-def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
-    """Apply the --where of the training `options` if there is metadata; otherwise print it."""
-    if options.get("phylogeny", {}).get("drop_missing_asvs"):
-        info("In training, ASVs that are not in the tree were left out; here all ASVs are read.")
-    condition = options.get("target", {}).get("where")
-    if condition is None:
-        return study
-    if metadata is None:
-        warn(
-            f"The model was trained on samples with {condition} (--where) and predicts all samples "
-            "of this table; --metadata restricts it to such samples."
-        )
-        return study
-    rows = read_metadata(metadata).rows_where(condition, study.table.sample_ids)
-    return study.take_samples(rows)
-
-
-def read_covariates(
-    encoder: CovariateEncoder | None, path: Path | None, sample_ids: Sequence[str]
-) -> Covariates | None:
-    """Read the metadata columns that a model reads, of new samples; None for counts alone."""
-    if encoder is None:
-        return None
-    if path is None:
-        raise UsageError(
-            "The model reads metadata besides the table",
-            f"the columns {', '.join(encoder.columns)}",
-            "add --metadata with these columns",
-        )
-    return encoder.read(read_metadata(path), sample_ids)
-
-
-@dataclass(frozen=True)
-class KnownAsvs:
-    """ASVs of a table that occur in training samples."""
-
-    known_F: npt.NDArray[np.bool_]  # whether each ASV does
-    length: int | None  # nucleotides by which ASVs of other lengths are compared; None for all
-    compared_by: str  # end of a sentence about them; else empty
-    # warnings if the sequences begin elsewhere than those of training, or have other lengths
-    region: tuple[Note, ...]
-
-
-def find_known_asvs(
-    summary: TrainingSummary, tokens_TL: Tokens, study: Study, required: bool
-) -> KnownAsvs:
-    """Find the ASVs of a table that occur in training samples.
-
-    `tokens_TL` are the sequences of the training study, not all of which are in these samples.
-    """
-    here, there = _median_length(study.tokens_FL), summary.plain.length
-    notes: list[Note] = []
-    common = None
-    if here == there:
-        known_F, by = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F), ""
-    else:  # Reads that were cut to another length: their common length is compared.
-        common = min(here, there)
-        trained_TL = tokens_TL[np.isin(hash_sequences(tokens_TL), summary.asvs_F)]
-        known = hash_sequences(trained_TL[:, :common])
-        known_F = np.isin(hash_sequences(study.tokens_FL[:, :common]), known)
-        by = f", compared by {common} nucleotides: here they have {here}, in training {there}"
-        equal_F = np.isin(hash_sequences(study.tokens_FL), summary.asvs_F)
-        if equal_F.sum() < _EQUAL * known_F.sum():
-            lengths = (
-                f"Of {known_F.sum()} known ASVs {equal_F.sum()} have the length of those in "
-                "training: the forest finds no others, and the kernel none that are equal. Cut "
-                "both tables to one length (`aam prepare --trim-length`), and train again."
-            )
-            notes.append((lengths, True))
-    # Nucleotide frequencies at each position identify the region, even without a common ASV.
-    here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), summary.frequencies_L4
-    shared = min(len(here_L4), len(there_L4))
-    both = here_L4[:shared].ravel(), there_L4[:shared].ravel()
-    with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
-        correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*both))[0, 1]))
-    region = (
-        "The sequences are of another region, primer or direction than those of training: the "
-        f"nucleotide frequencies at their first {shared} positions correlate {correlation:.2f} "
-        "(above 0.9 within a region). The predictions are meaningless."
-    )
-    elsewhere = correlation < SAME_REGION
-    if required and not known_F.any():
-        reason = ", of another region, primer or direction" if elsewhere else ""
-        raise DataError(
-            "No ASV of the table occurs in the training data, so predictions would mean nothing",
-            f"{len(known_F)} ASVs in {len(study.table.sample_ids)} samples{reason}",
-            "use a table of the same region and primers, or predict all the same with --force",
-        )
-    if elsewhere:
-        notes.append((region, True))
-    return KnownAsvs(known_F, common, by, tuple(notes))
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of N samples with the training data."""
-
-    # columns of the table of predictions: split (train, validation or new), known_reads (0 to 1),
-    # distance and unlike_training (yes or no), each [N]
-    columns: dict[str, object]
-    notes: tuple[Note, ...]  # sentences for the user
-
-    def show(self) -> None:
-        """Print the notes."""
-        for note, warning in self.notes:
-            (warn if warning else info)(note)
-
-
-def compare(
-    summary: TrainingSummary, tokens_TL: Tokens, study: Study, known: KnownAsvs, distances_N: F64
-) -> Comparison:
-    """Compare the samples of a study with the training data of a model.
-
-    `tokens_TL` are the sequences of the training study, `distances_N` those of
-    `TrainingSummary.distances`: above 1 a sample is unlike training.
-    """
-    samples, notes = len(study.table.sample_ids), list[Note]()
-    weights_F = known.known_F.astype(np.float64)
-    known_N = np.concatenate([block @ weights_F for block in _blocks(study, np.arange(samples))])
-    reads_N = known_N / np.maximum(study.reads, 1)
-    # A sample of equal reads is a training sample, whatever its id. Whole sequences are compared
-    # too: cut ones may be several ASVs, of which a filter left some out.
-    pairs = np.empty((0, 2), dtype=np.int64)
-    for length in dict.fromkeys((None, known.length)):
-        stored, places = summary.abundances(tokens_TL, length)
-        here_N = Abundances.of(study, length)
-        pairs = np.concatenate([pairs, stored.equal_pairs(here_N)])
-    # Samples of equal ids are one unless their reads say otherwise, as those of S1, S2 in two
-    # studies do, or are unknown ASVs.
-    ids_N, trained = hash_ids(study.table.sample_ids), [summary.train_N, summary.validation_N]
-    of_training_N = np.concatenate(trained)
-    both = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
-    named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
-    if named_N.any() and not stored.same_names(here_N, both):
-        text = f"{int(named_N.sum())} samples have ids of training samples, and other reads: new."
-        notes.append((text, False))
-        named_N[:] = False
-    trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
-    trains = places[pairs[:, 0]] < len(summary.train_N)
-    renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
-    trained_N[pairs[trains, 1]] = True
-    checked_N[pairs[~trains, 1]] = True
-    checked_N &= ~trained_N
-    split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
-    overlaps = [
-        f"{int(rows_N.sum())} of {samples} samples {did}"
-        for rows_N, did in ((trained_N, "trained this model"), (checked_N, "chose its epoch"))
-        if rows_N.any()
-    ]
-    if overlaps:
-        by = f", {len(renamed)} under another id, by their reads" if len(renamed) else ""
-        overlap = (
-            f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about its "
-            "accuracy. The run has predictions of held-out samples (predictions.tsv)."
-        )
-        notes.append((overlap, True))
-    alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], np.flatnonzero(trained_N | checked_N))
-    if len(alike):
-        ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
-        text = (
-            f"Samples as alike to a training sample as two draws of reads from one sample: {ids}. "
-            "If they are, these predictions say nothing about the accuracy of the model."
-        )
-        notes.append((text, True))
-    if (unknown := len(summary.train_N) + len(summary.validation_N) - len(places)) > 0:
-        text = (
-            f"An earlier version stored this model without the reads of {unknown} of its samples: "
-            "whether they are here under other ids is not known."
-        )
-        notes.append((text, False))
-    share = known_N.sum() / study.reads.sum()
-    prevalence = (
-        f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
-        f"reads{known.compared_by}."
-    )
-    notes += [(prevalence, bool(share < 0.5)), *known.region]
-
-    seed, depth = summary.plain.seed, summary.plain.rarefy_depth
-    rows = _draw(np.arange(samples), seed)
-    here = float(np.median(_rarefied_richness(study, seed, depth, rows)))
-    low, middle, high = np.quantile(summary.richness_R, (0.05, 0.5, 0.95)).tolist()
-    at = f" at {depth} reads" if depth else ""
-    richness = (
-        f"Richness{at}: median {here:.0f} ASVs, in training {middle:.0f} "
-        f"(90 % from {low:.0f} to {high:.0f})."
-    )
-    notes.append((richness, not low <= here <= high))
-
-    # The distance compares sequences, some of which resemble each other in any two regions.
-    far_N = (distances_N > 1) | (known_N == 0)
-    far = (
-        f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
-        f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
-    )
-    by_chance = _is_chance(int(far_N.sum()), samples, len(summary.richness_R))
-    notes.append((far, bool(far_N.mean() > MANY_FAR) and not by_chance))
-    columns: dict[str, object] = {
-        "split": split,
-        "known_reads": reads_N,
-        "distance": distances_N,
-        "unlike_training": np.where(far_N, "yes", "no"),
-    }
-    return Comparison(columns, tuple(notes))
-
-
-def trained_subjects(
-    training: TrainingSummary,
-    tokens_TL: Tokens,
-    study: Study,
-    column: str,
-    names: Sequence[str],
-    values: GroupValues,
-) -> npt.NDArray[np.bool_]:
-    """Return which samples are of subjects that trained a model, bool [N].
-
-    Args:
-        training, tokens_TL: the training samples of the model, and the sequences of their ASVs.
-        study: N samples.
-        column, names: column of the subjects, and its value of each sample; "" where missing.
-        values: whether subjects of equal names are the same.
-    """
-    hashes_N = hash_ids(names)
-    if training.subjects_N is None:
-        warn(
-            "Whether subjects of these samples trained the model is not known: it was trained "
-            "without --group-column, or by an earlier version."
-        )
-        return np.zeros(len(names), dtype=np.bool_)
-    same_N: npt.NDArray[np.bool_] = np.isin(hashes_N, training.subjects_N)
-    same_N &= np.array(names, dtype=str) != ""
-    if values == "auto" and same_N.any():
-        length = min(_median_length(study.tokens_FL), training.plain.length)
-        stored, places = training.abundances(tokens_TL, length)
-        here = Abundances.of(study, length)
-        both = [hashes.astype(str).tolist() for hashes in (training.subjects_N[places], hashes_N)]
-        values = "same" if stored.same_names(here, both) else "distinct"
-        if values == "distinct":
-            info(
-                f"Values of '{column}' that training samples have too are different subjects by "
-                f"their samples (else add --group-values same): "
-                f"{first_few(sorted({names[row] for row in np.flatnonzero(same_N).tolist()}))}."
-            )
-    return same_N & (values == "same")
 
 
 def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
@@ -544,6 +499,6 @@ def _rarefied_richness(study: Study, seed: int, rarefy_depth: int, rows: Rows) -
     richness = []
     for row in rows.tolist():
         counts = study.counts(np.array([row])).data
-        drawn = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
-        richness.append(int((drawn > 0).sum()))
+        rarefied = rarefy(counts, rarefy_depth, study.table.sample_ids[row], seed, 0)
+        richness.append(int((rarefied > 0).sum()))
     return np.array(richness, dtype=np.int64)

@@ -20,20 +20,20 @@ from aam.evaluation.splits import check_groups
 def resolve(options: Train) -> Train:
     """Check the options of a training, and choose its members and folds.
 
-    `auto` folds and repeats remain without the transformer, see `split_samples`; with it they are
+    Without the transformer `auto` folds and repeats remain, see `split_samples`; with it they mean
     one split, since it takes long to train.
     """
     check_groups(options.target.metadata_column, options.split.group_column, options.study_column)
-    several, number = several_processes(options), options.scale.processes
-    if not options.uses_network and (number > 1 or several):
+    is_distributed, number = several_processes(options), options.scale.processes
+    if not options.uses_network and (number > 1 or is_distributed):
         # Each process would train the same models.
         started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
         evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
         remedy = "start one process, or add transformer to --members"
-        raise UsageError("Several processes for models that train in one", evidence, remedy)
+        raise UsageError("Several processes for models that train in one process", evidence, remedy)
     members, folds, repeats = choose_members(options), options.folds, options.repeats
     if TRANSFORMER in members:
-        if several and options.covariates.columns:
+        if is_distributed and options.covariates.columns:
             raise UsageError(
                 "The transformer reads metadata columns in one process only",
                 "--categorical-columns or --numeric-columns with several processes",
@@ -61,11 +61,9 @@ def choose_members(options: Train) -> tuple[str, ...]:
         raise UsageError("Duplicate member", f"--members {' '.join(members)}", "name each once")
     resumed = options.run.resume_from
     if TRANSFORMER not in members and isinstance(resumed, Path):
-        raise UsageError(
-            "A checkpoint to resume is of the transformer",
-            f"--resume-from {resumed} with --members {' '.join(members)}",
-            "add transformer to --members, or give --resume-from auto",
-        )
+        evidence = f"--resume-from {resumed} with --members {' '.join(members)}"
+        remedy = "add transformer to --members, or give --resume-from auto"
+        raise UsageError("Only the transformer has checkpoints to resume from", evidence, remedy)
     return members
 
 
@@ -79,7 +77,7 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
         raise UsageError("--ordinal with several targets", evidence, remedy)
     if options.run.resume_from not in (None, "auto"):
         remedy = "give --resume-from auto and the --output-dir of the run"
-        raise UsageError("A checkpoint to resume is of one target", evidence, remedy)
+        raise UsageError("A checkpoint belongs to one target", evidence, remedy)
     if TRANSFORMER in options.members and several_processes(options):
         remedy = "train in one process, or the targets in separate runs"
         raise UsageError("The transformer with several targets and processes", evidence, remedy)

@@ -1,4 +1,4 @@
-"""Settings of inference, shares of ranks and output tables; imports no PyTorch."""
+"""Inference settings, samples of each rank, and output tables; without PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_VECTORS = AsvVectorOptions()  # no folder: every ASV is encoded
 
 @dataclass(frozen=True)
 class InferenceSettings:
-    """How a model is applied to samples; only networks read these settings."""
+    """Settings of inference; only networks read them."""
 
     batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
     passes: int = 1  # number of rarefactions
@@ -39,7 +39,7 @@ class InferenceSettings:
 
 @dataclass(frozen=True)
 class RankShare:
-    """Share of this rank in a prediction."""
+    """Samples that this rank predicts."""
 
     ranks: Ranks = SINGLE_RANK  # rank of this process, and the number of all
     gather: Callable[[Any], list[Any]] = lambda value: [value]  # values of all ranks, in order
@@ -56,8 +56,8 @@ class RankShare:
                 f"{self.ranks.world_size} processes, {samples} samples, --batch-size {batch_size}",
                 f"start {batches} processes, or give a smaller --batch-size",
             )
-        part = self.ranks.shard(batches)
-        return study.part(range(part.start * batch_size, min(part.stop * batch_size, samples)))
+        shard = self.ranks.shard(batches)
+        return study.part(range(shard.start * batch_size, min(shard.stop * batch_size, samples)))
 
 
 ALONE = RankShare()  # share of a single process: all samples
@@ -74,17 +74,15 @@ def rank_share(scale: RankOptions, device: DeviceOptions) -> Iterator[RankShare]
 
 
 def require_finite(
-    what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
+    quantity: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
 ) -> None:
-    """Refuse NaN and infinite values, which a table would show as empty cells."""
+    """Refuse NaN and infinite values: a table would show them as empty cells."""
     invalid = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
     if len(invalid):
         ids = (sample_ids[row] for row in invalid.tolist())
-        raise NotFinite(
-            f"The model's {what} are not finite numbers",
-            f"samples {first_few(ids)} of {len(sample_ids)}",
-            "run `aam check` on this device, or use another checkpoint",
-        )
+        evidence = f"samples {first_few(ids)} of {len(sample_ids)}"
+        remedy = "run `aam check` on this device, or use another checkpoint"
+        raise NotFinite(f"The model's {quantity} are not finite numbers", evidence, remedy)
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

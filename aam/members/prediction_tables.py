@@ -15,7 +15,7 @@ from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.groups import KERNEL, DeviceOptions, RankOptions, TableOptions, networks
 from aam.data.metadata import ID_HEADER
-from aam.data.study import Study, load_study
+from aam.data.study import Study
 from aam.data.targets import OutputRange, label_names
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
@@ -24,13 +24,7 @@ from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
 from aam.members.model_file import ModelFacts, TrainedModel
-from aam.members.new_samples import (
-    Comparison,
-    compare,
-    find_known_asvs,
-    read_covariates,
-    select_as_trained,
-)
+from aam.members.new_samples import Comparison
 from aam.members.output_tables import (
     ALONE,
     NO_VECTORS,
@@ -90,12 +84,12 @@ def prediction_columns(
     half_widths_N: F64 | None,
     outputs: OutputRange,
 ) -> dict[str, object]:
-    """Return the columns predicted, rank, p_<class>, lower, upper, and those of each member."""
+    """Return the columns predicted, rank, p_<class>, lower, upper, and columns of each member."""
 
     def of(prefix: str, found_NC: F64) -> dict[str, object]:
         if not (names := classes or levels):
             return {f"{prefix}predicted": found_NC[:, 0]}
-        if prefix and levels:  # the probabilities of levels are those of the ensemble
+        if prefix and levels:  # only the ensemble has probabilities of levels
             return {f"{prefix}rank": found_NC[:, 0]}
         chances_NC = found_NC[:, -len(names) :]
         codes_N = chances_NC.argmax(axis=1) if classes else median_codes(chances_NC)
@@ -132,8 +126,8 @@ def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     # `split` of new samples is a comparison with the training data.
     if all("actual" in table for table in tables.values()):
         keys = [name for name in KEYS if all(name in table for table in tables.values())]
-    parts = (table.set_index(keys).add_prefix(f"{name}_") for name, table in tables.items())
-    return pd.concat(list(parts), axis=1).reset_index()
+    prefixed = (table.set_index(keys).add_prefix(f"{name}_") for name, table in tables.items())
+    return pd.concat(list(prefixed), axis=1).reset_index()
 
 
 def predict_table(
@@ -144,11 +138,10 @@ def predict_table(
     first: int = FIRST,
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a table with a model and each of its members."""
-    known = loaded.performance
+    performance = loaded.performance
     if share.ranks.is_main:
-        (info if known.better else warn)(known.sentence)
-    study = load_study(options.input, max_bp=loaded.max_bp)
-    study = select_as_trained(study, loaded.facts.options, options.metadata)
+        (info if performance.better else warn)(performance.sentence)
+    study = loaded.read_study(options.input, options.metadata)
     return predict_study(loaded, study, options, share, taxa, first)
 
 
@@ -157,7 +150,7 @@ def unwritten(
     device: DeviceOptions,
     model: Path,
     metadata: Path | None,
-    **given: Any,
+    **options: Any,
 ) -> Predict:
     """Return the options of a prediction whose table is returned, and not written to a file."""
     return Predict(
@@ -168,7 +161,7 @@ def unwritten(
         model=model,
         output=Path("unwritten.tsv"),
         metadata=metadata,
-        **given,
+        **options,
     )
 
 
@@ -188,15 +181,15 @@ def predict_study(
         training data, whose columns are in the same table; and with --explain the explanations.
     """
     facts = loaded.facts
-    # Of the whole study, before it is divided among ranks: all refuse it, or none.
-    known = find_known_asvs(loaded.training, loaded.tokens_FL, study, required=not options.force)
-    part = share.take(study, options.batch_size)
-    ids, asvs = part.table.sample_ids, part.table.feature_ids
-    samples = Samples.of(part, read_covariates(loaded.encoder, options.metadata, ids))
+    # The whole study is checked before it is divided among ranks: all refuse it, or none.
+    known_asvs = loaded.training.known_asvs(study, required=not options.force)
+    shard = share.take(study, options.batch_size)
+    ids, asvs = shard.table.sample_ids, shard.table.feature_ids
+    samples = Samples.of(shard, loaded.read_covariates(options.metadata, ids))
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     of_networks = networks(tuple(loaded.models))
     if options.prediction_passes > 1 and not of_networks:
-        warn("Without the member transformer this option has no effect: --prediction-passes.")
+        warn("--prediction-passes has no effect without the member transformer.")
     # A network reads all samples, in batches, after it has encoded their ASVs once.
     applied = {
         name: loaded.models[name].apply(
@@ -204,10 +197,10 @@ def predict_study(
         )
         for name in of_networks
     }
-    # Estimators read a sample as its similarities to the ASVs of the table and of the training.
+    # Estimators read the similarities of a sample to the ASVs of the table and of the training.
     similarities = min(_BLOCK_BYTES, memory_budget(options.input.max_memory_gb))
     size = max(1, similarities // (4 * (len(asvs) + len(loaded.tokens_FL))))
-    parts = []
+    blocks = []
     for start in range(0, len(ids), size):
         rows = np.arange(start, min(start + size, len(ids)))
         block = samples.take(rows)
@@ -219,15 +212,13 @@ def predict_study(
             means_NC = np.tile(facts.means, (len(rows), 1))
             values = {name: member.values_NC for name, member in members.items()}
             explanations = explain(
-                loaded.models, facts.ensemble, facts.outputs, loaded.relations, block,
-                predictions_NC, values, means_NC, asvs, taxa, first,
+                loaded, block, predictions_NC, values, means_NC, asvs, taxa, first,
             )  # fmt: skip
-        parts.append((pd.DataFrame(columns), distances_N, explanations))
-    # The samples of all ranks are compared with the training together.
-    gathered = [block for of_rank in share.gather(parts) for block in of_rank]
+        blocks.append((pd.DataFrame(columns), distances_N, explanations))
+    # The samples of all ranks together are compared with the training samples.
+    gathered = [block for of_rank in share.gather(blocks) for block in of_rank]
     table, distances, explained = zip(*gathered, strict=True)
-    summary, tokens_TL = loaded.training, loaded.tokens_FL
-    comparison = compare(summary, tokens_TL, study, known, np.concatenate(distances))
+    comparison = loaded.training.compare(study, known_asvs, np.concatenate(distances))
     table = pd.concat(table, ignore_index=True).assign(**comparison.columns)
     explanations = None
     if options.explain is not None:

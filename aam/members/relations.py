@@ -2,10 +2,10 @@
 
 They depend on the sequences alone. One `AsvRelations` is made for a study, and estimators, folds,
 trials of a search, importance and the training summary share it. The dendrogram is the average
-linkage of the mismatches: of all pairs up to `MAX_LINKED` ASVs, beyond that of clusters around
-representative ASVs, and within each of them (docs/experiments/members.md). The kernel compares the
-log abundance of samples below each branch; an ASV that the training study does not have joins the
-path of its most similar ASV where the clades differ by as many mismatches.
+linkage of the mismatches of all pairs; with more than `MAX_LINKED` ASVs, of clusters around
+representative ASVs and within each cluster (docs/experiments/members.md). The kernel compares the
+log abundance of samples below each branch. A new ASV joins the path of its most similar ASV at the
+height of their mismatches.
 
 F ASVs of the training study, U and V any ASVs, K ASVs of a block, L nucleotides, G branches, of
 which branch g leads from node g up to its parent.
@@ -44,7 +44,7 @@ class NearestAsvs:
 
 @dataclass(frozen=True)
 class Dendrogram:
-    """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes."""
+    """Binary tree of F ASVs: 2F - 1 nodes, first the ASVs."""
 
     parents_G: Rows  # int64, parent of each node; the last node is the root, its own parent
     heights_G: F64  # mean mismatches between the two clades of a node; 0 for an ASV
@@ -66,15 +66,15 @@ class Dendrogram:
     @cached_property
     def paths_FG(self) -> sparse.csr_array:
         """Branches between each ASV and the root, float64 [F, G] of zeros and ones."""
-        row = here = np.arange((len(self.parents_G) + 1) // 2)
+        row = node = np.arange((len(self.parents_G) + 1) // 2)
         rows, nodes = [], []
         # All ASVs take one step towards the root at a time: the loop is as long as the longest
         # path, not as the number of ASVs.
-        while len(here):
+        while len(node):
             rows.append(row)
-            nodes.append(here)
-            below_root = self.parents_G[here] != here
-            row, here = row[below_root], self.parents_G[here[below_root]]
+            nodes.append(node)
+            below_root = self.parents_G[node] != node
+            row, node = row[below_root], self.parents_G[node[below_root]]
         entries = np.concatenate(rows), np.concatenate(nodes)
         shape = len(rows[0]), len(self.parents_G)
         return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
@@ -114,10 +114,10 @@ class Dendrogram:
 
 
 MAX_LINKED = 10_000
-"""ASVs, or clusters of ASVs, of which all pairs are linked: they need 12 bytes each."""
+"""Most ASVs, or clusters of ASVs, whose pairs are all linked; a pair needs 12 bytes."""
 
 _MAX_KEPT = 16_384
-"""ASVs of which the mismatches of all pairs are kept in memory, 4 bytes each: 1 GiB."""
+"""Most ASVs whose mismatches of all pairs stay in memory, 4 bytes a pair: 1 GiB."""
 
 _BLOCK = 4096  # ASVs of a block of the similarity of all pairs: 64 MiB
 
@@ -134,14 +134,14 @@ class AsvRelations:
     largest: int = MAX_LINKED  # ASVs up to which the linkage is exact
 
     def of_table(self, tokens_UL: Tokens) -> AsvRelations:
-        """Return the relations of a table's ASVs: these, if they are those of the study."""
+        """Return the relations of a table's ASVs; these, if it is the table of the study."""
         return self if tokens_UL is self.tokens_FL else AsvRelations(tokens_UL)
 
     def mismatches(self, tokens_UL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of ASVs of the study, and the mismatches [U, K] of U ASVs with them."""
-        kept = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
+        is_cached = tokens_UL is self.tokens_FL and len(tokens_UL) <= _MAX_KEPT
         for chunk in chunks(len(self.tokens_FL)):
-            if kept:
+            if is_cached:
                 yield chunk, self._mismatches_FF[:, chunk]
             else:
                 yield chunk, mismatches(tokens_UL, self.tokens_FL[chunk])
@@ -161,8 +161,8 @@ class AsvRelations:
     def sample_products(self, weights: sparse.csr_array) -> F32:
         """Return the products of the smoothed weights [N, F] of all pairs of samples, [N, N].
 
-        Of many ASVs they need a fraction of the memory of the smoothed weights. The similarity is
-        symmetric, so that half of its blocks serve.
+        With many ASVs they need a fraction of the memory of the smoothed weights. The similarity is
+        symmetric, so half of its blocks suffice.
         """
         by_asv, asvs = sparse.csc_array(weights), len(self.tokens_FL)
         products_NN = np.zeros((weights.shape[0],) * 2, dtype=np.float32)
@@ -172,14 +172,15 @@ class AsvRelations:
             smoothed_NK = np.zeros((weights.shape[0], columns), dtype=np.float32)
             for later in blocks[number:]:
                 similar_VK = similarity(self._mismatches_between(later, block))
-                # The transpose, which is added below, has the other half.
+                # The other half comes from the transpose, added below.
                 smoothed_NK += by_asv[:, later] @ (similar_VK / 2 if later == block else similar_VK)
             weights_NK = by_asv[:, block]
             for rows in chunks(len(products_NN)):  # in place, as below
                 products_NN[rows] += (weights_NK @ smoothed_NK[rows].T).T
         for rows in chunks(len(products_NN)):  # in place: a copy would take as much memory again
-            both = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
-            products_NN[rows, rows.start :], products_NN[rows.start :, rows] = both, both.T
+            symmetric = products_NN[rows, rows.start :] + products_NN[rows.start :, rows].T
+            products_NN[rows, rows.start :] = symmetric
+            products_NN[rows.start :, rows] = symmetric.T
         return products_NN
 
     def _mismatches_between(self, rows: slice, columns: slice) -> F32:
@@ -194,8 +195,8 @@ class AsvRelations:
             for row, sequence in enumerate(_sequences(tokens_UL))
             if sequence in self._rows
         ]
-        rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        return rows, known
+        rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return rows, columns
 
     @cached_property
     def linkage(self) -> F64 | None:
@@ -203,8 +204,8 @@ class AsvRelations:
         number = len(self.tokens_FL)
         if number > self.largest:
             info(
-                f"The clades of {number} ASVs are approximated: average linkage of clusters around "
-                f"at most {self.largest} of them."
+                f"The clades of {number} ASVs are approximated by average linkage of clusters "
+                f"around at most {self.largest} ASVs."
             )
             return average_linkage(self.tokens_FL, self.largest)
         return _linked(self._mismatches_FF) if number > 1 else None
@@ -236,7 +237,7 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (letters, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
-    # Equal letters are an inner product of indicators, which BLAS computes; sums of halves up to
+    # The number of equal letters is an inner product of indicators, by BLAS; sums of halves up to
     # the length of a sequence are exact in float32.
     mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - letters @ two.T
     return mismatches_UV
@@ -260,22 +261,22 @@ def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
         later = np.arange(1, number)
         first = np.append(0, later[:-1] + number - 1)
         return np.stack([first, later, 0 * later, later + 1], axis=1).astype(np.float64)
-    parts, tops, made = [], [], number
+    trees, tops, total = [], [], number
     for cluster in clusters:
         if len(cluster) > 1:
-            parts.append((average_linkage(tokens_FL[cluster], most), cluster))
-            made += len(cluster) - 1
-        tops.append(cluster[0] if len(cluster) == 1 else made - 1)
-    parts.append((_linked(mean_mismatches(tokens_FL, clusters)), np.array(tops)))
-    merges, made = np.concatenate([part for part, _ in parts]), 0
-    for part, leaves in parts:  # the nodes of a part become those of the whole
-        nodes = np.concatenate([leaves, number + made + np.arange(len(part))])
-        merges[made : made + len(part), :2] = nodes[part[:, :2].astype(np.int64)]
-        made += len(part)
-    heights, sizes = np.zeros(number + made), np.ones(number + made)
-    for node, (left, right) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
-        heights[node] = max(merges[node - number, 2], heights[left], heights[right])
-        sizes[node] = sizes[left] + sizes[right]
+            trees.append((average_linkage(tokens_FL[cluster], most), cluster))
+            total += len(cluster) - 1
+        tops.append(cluster[0] if len(cluster) == 1 else total - 1)
+    trees.append((_linked(mean_mismatches(tokens_FL, clusters)), np.array(tops)))
+    merges, row = np.concatenate([tree for tree, _ in trees]), 0
+    for tree, leaves in trees:  # the nodes of each tree are numbered within the whole tree
+        nodes = np.concatenate([leaves, number + row + np.arange(len(tree))])
+        merges[row : row + len(tree), :2] = nodes[tree[:, :2].astype(np.int64)]
+        row += len(tree)
+    heights, sizes = np.zeros(number + row), np.ones(number + row)
+    for node, (first, second) in enumerate(merges[:, :2].astype(np.int64).tolist(), start=number):
+        heights[node] = max(merges[node - number, 2], heights[first], heights[second])
+        sizes[node] = sizes[first] + sizes[second]
     merges[:, 2], merges[:, 3] = heights[number:], sizes[number:]
     return merges
 
@@ -331,7 +332,7 @@ def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
 
     A mean of inner products of indicators is the inner product of their means.
     """
-    means = [[part.mean(axis=0) for part in _letters(tokens_FL[rows], tokens_FL.shape[1])]
+    means = [[array.mean(axis=0) for array in _letters(tokens_FL[rows], tokens_FL.shape[1])]
              for rows in clusters]  # fmt: skip
     letters = np.stack([letters for letters, _ in means])
     number_K = np.array([number for _, number in means], dtype=np.float32)

@@ -31,7 +31,7 @@ class Samples:
 
     @classmethod
     def of(cls, study: Study, covariates: Covariates | None = None) -> Samples:
-        """Gather the counts of a study, which may be memory-mapped."""
+        """Gather the counts of a study; they may be memory-mapped."""
         ids = study.table.sample_ids
         return cls(study.counts(np.arange(len(ids))), study.tokens_FL, covariates, ids)
 

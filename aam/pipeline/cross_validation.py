@@ -11,8 +11,9 @@ biology.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from aam.arrays import F64
 from aam.console import info
@@ -35,12 +36,31 @@ class Result:
     folds: Folds
     members: Mapping[str, CrossValidated]
     combined: Combined
-    alone: Mapping[str, F64]  # held-out predictions [M, C] of metadata, and of counts, alone
+    by_input: Mapping[str, F64]  # held-out predictions [M, C] from metadata and counts alone
 
     @property
     def scored(self) -> ScoredPredictions:
         """The ensemble's predictions of the held-out samples."""
         return self.folds.scored(self.combined.predictions_MC)
+
+
+def ensemble_predictions(
+    names: Sequence[str],
+    samples: TrainingSamples,
+    folds: Folds,
+    title: str = "",
+    networks: Mapping[str, CrossValidated] = MappingProxyType({}),
+) -> F64:
+    """Fit estimators to other samples, and return the ensemble's held-out predictions [M, C].
+
+    The ensemble also has `networks`, which are cross-validated already.
+    """
+    weighed = len(names) + len(networks) > 1
+    results = {
+        name: estimator(name).cross_validate(samples, folds, False, title, weighed)
+        for name in names
+    }
+    return combine_results(results | dict(networks), folds).predictions_MC
 
 
 def cross_validate(
@@ -63,11 +83,12 @@ def cross_validate(
         name: network.cross_validate(samples, folds, final)
         for name, network in session.networks(study, record_fact).items()
     }  # None on ranks other than the first
-    of_counts = {}
+    of_counts: dict[str, CrossValidated] = {}
     if compares:
         for name, network in session.networks(study, counts_alone=True).items():
             info(f"Training the {name} again with the counts alone, to compare the inputs.")
-            of_counts[name] = network.cross_validate(samples.counts_alone, folds, final=False)
+            if trained := network.cross_validate(samples.counts_alone, folds, final=False):
+                of_counts[name] = trained
     if not session.leave():
         return None
     estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
@@ -82,19 +103,11 @@ def cross_validate(
     if compares:
         # No network is fitted to the metadata alone: without an estimator among the members, the
         # default ones are.
-        of_metadata = estimators or {name: estimator(name) for name in default_members()}
-        for title, members, inputs, more in (
-            (METADATA, of_metadata, samples.metadata_alone, {}),
-            (COUNTS, estimators, samples.counts_alone, of_counts),
-        ):
-            predicted = {
-                name: member.cross_validate(
-                    inputs, folds, False, title, len(members) + len(more) > 1
-                )
-                for name, member in members.items()
-            }
-            predicted |= {name: result for name, result in more.items() if result is not None}
-            predictions_of[title] = combine_results(predicted, folds).predictions_MC
+        names, inputs = tuple(estimators) or default_members(), samples.metadata_alone
+        predictions_of[METADATA] = ensemble_predictions(names, inputs, folds, METADATA)
+        predictions_of[COUNTS] = ensemble_predictions(
+            tuple(estimators), samples.counts_alone, folds, COUNTS, of_counts
+        )
     combined = combine_results(results, folds)
     for name in networks:
         if len(results) > 1 and not combined.ensemble.weights[name]:

@@ -58,32 +58,32 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
     return depth
 
 
-def deep_enough(study: Study, depth: int, several: bool = False) -> Rows:
+def deep_enough(study: Study, depth: int, several_members: bool = False) -> Rows:
     """Return the rows of the samples that reach the depth; print the ids of the others."""
     rows = np.flatnonzero(study.reads >= depth)
     if len(rows) < 2:
         raise DataError(
-            "Hardly any sample reaches the rarefaction depth",
+            "Fewer than two samples reach the rarefaction depth",
             f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
     if below := study.shallow(depth):
-        of_members = ", of all members" if several else ""
+        of_members = ", of all members" if several_members else ""
         info(f"Samples with fewer than {depth} reads are left out{of_members}: {first_few(below)}.")
     return rows
 
 
 @dataclass(frozen=True)
 class LabelledStudy:
-    """A study with the label of every sample: those that have one and enough reads."""
+    """Study whose samples all have a label and enough reads."""
 
     study: Study
     values: F64  # [N]: numbers, ranks of ordered categories, or class codes
     classes: tuple[str, ...]  # empty for numbers and ranks
     splits: tuple[Split, ...]
     subjects: Subjects
-    studies: list[str] | None  # name of the study of each sample; None of a single study
-    depth: int  # rarefaction depth; 0 where no member reads one
+    studies: list[str] | None  # study of each sample; None for a single study
+    depth: int  # rarefaction depth; 0 without a network
     metadata: Metadata
     covariates: Covariates | None = None  # columns that the model reads
     adjustment: Covariates | None = None  # columns of --adjust-for
@@ -101,9 +101,9 @@ class LabelledStudy:
         }
 
     def inner_splits(self, options: Search, rows: Rows) -> list[Split]:
-        """Split samples into inner folds: the studies where enough are left, else groups.
+        """Split samples into inner folds: by study if enough studies are left, else by group.
 
-        As in a training, what is chosen serves a study that is not known.
+        As in a training, the choice must serve a new study.
         """
         codes = category_codes(options.target, self.values[rows])
         studies = None if self.studies is None else [self.studies[row] for row in rows]
@@ -145,7 +145,7 @@ def load_labelled_study(
 
 def read_study(options: Train, max_bp: int | None) -> Study:
     """Read the study; a phylogeny is read for the transformer alone."""
-    # Read before the training, although it is used after it: a wrong file must not cost a run.
+    # Read before the training, although used after it: a wrong file must not cost a run.
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
     study = load_study(options.input, phylogeny, max_bp)
@@ -159,12 +159,12 @@ def label_study(
 ) -> LabelledStudy:
     """Label the samples of a study, and split them.
 
-    The transformer alone reads a rarefaction depth and a phylogeny. Without it no sample is left
-    out for the one and no ASV refused for the other; with it all members use the same samples.
+    Only the transformer rarefies and reads a phylogeny. Without it no sample is left out for its
+    depth and no ASV for the tree; with it all members use the same samples.
     """
     column = options.target.metadata_column
     limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
-    # Before folds are drawn: the order of the rows of a table changes no result.
+    # Sorted before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(labelled.rows)
@@ -173,7 +173,7 @@ def label_study(
         depth = choose_depth(study, options.sample)
         deep = deep_enough(study, depth, len(options.members) > 1)
         study, values = study.take_samples(deep), values[deep]
-    # Again after `read_labels`: the shallow samples may have been all of a class.
+    # Again after `read_labels`: the shallow samples may have been a whole class.
     if len(np.unique(values)) < 2:
         raise DataError(
             f"The column '{column}' has one value in the samples left",
@@ -239,7 +239,7 @@ def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple
         name, _, number = (word.strip() for word in pair.rpartition("="))
         evidence = f"--class-weights '{text}', the classes are {', '.join(classes)}"
         if name not in classes or name in weights:
-            cause = f"'{name or pair}' is no class, or is given twice"
+            cause = f"'{name or pair}' is not a class, or is written twice"
             raise UsageError(cause, evidence, nearest(name, classes, "write CLASS=WEIGHT"))
         try:
             weights[name] = float(number)
@@ -262,7 +262,7 @@ def fit_labels(
     # them.
     number = np.bincount(values.astype(int), minlength=len(labelled.classes))
     present = number > 0
-    # Kernel and forest give a class that they do not know the probability 0; the network would
+    # Kernel and forest give a class without training samples the probability 0; the network would
     # begin with the logarithm of 0.
     if present.sum() < 2 or (options.uses_network and not present.all()):
         absent = [labelled.classes[i] for i in np.flatnonzero(~present)]
@@ -278,9 +278,9 @@ def fit_labels(
 
 
 def study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
-    """Return weights [N] that make categories and studies independent in each part of a split.
+    """Return weights [N] that make categories and studies independent in each set of a split.
 
-    None of numbers and of a single study.
+    None for numbers and for a single study.
     """
     labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
     if labels.studies is None or labels.type == "regression":

@@ -1,9 +1,9 @@
 """Loggers of training runs (--logger): TensorBoard and experiment trackers.
 
 A tracker keeps its files in the run folder unless its own environment variables (such as
-MLFLOW_TRACKING_URI or WANDB_MODE) name another place. Those that are not installed are refused
-before a run begins. A resumed run goes on in the tracker's run that it began, whose id is kept
-beside the checkpoints.
+MLFLOW_TRACKING_URI or WANDB_MODE) name another location. A tracker that is not installed is refused
+before a run begins. A resumed run continues its run in the tracker, whose id is stored beside the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class _MLflow(Logger):
             self.id = id
             self._client.update_run(id, "RUNNING")
             return
-        known = self._client.get_experiment_by_name(PROJECT)
-        experiment = known.experiment_id if known else self._client.create_experiment(PROJECT)
-        self.id = self._client.create_run(experiment, run_name=name).info.run_id
+        experiment = self._client.get_experiment_by_name(PROJECT)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(PROJECT)
+        self.id = self._client.create_run(number, run_name=name).info.run_id
         for key, value in options.items():
             self._client.log_param(self.id, key, str(value)[:_MLFLOW_LENGTH])
 
@@ -151,12 +151,12 @@ def open_loggers(
     run: RunOptions, options: Mapping[str, Any], folder: Path, name: str, step: int
 ) -> list[Logger]:
     """Open the loggers of a fit; after `step` optimizer steps they go on in their runs."""
-    # With the checkpoints, which it belongs to: a folder that is replaced loses both.
+    # Beside the checkpoints: a folder that is replaced loses both.
     file, ids = folder / "checkpoints" / "trackers.json", dict[str, str]()
     if step and file.exists():
         try:
             ids = read_json(file, dict[str, str], "file of trackers")
-        except AamError:  # it is damaged; new runs are no reason to end the training
+        except AamError:  # damaged: new runs in the trackers rather than no training
             ids = {}
     values, loggers = _values(options), dict[str, Logger]()
     for logger in run.logger:

@@ -1,4 +1,4 @@
-"""Plan and session of a training, resolved once: members, samples and folds; options and ranks.
+"""Plan (members, samples, folds) and session (options, ranks) of a training, resolved once.
 
 Estimators (kernel, forest) are fitted in one process, without PyTorch. The session of a run with a
 network (`aam.network.session`) has ranks, a device, a precision and an attention backend.
@@ -27,10 +27,7 @@ from aam.pipeline.run_folder import RecordFact, no_record
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a run trains, resolved once from its options and its study.
-
-    `folds` are the estimators' folds, with transformed numbers.
-    """
+    """Plan of a run, from its options and its study; `folds` have transformed numbers."""
 
     members: tuple[str, ...]
     target: TargetOptions
@@ -59,7 +56,7 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     for split in study.splits:
         fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
     limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
-    # Named by their ids, samples without groups have the units of `aam compare`.
+    # Without groups the sample ids name the units, as `aam compare` pairs them.
     names = study.subjects.groups or study.study.table.sample_ids
     folds = Folds(
         Labels.of(study.values, study.classes, names, options.target.levels, study.studies),
@@ -119,8 +116,8 @@ def start_session(
 ) -> Session:
     """Start the session of a run; the end of its `with` block ends it.
 
-    With a network, join the group of the ranks, and choose --batch-size and --asv-chunk where they
-    are `auto`. `policy` has the attention backends to choose from; None: all that PyTorch has.
+    With a network, join the group of the ranks, and choose --batch-size and --asv-chunk if they are
+    `auto`. `policy` has the attention backends to choose from; None: all that PyTorch has.
     """
     if not options.uses_network:
         return Session(options, sequence_length(options))

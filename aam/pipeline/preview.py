@@ -1,6 +1,6 @@
-"""Preview of a training: its samples, splits and likely leaks, before anything is fitted.
+"""Preview of a training: samples, splits and likely leaks, printed before the first fit.
 
-`aam train` prints it before the first fit, `aam inspect` without training (`inspect_target`).
+`aam inspect` prints it without a training (`inspect_target`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FEW_SAMPLES = 20
 
 
 class Leaks(NamedTuple):
-    """What a model may learn instead of the target."""
+    """Leaks: what a model may learn instead of the target."""
 
     associations: list[Association]  # columns that predict the target by themselves
     repeated: RepeatedSamples | None  # subjects that the split divides
@@ -48,20 +48,17 @@ def preview(plan: TrainingPlan) -> Leaks:
     """Print the samples and splits of a training, and warn of what it may learn instead."""
     study, folds, column = plan.study, plan.folds, plan.target.metadata_column
     samples = len(study.values)
-    # What makes all that follows too good comes first.
+    # First the leak that makes all scores too high.
     repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
     if repeated is not None:
         warn(repeated.sentence, is_leak=True)
     if samples < _FEW_SAMPLES:
         warn(
-            f"Only {samples} samples have '{column}': so few say little of new samples, "
-            "whatever the score; a few dozen are the least from which to learn."
+            f"Only {samples} samples have '{column}': whatever the score, it says little about new "
+            "samples. Use a few dozen samples at least."
         )
     if plan.device not in ("auto", "cpu") and not plan.uses_network:
-        warn(
-            f"--device {plan.device} has no effect: {' and '.join(plan.members)} "
-            "compute on the processor."
-        )
+        warn(f"--device {plan.device} has no effect: {' and '.join(plan.members)} run on the CPU.")
     start = f"Data: {samples} samples with '{column}', {len(study.study.table.feature_ids)} ASVs"
     if names := folds.labels.classes or folds.labels.levels:
         counts = Counter(names[int(code)] for code in study.values)
@@ -79,15 +76,15 @@ def preview(plan: TrainingPlan) -> Leaks:
     if number := several_studies(study.metadata, ids, (column, folds.study_column, *subjects)):
         divided_studies = STUDY
         warn(
-            f"The samples come from {number} studies, and the folds divide them: the score holds "
-            f"for new samples of these studies. --study-column {STUDY} predicts each study by "
-            "models of the others.",
+            f"The samples come from {number} studies, and the folds mix them: the score holds for "
+            f"new samples of these studies only. Add --study-column {STUDY} to predict each study "
+            "by models of the other studies.",
             is_leak=True,
         )
     if repeated is not None:
         subjects = [repeated.column]
         if folds.labels.type != "regression":
-            # Another name of a subject predicts the class of its other samples.
+            # Another name of the subject would predict the class of the subject's other samples.
             subjects = []
             for name in study.metadata.columns:
                 values = study.metadata.values(name, ids).tolist()
@@ -139,11 +136,11 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
     pairs = np.unique(np.stack([codes_N, folds.labels.groups]), axis=1)
     groups_of = Counter(names[code] for code in pairs[0].tolist())
     samples_of = Counter(names[code] for code in codes_N.tolist())
-    # Classes of one sample are named where the labels are read.
+    # `read_labels` already warned of classes with one sample.
     if single := [name for name in groups_of if groups_of[name] == 1 < samples_of[name]]:
         size = f"{sum(samples_of[name] for name in single)} samples"
         warn(
-            f"Classes of '{column}' of a single group: {first_few(single)}, {size}. A model that "
+            f"Classes of '{column}' in a single group: {first_few(single)}, {size}. A model that "
             f"learns such a class cannot be tested on it: merge it, or leave it out (--where)."
         )
     if rare := [name for name in groups_of if 1 < groups_of[name] < len(folds.first.splits)]:
@@ -153,9 +150,9 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
 def inspect_target(
     inspection: Inspection, options: Inspect, metadata: Metadata, column: str
 ) -> tuple[MetadataColumn, list[Association]] | None:
-    """Add what `aam train` would do with a column: labels, and columns that predict them.
+    """Add the labels of a column, and columns that predict them, as `aam train` prints them.
 
-    None where a training would refuse the column.
+    None if a training would refuse the column.
     """
     study = inspection.study
     inspection.read("target", lambda: metadata.require(column))
@@ -166,10 +163,10 @@ def inspect_target(
     classes = has_classes(metadata, column)
     classifier = options.classifier or (classes and not options.ordinal)
     if classifier and not options.classifier:
-        form = "is of the type categorical" if column in metadata.categorical else "has words"
+        form = "has the type categorical" if column in metadata.categorical else "has words"
         inspection.fact("target", f"'{column}' {form}: aam train predicts its classes")
-    # The options of a training of the same files and column. It needs a folder; a preview writes
-    # nothing to it.
+    # The options of a training with the same files and column. They need a folder, to which a
+    # preview writes nothing.
     values = vars(options) | {"classifier": classifier, "output_dir": Path(os.devnull)}
     flags = {spec.flag: values[spec.field] for spec in specs(Train) if spec.field in values}
     return inspection.read("target", lambda: _preview(build(Train, flags), study, metadata))
@@ -183,7 +180,7 @@ def _preview(
     planned = plan(options, labelled)
     columns, *_ = preview(planned)
     target, labels = options.target.metadata_column, planned.folds.labels
-    # `aam train` names those that predict as well as its model.
+    # `aam train` compares these columns with its model.
     if leaks := [leak for leak in leading(columns, planned.folds) if not leak.other_form]:
         leak_texts = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)
         title = TITLES[leaks[0].metric]

@@ -1,17 +1,16 @@
 """Repeated samples: the column of the metadata whose values are subjects with several samples.
 
-A random split puts samples of one subject on both sides, and a model that recognizes the subject
-scores too well. The sample with the most similar community is then often another sample of the
+A random split puts samples of one subject in training and in test, and a model that recognizes the
+subject scores too well. The sample with the nearest community is then often another sample of the
 same subject. Neighbours are searched, and chance is computed, among samples of the same class or
 with similar numbers: a column that refines the target is no evidence. Measures, such as a day, are
-none either, since adjacent values are alike too. Samples of a site or a study are as alike as
-samples of a subject, but come from persons of both sexes, several at a time.
-`docs/experiments/intervals.md` measures how often subjects are found, and others named.
+no evidence either, since adjacent values are alike too. Samples of a site or a study are as alike
+as samples of a subject, but come from persons of both sexes, several at a time.
+`docs/experiments/intervals.md` measures how often subjects, and other columns, are found.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import shlex
@@ -25,22 +24,14 @@ from scipy import sparse
 from scipy.stats import rankdata, spearmanr
 
 from aam.arrays import F64, Rows
-from aam.contract.errors import DataError
-from aam.contract.options.groups import KERNEL
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.table import FeatureTable
-from aam.data.targets import category_codes
 from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import COMPARED, TITLES
 from aam.evaluation.labels import Labels
-from aam.evaluation.metrics import value_of
-from aam.evaluation.scores import RepeatedScore
-from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
-from aam.members.member import TrainingSamples, estimator
-from aam.pipeline.plan import TrainingPlan
+from aam.evaluation.splits import FILE_GROUPS
 
 _MAX_SAMPLES = 4000  # samples that are compared with each other; 4,000 take 2 CPU-seconds
-_MIN_REPEATED = 0.25  # part of the samples that share their value with another sample
+_MIN_REPEATED = 0.25  # fraction of the samples that share their value with another sample
 _MIN_COMPARED = 8  # samples with a comparable one of the same value, and one of another
 
 # Between samples of real subjects (infants, mouths) kappa is 0.27 to 0.29 with 2 samples each, with
@@ -73,7 +64,7 @@ _FACTORS = re.compile(
     r"|dose|type|stage|season|month|week)s?(?:[ _.-](?:id|name|code|nr|no|number))?",
     re.IGNORECASE,
 )
-"""Names of columns of what was done to samples, or of where these are from."""
+"""Names of columns of treatments, processing steps and origins."""
 
 _SEX = re.compile(r"(?:\w+[ _.-])?(?:sex|gender)", re.IGNORECASE)
 
@@ -99,11 +90,13 @@ class RepeatedSamples:
     @property
     def sentence(self) -> str:
         """Advice, in one sentence."""
-        text = f"{self.groups} values of '{self.column}' have several samples that are alike"
+        text = f"{self.groups} values of '{self.column}' have several similar samples each"
         option = f"--group-column {shlex.quote(self.column)}"
         if self.in_training:
-            return f"{text}, and the split divides them: add {option}, or the score is too good."
-        return f"{text}: they count as groups, not as independent samples; state it with {option}."
+            return (
+                f"{text}, some in training and some in test: add {option}, or scores are too high."
+            )
+        return f"{text}: they count as groups, not as independent samples (add {option})."
 
 
 @dataclass(frozen=True)
@@ -152,7 +145,7 @@ class Communities:
         comparable_RR = self.comparable_RR[np.ix_(rows, rows)]
         among_RR = similarity_RR >= 0
         same_RR = among_RR & (code_R[:, None] == code_R)
-        # The target alone makes neighbours of the same value this much likelier than by chance.
+        # Pairs with the same value that are comparable by chance; more if they follow the target.
         expected = same_RR.sum() * (comparable_RR.sum() / max(among_RR.sum(), 1))
         if not all_samples and (same_RR & comparable_RR).sum() > _MAX_BY_TARGET * expected:
             among_RR &= comparable_RR
@@ -169,7 +162,7 @@ def find_repeated_samples(
 ) -> RepeatedSamples | None:
     """Return the column of the metadata whose values are most clearly repeated subjects.
 
-    None where the user named the column of the subjects; the `target` is no such column.
+    None if the user named the column of the subjects; the `target` is no such column.
     """
     if folds.group_column not in (None, FILE_GROUPS):
         return None
@@ -207,8 +200,8 @@ def alikeness(
 ) -> float:
     """Return how much likelier than by chance the nearest community has the same value of a column.
 
-    0 where the values are no repeated subjects; `columns` has the values of the compared
-    samples in all columns, "" where unknown.
+    0 if the values are no repeated subjects. `columns` has the values of the compared samples in
+    all columns, "" if unknown.
     """
     is_named = has_subjects_name(name, texts)
     if _FACTORS.fullmatch(name) and not is_named:
@@ -259,10 +252,8 @@ def _may_be_subjects(name: str, columns: Mapping[str, Sequence[str]], size_V: Ro
     for other_column, texts in columns.items():
         pairs = [pair for pair in zip(columns[name], texts, strict=True) if all(pair)]
         same, possible = _pairs(pairs), math.comb(len(pairs), 2)
-        pairs_here, pairs_there = (
-            _pairs(text for text, _ in pairs),
-            _pairs(text for _, text in pairs),
-        )
+        pairs_here = _pairs(text for text, _ in pairs)
+        pairs_there = _pairs(text for _, text in pairs)
         if _SEX.fullmatch(other_column):
             if large and same < 0.8 * pairs_here:
                 return False
@@ -317,63 +308,13 @@ def _is_form_of(labels: Labels, code_N: Rows, target_N: npt.NDArray[np.float64])
         return False  # of a class, comparable samples of its only value are all alike
     order = np.lexsort((target_N, code_N))
     starts = np.flatnonzero(np.diff(code_N[order], prepend=-1))
-    low_V, high_V = (
-        np.minimum.reduceat(target_N[order], starts),
-        np.maximum.reduceat(target_N[order], starts),
-    )
+    low_V = np.minimum.reduceat(target_N[order], starts)
+    high_V = np.maximum.reduceat(target_N[order], starts)
     sizes_V = np.diff(starts, append=len(order))
     if sizes_V[(sizes_V > 1) & (low_V == high_V)].sum() >= 0.9 * sizes_V[sizes_V > 1].sum():
         is_constant = low_V.min() == high_V.max()
         return bool(not is_constant and abs(spearmanr(code_N, target_N).statistic) >= 0.95)
     # Intervals that hardly overlap.
-    place = np.argsort(low_V, kind="stable")
-    below = np.maximum.accumulate(high_V[place])[:-1] <= low_V[place][1:]
+    order_V = np.argsort(low_V, kind="stable")
+    below = np.maximum.accumulate(high_V[order_V])[:-1] <= low_V[order_V][1:]
     return bool(below.mean() >= 0.9)
-
-
-def score_with_groups(
-    plan: TrainingPlan,
-    samples: TrainingSamples,
-    repeated: RepeatedSamples,
-    given_MC: npt.NDArray[np.float64] | None,
-) -> RepeatedScore | None:
-    """Return the kernel's score with and without the subjects kept together, if possible."""
-    kernel, folds = estimator(KERNEL), plan.folds
-    codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
-    groups_N = np.unique(repeated.labels, return_inverse=True)[1]
-    number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
-    try:
-        splits = make_splits(
-            len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),
-            seed=folds.seed, groups=repeated.labels, classes=codes,
-        )  # fmt: skip
-        labels = dataclasses.replace(folds.labels, groups=groups_N, studies=None)
-        apart = Folds(labels, splits, folds.seed, repeated.column, scale=folds.scale)
-        grouped_MC = kernel.cross_validate(samples, apart, False, "groups").predictions_MC
-    except DataError:  # fewer subjects than folds, or a class of one subject
-        return None
-    if given_MC is None:
-        given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
-    metric, function = COMPARED[folds.labels.type]
-    value = value_of(function, folds.scored(given_MC))
-    apart_scores = apart.drawn(grouped_MC)
-    grouped = apart_scores.whole[metric]
-    if np.isnan(value) or np.isnan(grouped):
-        return None
-    title = TITLES[metric]
-    ahead = apart_scores.paired_difference(apart.drawn(apart.dummy_MC))[1]
-    return RepeatedScore(
-        column=repeated.column,
-        groups=repeated.groups,
-        metric=metric,
-        given=value,
-        grouped=grouped,
-        lower=ahead.lower,
-        upper=ahead.upper,
-        better=ahead.lower is not None and ahead.lower > 0,
-        sentence=(
-            f"With all samples of a '{repeated.column}' on one side of the split the kernel has "
-            f"{title} {grouped:.3f}, on this split {value:.3f}: add --group-column "
-            f"{shlex.quote(repeated.column)}"
-        ),
-    )

@@ -1,7 +1,7 @@
 """RO-Crate of a run folder: `ro-crate-metadata.json`, made from run.json alone.
 
-It follows the Process Run Crate 0.5 (https://w3id.org/ro/wfrun/process/0.5) on RO-Crate 1.1, which
-archives read: the command with its options, software, container image, inputs and outputs.
+It follows the Process Run Crate 0.5 (https://w3id.org/ro/wfrun/process/0.5) on RO-Crate 1.1, a
+format that archives read: command with options, software, container image, inputs and outputs.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def crate(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
                   "about": _id(root)}  # fmt: skip
     profile = {"@id": _PROCESS, "@type": "CreativeWork", "name": "Process Run Crate",
                "version": "0.5"}  # fmt: skip
-    named = ("ContainerImage", "SIFImage", "DockerImage", "containerImage", "registry", "tag",
+    uses_terms = ("ContainerImage", "SIFImage", "DockerImage", "containerImage", "registry", "tag",
              "sha256")  # fmt: skip
     return {
-        "@context": [f"{_CRATE}/context", {name: f"{_TERMS}{name}" for name in named}],
+        "@context": [f"{_CRATE}/context", {name: f"{_TERMS}{name}" for name in uses_terms}],
         "@graph": [descriptor, root, profile, _LICENSE, action, *software, *image, *inputs,
                    *outputs, *options],
     }  # fmt: skip
@@ -102,7 +102,7 @@ def _outputs(folder: Path) -> Iterator[Entity]:
 
 
 def _inputs(record: Mapping[str, Any]) -> Iterator[Entity]:
-    # An option may name the file of another one, which is one entity.
+    # Two options may name the same file: one entity.
     files = {file["path"]: (flag, file) for flag, file in (record.get("inputs") or {}).items()}
     for path, (flag, file) in files.items():
         entity = _data(Path(path), Path(path).as_uri(), Path(path).name, f"Input {flag}")
@@ -136,11 +136,11 @@ def _image(launch: Mapping[str, Any]) -> list[Entity]:
     """Describe the container image of a launch; none without a container."""
     if not launch.get("image"):
         return []
-    place, digest = str(launch.get("place") or ""), str(launch.get("digest") or "")
-    kind = "SIFImage" if place.endswith(".sif") else "DockerImage"
+    location, digest = str(launch.get("place") or ""), str(launch.get("digest") or "")
+    kind = "SIFImage" if location.endswith(".sif") else "DockerImage"
     image = {"@id": "#image", "@type": "ContainerImage", "name": launch["image"],
-             "additionalType": {"@id": f"{_TERMS}{kind}"}, "identifier": place}  # fmt: skip
-    if kind == "DockerImage" and (reference := _REFERENCE.fullmatch(place)):
+             "additionalType": {"@id": f"{_TERMS}{kind}"}, "identifier": location}  # fmt: skip
+    if kind == "DockerImage" and (reference := _REFERENCE.fullmatch(location)):
         image |= {key: text for key, text in reference.groupdict().items() if text}
     if digest:
         image["sha256"] = digest.removeprefix("sha256:")

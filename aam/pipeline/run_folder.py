@@ -87,20 +87,15 @@ def prepare(
         return PreparedFolder(folder, content, None, options.run.overwrite, resumes)
     config = wings.network().checkpoint_config(checkpoint)
     if config.command != command:
-        raise DataError(
-            "Another command wrote the checkpoint",
-            f"'{checkpoint}', written by `aam {config.command}`",
-            f"resume it with that command, or start `aam {command}` without --resume-from",
-        )
+        evidence = f"'{checkpoint}', written by `aam {config.command}`"
+        remedy = f"resume it with that command, or start `aam {command}` without --resume-from"
+        raise DataError("Another command wrote the checkpoint", evidence, remedy)
     previous = from_plain(type(options), config.options)
     was, now = values_of(previous), values_of(options)
     checked = [s.flag for s in specs(type(options)) if not s.resumable and s.role == "value"]
     if changed := [f"{f} {now[f]} (was {was[f]})" for f in checked if was[f] != now[f]]:
-        raise UsageError(
-            "The resumed run has different options",
-            ", ".join(changed),
-            "give the same options, or start a new run without --resume-from",
-        )
+        remedy = "give the same options, or start a new run without --resume-from"
+        raise UsageError("The resumed run has different options", ", ".join(changed), remedy)
     resumed, inputs = run_folder_of(checkpoint), content["inputs"]
     # Paths of inputs may differ, contents may not.
     try:
@@ -250,11 +245,9 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
         previous, now = str(holder.get("restarts")), restarts or "0"
         same = job and holder.get("job") == job and (previous + now).isdecimal()
         if not (same and int(previous) < int(now)):
-            raise CannotCreate(
-                "Another process writes to the run folder",
-                f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
-                "wait until it ends, or choose another --output-dir",
-            )
+            evidence = f"'{folder}', process {holder.get('process')} on {holder.get('host')}"
+            remedy = "wait until it ends, or choose another --output-dir"
+            raise CannotCreate("Another process writes to the run folder", evidence, remedy)
         warn(f"This job locked '{folder}' before its requeue; the lock is ignored.")
     return state == "held"
 
@@ -283,11 +276,8 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
             "No checkpoint", f"'{source}' does not exist", "name a file or run folder"
         )
     if targets := run_files.target_folders(source):
-        raise MissingInput(
-            "A run of several targets",
-            f"'{source}' has {', '.join(folder.name for folder in targets)}",
-            "name the folder of one target",
-        )
+        evidence = f"'{source}' has {', '.join(folder.name for folder in targets)}"
+        raise MissingInput("A run of several targets", evidence, "name the folder of one target")
     absent = f"the folder '{source}' has no {LAST}"
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
 
@@ -295,11 +285,9 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
 def check_folds(run: RunOptions) -> None:
     """Refuse to resume several folds from one checkpoint."""
     if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
-        raise UsageError(
-            "A cross-validation resumes from its run folder",
-            f"--resume-from '{run.resume_from}' is one checkpoint",
-            "name the run folder that contains the folds",
-        )
+        evidence = f"--resume-from '{run.resume_from}' is one checkpoint"
+        remedy = "name the run folder that contains the folds"
+        raise UsageError("A cross-validation resumes from its run folder", evidence, remedy)
 
 
 def run_folder_of(checkpoint: Path) -> Path:

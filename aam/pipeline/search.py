@@ -6,9 +6,9 @@ between them. The best trial of a fold is trained on all its training samples an
 samples. Test samples choose nothing; their predictions give the score of the search. A last study
 on all samples gives the values to train with.
 
-Several processes share the studies in Optuna's storage until so many trials are finished. Processes
-that only run trials count the running ones too and go on to the next study. Trials publish
-heartbeats; Optuna marks the trials of killed processes as failed, and they do not count.
+Several processes share the studies in Optuna's storage until --trials are finished. Processes that
+only run trials also count running trials, and go on to the next study. Trials publish heartbeats;
+Optuna marks the trials of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     }
     if given_flags := [flag for flag, value in refused.items() if value is not None]:
         raise UsageError(
-            "Options that a search does not take", ", ".join(given_flags), "leave them out"
+            "Options that a search does not have", ", ".join(given_flags), "leave them out"
         )
     members = options.chosen_members
     subsets = itertools.chain.from_iterable(
@@ -186,7 +186,7 @@ def search(options: Search) -> dict[str, Any] | None:
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
     everything = np.unique(np.concatenate(training))
     make_parent(folder / RESULT)
-    # All that decides the scores: options, content of the files, version.
+    # Everything that decides the scores: options, content of the files, version.
     values = values_of(options)
     identity = {
         spec.flag: json.dumps(values[spec.flag], default=str)
@@ -237,7 +237,7 @@ def _evaluated(
     trials: Trials, study: Any, axes: Sequence[Axis], split: Split
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Train the best trial of an outer fold, and predict and score its test samples."""
-    # With the values: more trials may find better ones, which this score is not of.
+    # Stored with the values: a later search may find better values, with another score.
     evaluated = _described(study)
     values = {axis.spec.field: axis.value(evaluated["values"][axis.spec.field]) for axis in axes}
     trained = trials.train(values, split)
@@ -278,12 +278,12 @@ def _optimize(
         for step, split in enumerate(inner):
             try:
                 scored_folds.append(trials.train(values, split).scored)
-            # The samples that the values of a trial leave may be too few to be split.
+            # Some values of options leave too few samples for a split.
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
                 raise optuna.TrialPruned from error
             score = value_of(function, pooled(scored_folds))
-            if math.isnan(score):  # the first folds may be of one class
+            if math.isnan(score):  # the first folds may have one class
                 continue
             trial.report(score, step)
             if step + 1 < len(inner) and trial.should_prune():
@@ -336,11 +336,11 @@ def import_optuna() -> Any:
 
 
 def open_studies(
-    folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
+    folder: Path, location: str | None, names: Sequence[str], identity: Mapping[str, str]
 ) -> list[Any]:
     """Open the Optuna studies of a search in a storage, or create them."""
-    optuna, in_folder = import_optuna(), given in (None, "journal")
-    file = folder / (JOURNAL if given else DATABASE)
+    optuna, in_folder = import_optuna(), location in (None, "journal")
+    file = folder / (JOURNAL if location else DATABASE)
     evidence = f"'{folder}' has files, and no search in this --storage"
     refusal = CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
     # Two processes might both find no study, and store two different identities of the search.
@@ -351,17 +351,17 @@ def open_studies(
         occupied = any(not path.name.startswith(".") for path in folder.iterdir())
         if occupied and in_folder and not file.exists():
             raise refusal
-        if given == "journal":
+        if location == "journal":
             backend = optuna.storages.journal.JournalFileBackend(str(file))
             storage = optuna.storages.JournalStorage(backend)
         else:
-            url = given or f"sqlite:///{file.absolute()}"
+            url = location or f"sqlite:///{file.absolute()}"
             lite = {"timeout": _SQLITE_TIMEOUT} if url.startswith("sqlite") else {}
             try:
                 storage = optuna.storages.RDBStorage(
                     url, engine_kwargs={"connect_args": lite}, heartbeat_interval=_HEARTBEAT
                 )
-            # Of SQLAlchemy, of the driver of the database, or an ImportError.
+            # SQLAlchemy's errors, the database driver's errors, or an ImportError.
             except Exception as error:
                 raise UsageError(
                     "The database of the search cannot be opened",
@@ -385,8 +385,8 @@ def open_studies(
                 study.set_user_attr(_SEARCH, dict(identity))
             elif changed := {key for key, _ in previous.items() ^ identity.items()}:
                 raise UsageError(
-                    "The search that is there has other input or options",
-                    f"'{given or folder}', changed: {first_few(sorted(changed))}",
+                    "The stored search has other input or options",
+                    f"'{location or folder}', changed: {first_few(sorted(changed))}",
                     "give the same, or another --output-dir and --storage for a new search",
                 )
     return studies
@@ -427,18 +427,13 @@ def run_trials(
         study.optimize(objective, callbacks=[ended])
     trials = finished(study, states)
     if all(trial.state.name == "PRUNED" for trial in trials):
-        raise NotFinite(
-            "No trial has a score",
-            f"{study.study_name}, {len(trials)} trials",
-            "vary other values of the options (--vary), in another --output-dir",
-        )
+        remedy = "vary other values of the options (--vary), in another --output-dir"
+        raise NotFinite("No trial has a score", f"{study.study_name}, {len(trials)} trials", remedy)
 
 
 def stop_if_requested(stop: StopRequests) -> None:
     """Raise `Interrupted` if a stop is requested."""
     if stop.pending:
-        raise Interrupted(
-            "The search is stopped between two trainings",
-            "finished trials are kept",
-            "continue it with the same command",
-        )
+        evidence = "finished trials are kept"
+        remedy = "continue it with the same command"
+        raise Interrupted("The search is stopped between two trainings", evidence, remedy)

@@ -1,6 +1,6 @@
 """Several targets: a run of each on the same folds, in one run folder.
 
-Samples without a value of a target take no part in its run. The folder has `splits.tsv` of all
+Samples without a value of a target are left out of its run. The folder has `splits.tsv` of all
 samples, `predictions.tsv` with the columns of every target, and a run folder for each target.
 """
 
@@ -50,7 +50,7 @@ _OF_TARGET = ("target_transform", "target_penalty", "loss_type", "quantiles", "o
 def options_of_targets(
     options: Train, columns: Sequence[str], metadata: Metadata
 ) -> dict[str, Train]:
-    """Return the options of each target, with those that --loss-config has for it."""
+    """Return the options of each target, with its entries of --loss-config."""
     content: dict[str, Sourced[Any]] = {}
     if options.loss_config is not None:
         content = read_yaml_entries(options.loss_config, "file for --loss-config", columns)
@@ -62,7 +62,9 @@ def options_of_targets(
         entry = content.get(column, Sourced({}, ""))
         if not isinstance(entry.value, dict):
             evidence = f"'{column}' in {entry.source}"
-            raise ConfigurationError("No options of a target", evidence, "write `option: value`")
+            raise ConfigurationError(
+                "An entry of a target without options", evidence, "write `option: value`"
+            )
         for key, value in entry.value.items():
             if (spec := specs_of.get(str(key).replace("_", "-"))) is None:
                 evidence = f"'{key}' of '{column}' in {entry.source}"

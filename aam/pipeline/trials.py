@@ -44,15 +44,14 @@ class Trials:
         """Train with other values of options, and predict the test samples of a split."""
         options = replaced(self.base, values)
         options = dataclasses.replace(options, members=choose_members(options), folds=1)
-        # Trials share the study and what estimators compute from it, unless they vary how it is
-        # read.
+        # Trials share the study and its inputs, unless they vary options by which it is read.
         trials = self
         if _reading(options) != _reading(self.base):
             read = dataclasses.replace(options, members=self.base.members)
             trials = Trials.of(read, self.folder)
             sample_ids = self.labelled.study.table.sample_ids
             row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
-            # The samples of the split that are left.
+            # The samples of the split that the other options leave.
             training, validation, test = (
                 np.array(
                     [row_of[sample_ids[row]] for row in rows if sample_ids[row] in row_of], np.int64
@@ -75,7 +74,7 @@ class Trials:
                 planned = plan(session.options, study)
                 session.check(study)
                 # A final fit, the bootstrap and the comparison with other columns would take longer
-                # than fitting a kernel: 100 instead of 17 CPU-seconds for 2 x 2 folds, 2 trials.
+                # than the fits of a kernel: 100 instead of 17 CPU-seconds (2 x 2 folds, 2 trials).
                 result = cross_validate(planned, trials.samples, session, final=False)
         assert result is not None  # a search runs in one process
         return result

@@ -44,7 +44,6 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
-from aam.members.new_samples import trained_subjects
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import (
     held_out_table,
@@ -54,11 +53,11 @@ from aam.members.prediction_tables import (
 )
 from aam.pipeline import run_folder
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
-from aam.pipeline.run import show_scores, show_verdict
 from aam.report.page import write_report_of_run
+from aam.report.terminal import show_scores, show_verdict
 
 _FEW_UNKNOWN = 0.05
-"""Part of the samples that may have classes that the model lacks while it has others to spare."""
+"""Largest fraction of samples whose classes the model lacks, if it has unused classes."""
 
 _FILES = ("scores.json", "predictions.tsv", "splits.tsv", "report.html")
 
@@ -93,7 +92,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
     study = study.take_samples(metadata.rows_where(options.where, study.table.sample_ids))
     _show_training(options, facts)
-    # Before the prediction: samples without a label are not scored, so they need none.
+    # Before the prediction: samples without a label are not scored and not predicted.
     study, values_M = _labelled(column, metadata, study, facts)
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
@@ -122,8 +121,8 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     joined = several_studies(metadata, ids, (column, options.group_column, options.study_column))
     if joined:
         warn(
-            f"The samples of {joined} studies are scored together: a difference between "
-            f"them may pass for a prediction. --study-column {STUDY} scores each."
+            f"The samples of {joined} studies are scored together: a difference between studies "
+            f"can look like a correct prediction. Add --study-column {STUDY} to score each study."
         )
     labels = Labels.of(values_M, facts.classes, names or ids, facts.levels, studies)
     folds = _folds(options, facts, labels, group_column, studies or ())
@@ -139,7 +138,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     of_samples = of_samples.join(predicted[predicted.columns.difference(of_samples.columns, False)])
     if options.output is not None:
         _write(options, options.output, loaded, study, folds, scores, names, of_samples)
-    # Everything is written before anything of it is shown: no terminal that fails costs a result.
+    # Results are printed once all files are written: no terminal that fails costs a result.
     show_scores(scores)
     if options.output is not None:
         info(f"Scores, predictions and report: {options.output}")
@@ -160,29 +159,28 @@ def _new_samples(
     """Return the rows of the samples that did not train the model, nor their subjects."""
     trained_N = (predicted["split"] != "new").to_numpy()
     if trained := int(trained_N.sum()):
-        info(f"Samples left out of the scores, since they trained this model: {trained}.")
+        info(f"Samples not scored, since they trained this model: {trained}.")
     column = options.group_column or flat(loaded.facts.options).get("group_column", "")
     if column not in metadata.columns and repeated is not None:
         column = repeated.column
     subjects_N = np.zeros(len(trained_N), dtype=np.bool_)
     if column in metadata.columns:
         names = metadata.values(column, study.table.sample_ids).tolist()
-        training, values = loaded.training, options.group_values
-        subjects_N = trained_subjects(training, loaded.tokens_FL, study, column, names, values)
+        subjects_N = loaded.training.has_subjects(study, column, names, options.group_values)
         subjects_N &= ~trained_N
         if number := int(subjects_N.sum()):
             subjects = first_few(sorted({names[row] for row in np.flatnonzero(subjects_N)}))
             by = "" if options.group_values == "same" else "; else add --group-values distinct"
             info(
-                f"Samples left out of the scores, since their subjects trained this model: "
-                f"{number}, of the values of '{column}' {subjects}{by}."
+                f"Samples not scored, since their subjects trained this model: {number}, with "
+                f"'{column}' {subjects}{by}."
             )
     new = np.flatnonzero(~trained_N & ~subjects_N)
     if not len(new):
         evidence = f"{len(predicted)} samples: {trained} of them, by id or by equal reads"
         if number := int(subjects_N.sum()):
             evidence += f", and the subjects of {number}, by '{column}' (--group-values)"
-        remedy = "give samples of others; the run folder has the scores of held-out samples"
+        remedy = "give samples of other subjects; the run has scores of held-out samples"
         raise DataError("All samples, or their subjects, trained this model", evidence, remedy)
     return new
 
@@ -232,7 +230,7 @@ def _class_codes(
 ) -> dict[str, int]:
     """Return the class of the model for each class of a study that it has by name.
 
-    Names that differ in case and spaces alone are one class; samples of others are left out.
+    Names that differ only in case and spaces are one class; samples of other classes are left out.
     """
     times = Counter(classes_here[code] for code in codes.tolist())
     plain = {spelling(name): code for code, name in enumerate(classes)}
@@ -242,7 +240,7 @@ def _class_codes(
     for name in classes_here:
         alike = plain.get(spelling(name))
         if name not in code_of and alike is not None and alike not in code_of.values():
-            info(f"'{name}' of '{column}' is taken for the class '{classes[alike]}' of the model.")
+            info(f"'{name}' of '{column}' counts as the class '{classes[alike]}' of the model.")
             code_of[name] = alike
     if unknown := [name for name, _ in times.most_common() if name not in code_of]:
         counted = ", ".join(f"'{name}' in {times[name]}" for name in unknown)
@@ -252,8 +250,10 @@ def _class_codes(
         if absent and (not code_of or number > _FEW_UNKNOWN * len(codes)):
             new = absent[0] if len(absent) == 1 else "CLASS"
             pair = shlex.quote(f"{column}:{unknown[0]}={new}")
-            remedy = f"--relabel {pair} if they are one, or leave the samples out by --where"
-            cause = f"Classes of '{column}' have other names than in the model"
+            remedy = (
+                f"add --relabel {pair} if they are the same, or leave the samples out (--where)"
+            )
+            cause = f"'{column}' has classes with other names than in the model"
             raise DataError(cause, evidence, remedy)
         warn(f"Classes of '{column}' that the model does not predict are left out: {evidence}.")
     return code_of
@@ -301,7 +301,7 @@ def _external(
     predictions_MC: F64,
     predicted: pd.DataFrame,
 ) -> ExternalValidation:
-    """Compare with the training; score samples that resemble it, others, and the parts of --by."""
+    """Compare with the training; score samples like it, samples unlike it, and subsets (--by)."""
     columns = {UNLIKE_TRAINING: predicted[UNLIKE_TRAINING].tolist()} | {
         column: metadata.values(column, predicted[ID_HEADER].tolist()).tolist()
         for column in metadata.listed(options.by)

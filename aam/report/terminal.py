@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import rich.table
@@ -13,9 +15,10 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from aam.console import console
+from aam.console import console, info, print_result, warn
 from aam.contract.errors import printable, shortened
-from aam.evaluation.intervals import Score
+from aam.contract.options.groups import TargetType
+from aam.evaluation.intervals import SCORED, Score
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.evaluation.metrics import METRICS, metric_text
 from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference, Scores
@@ -233,6 +236,9 @@ def values_of_models(models: Mapping[str, Mapping[str, Score]], metric: str) -> 
 
 _MAX_STUDIES = 5  # lines of studies on a terminal
 
+_PRINTED = ("interval", "beyond", "equal_depth", "external")
+"""Findings that the console prints besides warnings; the page has all of them."""
+
 
 def brief_studies_table(
     scores: StudyScores, models: Mapping[str, Mapping[str, Score]], classes: Sequence[str]
@@ -314,3 +320,46 @@ def fitted(content: Table, width: int) -> rich.table.Table:
     tables = rich_table(content), rich_table(Table(content.title, heads, rows))
     upright, exchanged = (Console(width=10_000).measure(table).maximum for table in tables)
     return tables[upright > width and exchanged < upright]
+
+
+def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
+    """Print the verdict with its figures, and the command that follows."""
+    lines = [f"{scores.verdict.headline}. {scores.verdict.sentence}"]
+    if not console.quiet:  # called from Python, where tables have no paths
+        lines.append(f"Next, {following[0]}: {shlex.join(following[1])}")
+    print_result("\n".join(lines), is_warning=not scores.is_better)
+
+
+def show_scores(scores: Scores) -> None:
+    """Print the warnings, the scores of the models, and what belongs to them; see the page."""
+    findings = scores.findings()[1:]  # the verdict comes last
+    for finding in findings:
+        if finding.is_warning and finding.field != "inputs":
+            warn(finding.text)
+    for finding in findings:
+        if finding.field in _PRINTED and not finding.is_warning:
+            info(finding.text)
+    names: Sequence[str] = ("mcfadden_r2", *SCORED[cast(TargetType, scores.kind)])
+    metrics = scores.models[ENSEMBLE].metrics
+    # Two studies have no summary.
+    names = [name for name in names if name in metrics and metrics[name].value is not None]
+    # The ensemble may be its only member.
+    left_out = ENSEMBLE if len(scores.members) == 1 else None
+    models = {name: m.metrics for name, m in scores.models.items() if name != left_out}
+    if scores.studies is not None:
+        print_table(brief_studies_table(scores.studies, models, scores.classes))
+    elif names:
+        table = models_table(models, names, scores.differences, brief=True)
+        if len(scores.members) > 1 and scores.weights is not None:
+            note = f"{table.note} Ensemble: {scores.weights.of_model}."
+            table = dataclasses.replace(table, note=note)
+        print_table(table)
+    if scores.thresholds:
+        at = scores.thresholds[-1]
+        values = ", ".join(
+            f"{name.replace('_', ' ')} {score.estimate()}" for name, score in at.metrics.items()
+        )
+        info(f"At threshold {metric_text('', at.threshold, 2)} ({at.rule}): {values}.")
+    if (inputs := scores.inputs) is not None:
+        values = values_of_models(inputs.models, next(iter(names), scores.metric))
+        info(f"{values}. {inputs.conclusion}", is_warning=not inputs.counts_add)

@@ -437,7 +437,7 @@ def test_a_study_in_memory_is_inspected(
     assert text["table"].startswith(f"{samples} samples x {asvs} ASVs")
     assert found[found.subject == "target"]["text"].str.contains(f"{samples} with 'ph'").any()
     page = (tmp_path / "study.html").read_text()
-    assert "Table in memory" in page and "have several samples that are alike" in page
+    assert "Table in memory" in page and "have several similar samples each" in page
     wrong = aam.inspect(table, metadata, "pH")
     assert "error" in set(wrong.severity)
     with pytest.raises(UsageError, match="without metadata"):

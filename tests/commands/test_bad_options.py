@@ -161,7 +161,12 @@ def test_kernel_and_forest_train_in_one_process(
     study = ("--table", bench.good / "table.biom", "--metadata", bench.good / "metadata.tsv")
     given = (*study, "--metadata-column", "ph", "--output-dir", bench.out, *flags.split())
     phrases = (evidence, "start one process, or add transformer to --members")
-    refused(aam("train", *given), USAGE, "Several processes for models that train in one", *phrases)
+    refused(
+        aam("train", *given),
+        USAGE,
+        "Several processes for models that train in one process",
+        *phrases,
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -87,8 +87,8 @@ def test_inputs_add_nothing_to_a_model_that_is_not_better_than_a_guess(folds: Fo
     found = [
         compare_inputs(["age"], predictions, "both", folds, better) for better in (True, False)
     ]
-    assert found[0].counts_add and found[0].conclusion.startswith("The counts add")
-    assert not found[1].counts_add and "add to" not in found[1].conclusion
+    assert found[0].counts_add and found[0].conclusion.startswith("The microbiome improves")
+    assert not found[1].counts_add and "improve" not in found[1].conclusion
 
 
 def test_a_constant_prediction_is_stated(folds: Folds) -> None:

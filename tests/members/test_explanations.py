@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,11 @@ from aam.arrays import F64
 from aam.contract.errors import DataError
 from aam.data.covariates import Covariates
 from aam.data.targets import TargetScale
-from aam.evaluation.ensemble import Ensemble
-from aam.evaluation.labels import Labels
+from aam.evaluation.labels import Labels, LabelSummary
 from aam.members.explanations import explain
 from aam.members.member import FittedModel, Outputs, estimator
+from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.new_samples import SummaryNumbers
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from tests.support.commands import aam
@@ -51,8 +53,13 @@ def _explained(
     of_new = samples if new is None else new
     predictions = outputs.scale.inverse(model.predict(member.read(of_new, relations)))
     means = np.tile(outputs.scale.inverse(labels.outputs_NC.mean(axis=0)), (60, 1))
+    facts_of_model = ModelFacts(
+        outputs.column, outputs.classes, (), outputs.scale.transform, outputs.scale.range,
+        {name: 1.0}, None, 1.0, None, {}, SummaryNumbers(0, 0, 1, 1.0), (), LabelSummary.of(labels),
+    )  # fmt: skip
+    no_summary: Any = None  # explanations do not read it
     table = explain(
-        {name: model}, Ensemble({name: 1.0}, np.inf, 1.0), outputs, relations, of_new, predictions,
+        TrainedModel(facts_of_model, {name: model}, relations, no_summary), of_new, predictions,
         {name: predictions}, means, [f"asv{k}" for k in range(len(of_new.tokens_FL))], first=99,
     )  # fmt: skip
     assert not (table["kind"] == "others").any()

@@ -198,7 +198,7 @@ def test_options_of_single_targets_without_effect_are_named(
         ("pH:\n  loss-type: mse\n", "An unknown key: 'pH'"),
         ("ph:\n  lr: 0.1\n", "Not an option of a target: 'lr' of 'ph'"),
         ("ph:\n  loss-type: squared\n", "Invalid value for --loss-type: 'squared' in"),
-        ("ph: mse\n", "No options of a target: 'ph'"),
+        ("ph: mse\n", "An entry of a target without options: 'ph'"),
     ],
 )
 def test_wrong_options_of_targets_are_refused(
@@ -215,7 +215,7 @@ def test_wrong_options_of_targets_are_refused(
     [
         ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
         ("ph,ph", (), "Duplicate target"),
-        (BOTH, ("--resume-from", __file__), "A checkpoint to resume is of one target"),
+        (BOTH, ("--resume-from", __file__), "A checkpoint belongs to one target"),
     ],
 )
 def test_targets_that_cannot_be_trained_together_are_refused(

@@ -249,7 +249,7 @@ def test_names_of_classes_that_the_model_does_not_have(
     metadata = edited(studies, tmp_path / "names.tsv", acid=renamed)
     assert evaluate(model, studies, tmp_path / "names", metadata=metadata) == 0
     printed = " ".join(capsys.readouterr().err.split())
-    assert "'YES' of 'acid' is taken for the class 'yes'" in printed
+    assert "'YES' of 'acid' counts as the class 'yes'" in printed
     assert "'perhaps' in 4 of 60" in printed
     scored = read(tmp_path / "names/predictions.tsv").set_index("sample-id")
     assert len(scored) == len(whole) - 4

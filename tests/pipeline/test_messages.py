@@ -110,7 +110,7 @@ def test_a_class_of_one_subject_is_named(
     assert aam("inspect", args[0], "--metadata", args[1], *given) == 0
     printed = capsys.readouterr()
     text = " ".join((printed.out + printed.err).split())
-    assert "Classes of 'kind' of a single group: 1 (odd), 3 samples" in text
+    assert "Classes of 'kind' in a single group: 1 (odd), 3 samples" in text
     assert "with fewer groups than folds: 1 (rare)" in text
 
 

@@ -210,7 +210,7 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
         *("search.db", "search.json", "best.yaml", "progress.json", ".search.lock"),
         "predictions.tsv",
     }
-    assert "folds whose samples chose nothing" in capsys.readouterr().err
+    assert "folds, which chose no option" in capsys.readouterr().err
     progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
     assert json.loads((folder / "progress.json").read_text()) == progress
     # More trials may find better values, of which the score of an evaluated fold is not.

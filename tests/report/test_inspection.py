@@ -71,7 +71,7 @@ def test_a_study_with_a_target_is_one_page(
     samples = json.loads(printed)["findings"][0]["text"].split()[0]
     assert f'<dd class="value">{samples}</dd>' in text
     assert re.search(r"rarefaction depth \(auto\): [\d,]+", text)
-    assert "have several samples that are alike" in text
+    assert "have several similar samples each" in text
     assert "5-fold cross-validation repeated 5 times," in text
     # An existing page is replaced.
     assert aam("inspect", args[0], "--report", page) == 0

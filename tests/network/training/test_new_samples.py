@@ -231,10 +231,10 @@ def test_shorter_sequences_of_the_same_region_are_recognized(
     capsys.readouterr()
     found = predict(tmp_path / "run", tmp_path / "shorter.biom", tmp_path / "p.tsv")
     printed = one_line(capsys)
-    assert "compared by 75 nucleotides: here they have 75, in training 90" in printed
+    assert "compared over 75 nucleotides (here they have 75, in training 90)" in printed
     assert found["known_reads"].min() > 0.9
     assert "another region" not in printed
-    assert " known ASVs 0 have the length of those in training" in printed
+    assert "Only 0 of " in printed
     others = ("--model", tmp_path / "run", "--table", tmp_path / "others.biom", "--device", "cpu")
     assert aam("predict", *others, "--output", tmp_path / "q.tsv") == DataError.status
     assert "No ASV of the table occurs in the training data" in one_line(capsys)
