@@ -199,7 +199,10 @@ def explain_held_out(
     """Explain the worst and some typical held-out samples by models not trained on them."""
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
     # Of ordered categories the rank is explained, the first column.
-    predictions_MC, dummy_MC = combined.predictions_MC[:, :columns], folds.dummy_MC[:, :columns]
+    predictions_MC, baseline_MC = (
+        combined.predictions_MC[:, :columns],
+        folds.baseline_MC[:, :columns],
+    )
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:
@@ -226,7 +229,7 @@ def explain_held_out(
             table = explain(
                 models, of_fold, outputs, samples.relations, part,
                 predictions_MC[places], {n: p[places] for n, p in combined.members.items()},
-                dummy_MC[places], feature_ids, taxa, 5,
+                baseline_MC[places], feature_ids, taxa, 5,
             )  # fmt: skip
             tables.append(table.assign(group=group))
     return pd.concat(tables[1:] or tables, ignore_index=True)

@@ -61,13 +61,13 @@ def score_at_equal_depth(
             )
             scored_MC = member.predictions_MC[scored_M]
             members[name] = dataclasses.replace(member, predictions_MC=scored_MC, left_out=left_out)
-    equal = folds.drawn(combine_results(members, folds).predictions_MC)
+    equal = folds.resampled(combine_results(members, folds).predictions_MC)
     metric, score = next(iter(equal.score().items()))
-    plain = folds.drawn(result.combined.predictions_MC[scored_M]).whole[metric]
+    plain = folds.resampled(result.combined.predictions_MC[scored_M]).values[metric]
     if score.value is None or math.isnan(plain):
         return None
-    ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))[1]
-    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
+    ahead = equal.paired_difference(folds.resampled(folds.baseline_MC))[1]
+    better = ahead.excludes_zero and ahead.value is not None and ahead.value > 0
     claim = "" if better else ", not shown to be better than the baseline"
     scored = len(equal.scored.first.actual)
     text = (

@@ -30,10 +30,9 @@ from aam.contract.options.groups import KERNEL
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.table import FeatureTable
 from aam.data.targets import category_codes
-from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import COMPARED, TITLES
 from aam.evaluation.labels import Labels
-from aam.evaluation.metrics import value_of
 from aam.evaluation.scores import RepeatedScore
 from aam.evaluation.splits import FILE_GROUPS, FOLDS, make_splits
 from aam.members.member import TrainingSamples, estimator
@@ -176,7 +175,7 @@ def find_repeated_samples(
     communities, ids = Communities.of(table.counts, folds.labels), table.sample_ids
     compared = [ids[row] for row in communities.rows_R.tolist()]
     columns = {name: metadata.values(name, compared).tolist() for name in metadata.columns}
-    fitted = [training_rows(split) for split in folds.splits]
+    fitted = [split.training_rows for split in folds.splits]
     best, most = None, (False, 0.0)
     for name in metadata.columns:
         if name in (target, folds.study_column):
@@ -355,13 +354,13 @@ def score_with_groups(
     if given_MC is None:
         given_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
     metric, function = COMPARED[folds.labels.type]
-    value = value_of(function, folds.scored(given_MC))
-    apart_scores = apart.drawn(grouped_MC)
-    grouped = apart_scores.whole[metric]
+    value = folds.scored(given_MC).value(function)
+    apart_scores = apart.resampled(grouped_MC)
+    grouped = apart_scores.values[metric]
     if np.isnan(value) or np.isnan(grouped):
         return None
     title = TITLES[metric]
-    ahead = apart_scores.paired_difference(apart.drawn(apart.dummy_MC))[1]
+    ahead = apart_scores.paired_difference(apart.resampled(apart.baseline_MC))[1]
     return RepeatedScore(
         column=repeated.column,
         groups=repeated.groups,

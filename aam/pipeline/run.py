@@ -334,7 +334,7 @@ def _beyond(
     for name, inputs in {both: samples, alone: samples.metadata_alone}.items():
         refitted = cross_validate(planned, inputs, Session(options, None), final=False)
         assert refitted is not None  # one process
-        drawn[name] = folds.drawn(refitted.combined.predictions_MC)
+        drawn[name] = folds.resampled(refitted.combined.predictions_MC)
     return compare(drawn, both, alone, folds.units)
 
 
