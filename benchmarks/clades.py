@@ -23,7 +23,7 @@ from sklearn.metrics import adjusted_rand_score
 from aam.contract.options.commands.studies import Example
 from aam.data.sequences import encode
 from aam.data.simulation import simulate
-from aam.evaluation.intervals import Score, resample_metrics, units_of
+from aam.evaluation.intervals import Score, Units, resample_metrics
 from aam.members.forest import LEVELS, Forest
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
@@ -74,7 +74,7 @@ def main() -> None:
 def score_seed(task: Task, found: Labelled, seed: int) -> ScoredSeed:
     """Score kernel and forest with exact, approximated and no clades on the folds of a seed."""
     folds = found.folds(task, seed)
-    units = units_of(folds.held_out.groups)
+    units = Units.of(folds.held_out.groups)
     asvs = len(found.samples.tokens_FL)
     scores: dict[str, Score] = {}
     drawn = {}

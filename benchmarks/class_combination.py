@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aam.pipeline.equal_depth import _rarefied
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import t
@@ -52,7 +53,6 @@ from aam.members.kernel import (
 from aam.members.kernel_ridge import fit_logistic, fit_ridge, probabilities, product
 from aam.members.member import Estimator, FittedModel, TrainingSamples
 from aam.members.relations import AsvRelations
-from aam.pipeline.equal_depth import _rarefied
 from benchmarks.across_studies import left_out
 from benchmarks.class_order import SETTINGS, study
 from benchmarks.members import TASKS as ALL_TASKS

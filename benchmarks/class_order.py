@@ -21,7 +21,7 @@ from aam.arrays import F64
 from aam.console import as_library
 from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata
-from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import split_samples
 from aam.evaluation.subjects import find_subjects
@@ -131,7 +131,7 @@ def fold_orders(
     """
     inputs = samples.inputs(KERNEL)
     for split in folds.splits:
-        train, held_out = training_rows(split), split.held_out[1]
+        train, held_out = split.training_rows, split.held_out[1]
         model = KERNEL.fit(inputs.take(train), folds.labels.take(train), folds.seed)
         tested = inputs.take(held_out)
         outputs_MC = product(model.kernel(tested), model.dual_RC) + model.offset_C

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from aam.arrays import F64, Codes
-from aam.evaluation.intervals import SCORED, resample_metrics, units_of
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.intervals import SCORED, Units, resample_metrics
+from aam.evaluation.metrics import ScoredPredictions
 
 UNITS = (6, 8, 12, 20, 60)
 CASES = ("6-6", "6-20", "8-30", "20-40")
@@ -80,11 +80,11 @@ def coverage(setting: str, studies: int) -> dict[str, Coverage]:
     metrics = SCORED[large.type]
     if setting.startswith(("cases", "rare")):
         metrics = {"auc": metrics["auc"]}  # the accuracy would weigh the classes of the large study
-    truth = {name: value_of(metric, large) for name, metric in metrics.items()}
+    truth = {name: large.value(metric) for name, metric in metrics.items()}
     rows: dict[str, list[tuple[bool, ...]]] = {name: [] for name in metrics}
     for _ in range(studies):
         groups, first, second = study(setting, rng)
-        units = units_of(groups)
+        units = Units.of(groups)
         one, two = resample_metrics(first, units), resample_metrics(second, units)
         compared, difference = one.paired_difference(two)
         scores = one.score()
@@ -101,7 +101,7 @@ def coverage(setting: str, studies: int) -> dict[str, Coverage]:
                 (
                     score.lower <= truth[name] <= score.upper,
                     low <= truth[name] <= high,
-                    difference.beyond_noise if name == compared else False,
+                    difference.excludes_zero if name == compared else False,
                     bool(ends[0] > 0 or ends[1] < 0),
                 )
             )

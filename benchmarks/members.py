@@ -38,7 +38,7 @@ from aam.data.study import load_study
 from aam.data.targets import read_labels
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import COMPARED, Score, resample_metrics, units_of
+from aam.evaluation.intervals import COMPARED, Score, Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import numeric_column, read_predictions
 from aam.evaluation.splits import split_samples
@@ -331,7 +331,7 @@ def score_seed(
         together = combine_members(estimators | members, folds, left_out).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
-    units = units_of(folds.held_out.groups)
+    units = Units.of(folds.held_out.groups)
     drawn = {
         name: resample_metrics(folds.scored(predicted), units)
         for name, predicted in predictions.items()

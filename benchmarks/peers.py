@@ -30,8 +30,8 @@ from scipy import sparse
 
 from aam.arrays import F64, Rows
 from aam.evaluation.ensemble import combine_members
-from aam.evaluation.folds import Folds, training_rows
-from aam.evaluation.intervals import resample_metrics, units_of
+from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.scores import Scores
 from benchmarks.members import (
@@ -210,7 +210,7 @@ def predict(peer: str, study: Labelled, folds: Folds) -> F64:
     """Return a peer's predictions [M, C] of the held-out samples; scores of classes may be any."""
     relative_NF, predictions = study.samples.relative, []
     for split in folds.splits:
-        train, held_out = training_rows(split), split.held_out[1]
+        train, held_out = split.training_rows, split.held_out[1]
         labels = folds.labels.training(train)
         fitted_NF, predicted_NF = relative_NF[train], relative_NF[held_out]
         with warnings.catch_warnings():
@@ -368,7 +368,7 @@ def score_seed(
     task = TASKS[name]
     folds = study.folds(task, seed)
     predictions = read_predicted(name, folds, seed, results, peers)
-    units = units_of(folds.held_out.groups)
+    units = Units.of(folds.held_out.groups)
     drawn = {
         model: resample_metrics(folds.scored(predicted_MC), units)
         for model, predicted_MC in predictions.items()

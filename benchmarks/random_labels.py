@@ -64,16 +64,16 @@ def main() -> None:
                     rng, target, bool(groups), arguments.signal, arguments.subjects
                 )
                 predictions = member_predictions(samples, folds, arguments.members)
-            dummy = folds.drawn(folds.dummy_MC)
+            dummy = folds.resampled(folds.baseline_MC)
             for name, predictions_MC in predictions.items():
-                model = folds.drawn(predictions_MC)
+                model = folds.resampled(predictions_MC)
                 metric, ahead = model.paired_difference(dummy)
                 test = permutation_test(folds, predictions_MC)
                 above = ahead.lower is not None and ahead.lower > 0
                 below = ahead.upper is not None and ahead.upper < 0
                 tails = (1.0, 1.0) if test is None else (test.p, test.p_worse)
                 rows.setdefault(name, []).append(
-                    (tails[0] <= 0.05, above, tails[1] <= 0.025, below, model.whole[metric])
+                    (tails[0] <= 0.05, above, tails[1] <= 0.025, below, model.values[metric])
                 )
         for name, found in rows.items():
             *tails_R, score_R = (np.array(column) for column in zip(*found, strict=True))
@@ -162,7 +162,7 @@ def member_predictions(
         for name in members
     }
     combined = combine_results(results, folds)
-    predictions = {"dummy": folds.dummy_MC, **combined.members}
+    predictions = {"dummy": folds.baseline_MC, **combined.members}
     return predictions | ({"ensemble": combined.predictions_MC} if len(members) > 1 else {})
 
 

@@ -21,7 +21,6 @@ from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
 from aam.evaluation.intervals import COMPARED
-from aam.evaluation.metrics import value_of
 from aam.members.member import combine_results, estimator
 from aam.members.option_checks import resolve
 from aam.pipeline.labelled_study import load_labelled_study
@@ -48,7 +47,7 @@ def main() -> None:
         scored = folds.scored(combine_results(results, folds).predictions_MC)
         seconds = (time.process_time() - began) / arguments.partitions
     name, metric = COMPARED[folds.labels.type]
-    scores = np.array([value_of(metric, part) for _, part in scored.partitions])
+    scores = np.array([part.value(metric) for _, part in scored.partitions])
     units = folds.held_out_units.number
     print(f"{len(study.values)} samples, {units} units: {name} {scores.mean():.3f}")
     print(f"{seconds:.1f} CPU-seconds a partition")

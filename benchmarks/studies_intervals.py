@@ -31,7 +31,7 @@ from scipy.special import expit, logit
 from scipy.stats import halfnorm, norm
 
 from aam.arrays import F64
-from aam.evaluation.intervals import SCORED, ResampledMetrics, units_of
+from aam.evaluation.intervals import SCORED, ResampledMetrics, Units
 from aam.evaluation.meta_analysis import (
     POOLED,
     Spread,
@@ -40,7 +40,7 @@ from aam.evaluation.meta_analysis import (
     random_effects,
     summarise,
 )
-from aam.evaluation.metrics import ScoredPredictions, value_of
+from aam.evaluation.metrics import ScoredPredictions
 
 STUDIES = (3, 5, 10)
 SPREADS = {"auc": (0.0, 0.3, 0.6, 0.8), "numbers": ("published", "none", "large")}
@@ -127,7 +127,7 @@ def coverage(
         assert summary is not None
         truth = [_metric(metric, value) for value in (mean, value_K[-1])]
         ours = [summary.lower, summary.upper, summary.next_lower, summary.next_upper]
-        auc_K = np.array([model.whole.get("auc", 0.5) for model in models])
+        auc_K = np.array([model.values.get("auc", 0.5) for model in models])
         extreme = bool(((auc_K < 0.42) | (auc_K == 1)).any())
         pairs = (_rates(ours, truth), _rates(_hartung_knapp(metric, models), truth))
         rows.append(tuple([*rates, rates[2] if extreme else np.nan] for rates in pairs))
@@ -139,9 +139,9 @@ def coverage(
 
 def _resampled(metric: str, scored: ScoredPredictions) -> ResampledMetrics:
     """Compute a metric alone, without each sample: the others take most of the time."""
-    units, function = units_of(np.arange(len(scored.actual))), SCORED[scored.type][metric]
+    units, function = Units.of(np.arange(len(scored.actual))), SCORED[scored.type][metric]
     replicates = {metric: units.replicates(partial(function, scored))}
-    return ResampledMetrics(scored, units, {metric: value_of(function, scored)}, replicates)
+    return ResampledMetrics(scored, units, {metric: scored.value(function)}, replicates)
 
 
 def _tau(spread: str | float, rng: np.random.Generator) -> float:

@@ -54,12 +54,12 @@ def main() -> None:
                 predictions = member_predictions(samples, folds, arguments.members)
             del predictions["dummy"]
             for name, predictions_MC in predictions.items():
-                model = folds.drawn(predictions_MC)
+                model = folds.resampled(predictions_MC)
                 metric, score = next(iter(model.score().items()))
                 test = permutation_test(folds, predictions_MC)
                 small = test is not None and test.p <= 0.05
                 above = score.lower is not None and score.lower > NO_SKILL[metric]
-                rows.setdefault(name, []).append((small, above, model.whole[metric]))
+                rows.setdefault(name, []).append((small, above, model.values[metric]))
         for name, found in rows.items():
             small_R, above_R, score_R = (np.array(column) for column in zip(*found, strict=True))
             rates = (

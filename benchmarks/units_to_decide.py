@@ -50,7 +50,7 @@ def difference(rng: np.random.Generator, groups: int, signal: float, classes: bo
     predictions_NC = (
         np.stack([1 - chances_N, chances_N], 1) if classes else signal * score_N[:, None]
     )
-    metric, score = next(iter(folds.drawn(predictions_NC).score().items()))
+    metric, score = next(iter(folds.resampled(predictions_NC).score().items()))
     guess = NO_SKILL[metric]
     limits = (score.value, score.lower, score.upper)
     return Score(*(None if limit is None else limit - guess for limit in limits))

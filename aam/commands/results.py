@@ -15,9 +15,9 @@ from aam.contract.run_files import target_folders
 from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.targets import has_classes
-from aam.evaluation.external_validation import of_one_class
-from aam.evaluation.meta_analysis import resample, score_studies
-from aam.evaluation.metrics import metrics_by, summary
+from aam.evaluation.external_validation import one_class_score
+from aam.evaluation.meta_analysis import StudyScores, resample
+from aam.evaluation.metrics import rows_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
 from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
@@ -108,18 +108,21 @@ def run_evaluate(options: Evaluate) -> None:
     studies = None
     if scored.studies and (scored.type != "classification" or scored.probabilities is not None):
         # Files of predictions have no subjects: every sample is a unit.
-        studies = score_studies("study", resample(scored, np.array(ids)))
+        studies = StudyScores.of("study", resample(scored, np.array(ids)))
         scores["summaries"] = {name: asdict(summary) for name, summary in studies.summaries.items()}
     if options.by:
         scores["by"] = {
-            column: metrics_by(scored, metadata.values(column, ids).tolist())
+            column: {
+                name: scored.take(rows).metrics()
+                for name, rows in rows_by(metadata.values(column, ids).tolist()).items()
+            }
             for column in metadata.listed(options.by)
         }
     if options.output is not None:
         write_json(options.output, scores)
     show(scores)
-    if one_class := of_one_class(scored, len({*ids})):
-        info(f"{one_class}.")
+    if one_class := one_class_score(scored, len({*ids})):
+        info(f"{': '.join(one_class)}.")
     if studies is not None:
         print_table(studies_table(studies, scored.classes))
     if options.output is not None:

@@ -1,13 +1,14 @@
-"""Association of each ASV with the target, by two questions with different answers.
+"""Association of each ASV with the target: rank test and mixed model, with false discovery rates.
 
-`rank_test` asks whether an ASV rises or falls with the target, whatever the rest of the community
-does: what a reader takes "associated" for. `mixed_model_test` asks whether it does so beyond what
-the community as a whole explains: of many ASVs that change together it names few or none. Of
-several studies both compare samples of the same study: `study_agreement` has the direction in each.
+`rank_test` tests whether an ASV rises or falls with the target, regardless of the other ASVs.
+Readers usually mean this by "associated". `mixed_model_test` tests whether the ASV does so once the
+rest of the community is accounted for; if many ASVs change together, it names few or none. With
+several studies both tests compare samples within a study, and `study_agreement` adds the direction
+in each study.
 
-N samples or groups, F ASVs, of which T are tested, S strata, K studies, D outputs of the test, E
-entries of the table above 0, P pairs of an ASV and a stratum with such entries, B shufflings, C
-outputs, X columns of covariates or of shuffled labels.
+N samples or groups, F ASVs (T of them tested), S strata, K studies, D outputs of the test, E table
+entries above 0, P pairs of an ASV and a stratum with such entries, B permutations, C outputs, X
+columns of covariates or of permuted labels.
 """
 
 from __future__ import annotations
@@ -24,56 +25,56 @@ from aam.data.covariates import Covariates
 from aam.data.table import AUTO_FRACTION, NUMPY_LIMIT
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.evaluation.permutation import shuffled_rows
+from aam.evaluation.permutation import permuted_rows
 
 RATE = 0.1
-"""False discovery rate at which ASVs are counted."""
+"""False discovery rate below which ASVs count as associated."""
 
 ASSOCIATED, ADJUSTED, CONDITIONAL = "q_associated", "q_adjusted", "q_conditional"
-"""Columns of importance.tsv with the false discovery rates of `rank_test`, also with covariates,
-and of `mixed_model_test`."""
+"""Columns of importance.tsv with q-values: `rank_test`, `rank_test` with covariates,
+`mixed_model_test`."""
 
 EQUAL_DEPTH = "depth_associated"
-"""Column with `RankTest.depth`, where `rank_test` compared samples at equal depth."""
+"""Column with `RankTest.depth`, if `rank_test` compared samples at equal depth."""
 
 MIN_SAMPLES = 5
-"""Samples, or groups, that have an ASV, below which it is not tested."""
+"""An ASV is tested if at least this many samples, or groups, contain it."""
 
-SHUFFLED = 200
-"""Shufflings of the labels, of which all ASVs share the null distribution."""
+PERMUTATIONS = 200
+"""Permutations of the labels; all ASVs share their null distribution."""
 
 _PENALTIES = np.logspace(-5, 1, 25)
-"""Ratios of noise and kernel of the mixed model, among which the labels choose."""
+"""Candidate ratios of noise to kernel in the mixed model."""
 
 DRAWS = 10
-"""Rarefied tables whose rank scores are averaged where samples are compared at equal depth."""
+"""Rarefied tables whose rank scores are averaged if samples are compared at equal depth."""
 
 _DEPTH_DIFFERS = 0.05
-"""P of the reads themselves below which samples are compared at equal depth."""
+"""Samples are compared at equal depth if their reads are associated with the target at this p."""
 
 _MOST_LACKING = 0.5
-"""Part of the variance of a draw that the mean of draws lacks at most, which few draws tell."""
+"""Largest share of the variance of a draw that the mean of draws may lack; ten draws estimate it
+poorly."""
 
 _MIN_UNITS = 6
-"""Samples, or groups, below which nothing is tested: the statistic has no chi-squared law."""
+"""Fewest samples, or groups, for a test: with fewer the statistic is not chi-squared."""
 
 _CONSTANT = 0.1
-"""Share of the variance of the labels within groups, up to which they are those of the groups."""
+"""Largest share of label variance within groups at which a group counts as one observation."""
 
 
 @dataclass(frozen=True)
 class RankTest:
-    """Association of F features with the target: sums of their rank scores with the labels."""
+    """Rank test of F features: products of rank scores and labels, summed over observations."""
 
     sums_FD: F64
-    covariance_FDD: F64  # of the sums, without association
-    present_F: F64  # observations in which a feature is above 0, at equal depth in the mean
-    # reads to which samples were rarefied, the fewest of any study; 0 where all reads were compared
-    depth: int = 0
+    covariance_FDD: F64  # covariance of the sums under no association
+    present_F: F64  # observations with the feature; at equal depth the mean over draws
+    depth: int = 0  # reads after rarefaction, the fewest of any study; 0 without rarefaction
 
     @property
     def z_FD(self) -> F64:
-        """Sums in their standard deviations; NaN where all observations are equal."""
+        """Z-scores of the sums; NaN for a feature that does not vary."""
         variance_FD = np.diagonal(self.covariance_FDD, axis1=1, axis2=2)
         z_FD = np.full(self.sums_FD.shape, np.nan)
         varies_FD = variance_FD > 1e-12 * max(float(variance_FD.max(initial=0)), 1e-300)
@@ -82,7 +83,7 @@ class RankTest:
 
     @property
     def p_values(self) -> F64:
-        """P of each feature, [F]; 1 with fewer than `MIN_SAMPLES` observations above 0."""
+        """P-value of each feature, [F]; 1 with fewer than `MIN_SAMPLES` observations above 0."""
         tested = np.flatnonzero(self.present_F >= MIN_SAMPLES)
         p_F = np.ones(len(self.present_F))
         if len(tested):
@@ -98,7 +99,7 @@ class RankTest:
 
     @property
     def q_values(self) -> F64:
-        """Q-values of the tested features, [F]; 1 of the others."""
+        """Q-value of each feature, [F]; 1 for features that are not tested."""
         tested, q_F = self.present_F >= MIN_SAMPLES, np.ones(len(self.present_F))
         if tested.any():
             q_F[tested] = false_discovery_control(self.p_values[tested])
@@ -111,27 +112,27 @@ def rank_test(
     reads: Rows | None = None,
     covariates: Covariates | None = None,
 ) -> RankTest | None:
-    """Test the association of each of F features with the target.
+    """Test the association of each of F features with the target, by ranks.
 
-    Samples of one group are not independent. Where their labels are (nearly) the same, the mean
-    abundance and label of a group are one observation. Where labels vary within groups, samples are
-    ranked and compared within each group, which is a stratum (van Elteren 1960). Of several studies
-    each is a stratum: a difference between studies is no association.
+    Samples of one group are not independent. If labels are (nearly) constant within groups, the
+    mean abundance and mean label of a group are one observation. Otherwise each group is a stratum,
+    and samples are ranked and compared within it (van Elteren 1960). Each of several studies is
+    also a stratum, so a difference between studies is not an association.
 
-    The statistic is the extended Mantel-Haenszel one with rank scores (Landis, Heyman and Koch
-    1978, doi:10.2307/1402778): without strata that of Kruskal and Wallis (of two classes,
-    Wilcoxon's) or, of numbers and ordered categories, of Spearman's correlation. Q-values are those
-    of Benjamini and Hochberg.
+    The statistic is the extended Mantel-Haenszel statistic with rank scores (Landis, Heyman and
+    Koch 1978, doi:10.2307/1402778). Without strata it is the Kruskal-Wallis test (Wilcoxon's for
+    two classes) or, for numbers and ordered categories, Spearman's correlation. Q-values are by
+    Benjamini and Hochberg.
 
-    More reads show more of the rare ASVs, whose ranks rise with them. Where the reads differ with
-    the target (by the same test), samples are compared at equal depth, see `_compare`.
+    Rare ASVs are detected more often in samples with more reads. If the reads differ with the
+    target (by the same test), samples are therefore compared at equal depth, see `_compare`.
 
-    With covariates samples are compared within each combination of their categories, and labels and
-    ranks are residuals of a regression on the ranks of their numbers, see `_adjustment`. Samples
-    with a missing value are left out.
+    With covariates, samples are compared within each combination of categories, and labels and
+    ranks are residuals of a regression on the ranks of the numeric covariates, see `_adjustment`.
+    Samples with a missing value are left out.
 
-    Abundances are relative, [N, F]; reads are None where they are no counts of reads. There is no
-    test of fewer than six observations, or where all labels (of each stratum) are equal.
+    Abundances are relative, [N, F]; `reads` is None if the table does not count reads. The result
+    is None with fewer than six observations, or if all labels (within each stratum) are equal.
 
     >>> rng = np.random.default_rng(0)
     >>> shares = rng.random((40, 3))
@@ -144,24 +145,24 @@ def rank_test(
         abundances, labels, covariates = abundances[rows], labels.take(rows), covariates.take(rows)
         reads = None if reads is None else reads[rows]
     if reads is not None:
-        of_depth = _compare(sparse.csr_array(reads[:, None]), labels, None, covariates)
-        if of_depth is not None and of_depth.p_values[0] < _DEPTH_DIFFERS:
+        depth_test = _compare(sparse.csr_array(reads[:, None]), labels, None, covariates)
+        if depth_test is not None and depth_test.p_values[0] < _DEPTH_DIFFERS:
             return _compare(abundances, labels, reads, covariates)
     return _compare(abundances, labels, None, covariates)
 
 
 @dataclass(frozen=True)
 class StudyAgreement:
-    """Association of F features with a number, ranks or classes in each of K studies.
+    """Agreement of K studies on the association of F features with the target.
 
-    Of classes the directions are those of the class whose association is the strongest.
+    For a target of classes, the direction refers to the class with the strongest association.
     """
 
-    class_F: Codes  # code of that class, of two always the second; 0 of a number or ranks
-    z_F: F64  # standard normal without association, of all studies; above 0 it rises
-    p_F: F64  # of `rank_test`
+    class_F: Codes  # code of this class, always the second of two; 0 for a number or ranks
+    z_F: F64  # z-score over all studies; above 0 the feature rises with the target
+    p_F: F64  # p-values of `rank_test`
     q_F: F64
-    z_KF: F64  # the same of each study; NaN where it has too few samples
+    z_KF: F64  # z-score in each study; NaN with too few samples
     depth: int = 0  # see `RankTest`
 
     @property
@@ -172,7 +173,7 @@ class StudyAgreement:
 
     @property
     def agreeing_F(self) -> Codes:
-        """Number of studies whose direction is that of all of them."""
+        """Number of studies with the direction that all studies have together."""
         with np.errstate(invalid="ignore"):
             agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
         number_F: Codes = (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
@@ -182,33 +183,33 @@ class StudyAgreement:
 def study_agreement(
     abundances: sparse.csr_array, labels: Labels, reads: Rows | None = None
 ) -> StudyAgreement | None:
-    """Test each feature within all studies together, and return its direction in each of them.
+    """Test each feature within studies, and return its direction in each study.
 
     >>> rng = np.random.default_rng(0)
     >>> shares, studies = rng.random((60, 2)), ["a"] * 30 + ["b"] * 30
     >>> labels = Labels.of(shares[:, 1] + rng.normal(0, 0.1, 60), (), None, (), studies)
-    >>> found = study_agreement(sparse.csr_array(shares), labels)
-    >>> int(found.agreeing_F[1]), bool(found.q_F[1] < 0.001)
+    >>> agreement = study_agreement(sparse.csr_array(shares), labels)
+    >>> int(agreement.agreeing_F[1]), bool(agreement.q_F[1] < 0.001)
     (2, True)
     """
     assert labels.studies is not None
-    whole = rank_test(abundances, labels, reads)
-    if whole is None:
+    joint = rank_test(abundances, labels, reads)
+    if joint is None:
         return None
-    reads = reads if whole.depth else None
-    z_FD = whole.z_FD
+    reads = reads if joint.depth else None
+    z_FD = joint.z_FD
     strongest_F = np.nan_to_num(np.abs(z_FD)).argmax(axis=1)
-    place_F = np.arange(len(z_FD))
+    feature_F = np.arange(len(z_FD))
     z_KF = np.full((len(np.unique(labels.studies)), len(z_FD)), np.nan)
     for k, study in enumerate(np.unique(labels.studies)):
         rows = np.flatnonzero(labels.studies == study)
-        of_rows = None if reads is None else reads[rows]
-        of_study = _compare(abundances[rows], labels.take(rows), of_rows)
-        if of_study is not None:
-            tested_F = of_study.present_F >= MIN_SAMPLES
-            z_KF[k] = np.where(tested_F, of_study.z_FD[place_F, strongest_F], np.nan)
-    class_F, z_F = strongest_F + (len(labels.classes) == 2), z_FD[place_F, strongest_F]
-    return StudyAgreement(class_F, z_F, whole.p_values, whole.q_values, z_KF, whole.depth)
+        study_reads = None if reads is None else reads[rows]
+        test = _compare(abundances[rows], labels.take(rows), study_reads)
+        if test is not None:
+            tested_F = test.present_F >= MIN_SAMPLES
+            z_KF[k] = np.where(tested_F, test.z_FD[feature_F, strongest_F], np.nan)
+    class_F, z_F = strongest_F + (len(labels.classes) == 2), z_FD[feature_F, strongest_F]
+    return StudyAgreement(class_F, z_F, joint.p_values, joint.q_values, z_KF, joint.depth)
 
 
 def _compare(
@@ -217,20 +218,20 @@ def _compare(
     reads: Rows | None = None,
     covariates: Covariates | None = None,
 ) -> RankTest | None:
-    """Sum the rank scores of each feature over all strata; None where there is nothing to test.
+    """Sum the rank scores of each feature over all strata; None if no test is possible.
 
-    With `reads` samples are rarefied to what 95 % of their study have, and scores are the means of
-    `DRAWS` draws. Samples of equal depth are exchangeable, so that without association the sum of
-    a draw has the variance of permuted labels. The mean of draws lacks a part of the variance that
-    these add to each sample; it is subtracted.
+    With `reads`, samples are rarefied to the depth that 95 % of their study reach, and scores are
+    means of `DRAWS` draws. Samples of equal depth are exchangeable. Without association the sum of
+    one draw therefore has the variance under permuted labels. Averaging draws removes some of the
+    variance that rarefaction adds to each sample, and this amount is subtracted.
     """
     table, rng, depth = sparse.csr_array(abundances, dtype=np.float64), np.random.default_rng(0), 0
     if reads is not None:
         reads, depth_N = np.minimum(reads, NUMPY_LIMIT - 1), np.zeros_like(reads)
         study_N = np.zeros_like(reads) if labels.studies is None else labels.studies
         for study in np.unique(study_N):
-            of_study = study_N == study
-            depth_N[of_study] = np.quantile(reads[of_study], 1 - AUTO_FRACTION, method="lower")
+            in_study = study_N == study
+            depth_N[in_study] = np.quantile(reads[in_study], 1 - AUTO_FRACTION, method="lower")
         rows = np.flatnonzero(reads >= depth_N)
         table, labels, depth = table[rows], labels.take(rows), int(depth_N.min())
         covariates = covariates and covariates.take(rows)
@@ -243,14 +244,14 @@ def _compare(
     freedom = len(stratum_N) - len(size_S)
     outputs_ND = labels.outputs_NC if labels.classes else _ranks(labels.values, stratum_N)
     mean_SD = np.stack([np.bincount(stratum_N, y) for y in outputs_ND.T], axis=1) / size_S[:, None]
-    if len(labels.classes) == 2:  # the second says all of the first
+    if len(labels.classes) == 2:  # the second class determines the first
         outputs_ND, mean_SD = outputs_ND[:, 1:], mean_SD[:, 1:]
     centred_ND = outputs_ND - mean_SD[stratum_N]
     centred_ND -= basis_NX @ (basis_NX.T @ centred_ND)
     few = len(stratum_N) < _MIN_UNITS or freedom <= basis_NX.shape[1]
     if few or not np.abs(centred_ND).max(initial=0) > 1e-9:
         return None
-    # Sum of products of the labels of each stratum, [S, D * D].
+    # Products of the labels, summed within each stratum, [S, D * D].
     products_ND2 = (centred_ND[:, :, None] * centred_ND[:, None, :]).reshape(len(centred_ND), -1)
     labels_SD2 = np.stack([np.bincount(stratum_N, y) for y in products_ND2.T], axis=1)
 
@@ -266,19 +267,19 @@ def _compare(
         if len(size_I) < len(group_N):
             mean = (1 / size_I[group_N], (group_N, np.arange(len(group_N))))
             units = sparse.csr_array(sparse.csr_array(mean) @ units)
-        of_draw, variance_of_draw = _rank_scores(units, stratum_N)
-        scores, squares = scores + of_draw, squares + of_draw.power(2)
-        variance = variance + variance_of_draw
+        draw_scores, draw_variance = _rank_scores(units, stratum_N)
+        scores, squares = scores + draw_scores, squares + draw_scores.power(2)
+        variance = variance + draw_variance
         present_F += np.bincount(units.indices, minlength=len(present_F)) / draws
     shape = len(present_F), *[centred_ND.shape[1]] * 2
     covariance_FDD = ((variance / draws) @ labels_SD2).reshape(shape)
     if depth:
-        # (1 - 1 / draws) times the variance between draws, which has draws - 1 degrees of freedom.
+        # (1 - 1 / draws) times the variance between draws, with draws - 1 degrees of freedom.
         lacking = (squares - scores.power(2) / draws) / draws
         lacking_F = lacking @ np.square(centred_ND).sum(axis=1)
-        part_F = lacking_F / np.maximum(np.trace(covariance_FDD, 0, 1, 2), 1e-300)
-        covariance_FDD *= 1 - part_F.clip(max=_MOST_LACKING)[:, None, None]
-    if basis_NX.shape[1]:  # the variance of residuals of the ranks, with their degrees of freedom
+        share_F = lacking_F / np.maximum(np.trace(covariance_FDD, 0, 1, 2), 1e-300)
+        covariance_FDD *= 1 - share_F.clip(max=_MOST_LACKING)[:, None, None]
+    if basis_NX.shape[1]:  # variance of the ranks' residuals, with their degrees of freedom
         explained_F = np.square((scores / draws) @ basis_NX).sum(axis=1)
         explained_F /= np.maximum((variance / draws) @ (size_S - 1), 1e-300)
         residual_F = (1 - explained_F).clip(min=0) * freedom / (freedom - basis_NX.shape[1])
@@ -289,8 +290,8 @@ def _compare(
 def _adjustment(covariates: Covariates | None, group_N: Rows, stratum_N: Rows) -> tuple[Rows, F64]:
     """Return strata of equal categories, and an orthonormal basis [N, X] of the other covariates.
 
-    These are the rank of a number and its square, and the frequencies of categories that differ
-    within observations (such as body sites of a subject), each less its mean in the stratum.
+    The basis spans the rank of each number and its square, and the frequencies of categories that
+    differ within observations (such as body sites of a subject), centred within strata.
     """
     if covariates is None:
         return stratum_N, np.empty((len(stratum_N), 0))
@@ -315,8 +316,8 @@ def _adjustment(covariates: Covariates | None, group_N: Rows, stratum_N: Rows) -
 
 
 def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_array, ...]:
-    """Return scores of observations above those of zeros, [F, N], and their variance, [F, S]."""
-    # Ranks of the entries of each pair of an ASV and a stratum; zeros have the lowest, shared rank.
+    """Return rank scores relative to the score of zeros, [F, N], and their variance, [F, S]."""
+    # Ranks of the entries of each ASV within each stratum; zeros share the lowest rank.
     size_S, entries, shape = np.bincount(stratum_N), units.tocoo(), units.shape
     pair_P, pair_E = np.unique(
         entries.col.astype(np.int64) * len(size_S) + stratum_N[entries.row], return_inverse=True
@@ -324,12 +325,12 @@ def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_a
     size_P = size_S[pair_P % len(size_S)]
     zeros_P = size_P - np.bincount(pair_E, minlength=len(pair_P))
     rank_E = _ranks(entries.data, pair_E)[:, 0] + zeros_P[pair_E]
-    # Centred, and divided by the size of the stratum so that each observation has equal weight.
+    # Centred, and divided by the stratum's size so that each observation has equal weight.
     middle_P = (size_P + 1) / 2
     centred_E = (rank_E - middle_P[pair_E]) / (size_P + 1)[pair_E]
     zero_P = ((zeros_P + 1) / 2 - middle_P) / (size_P + 1)
     squares_P = np.bincount(pair_E, centred_E**2, len(pair_P)) + zeros_P * zero_P**2
-    # The labels of a stratum sum to 0, so that the ranks of zeros may be subtracted everywhere.
+    # The labels of a stratum sum to 0, so the score of zeros may be subtracted from all scores.
     scores = sparse.csr_array((centred_E - zero_P[pair_E], (entries.col, entries.row)), shape[::-1])
     variance = sparse.csr_array(
         (squares_P / np.maximum(size_P - 1, 1), (pair_P // len(size_S), pair_P % len(size_S))),
@@ -341,16 +342,16 @@ def _rank_scores(units: sparse.csr_array, stratum_N: Rows) -> tuple[sparse.csr_a
 def mixed_model_test(
     kernel_NN: F64, log_abundances: sparse.csr_array, outputs_NC: F64, folds: Folds
 ) -> F64:
-    """Return the false discovery rate of each ASV given the community as a whole, [F].
+    """Return the q-value of each ASV once the rest of the community is accounted for, [F].
 
     The statistic of an ASV is the correlation of its log abundance with the label in a mixed model
-    whose random effect is the kernel (as of relatives in genetics: Kang et al. 2010,
-    doi:10.1038/ng.548): associations that the ASV shares with the whole community count little.
-    Shuffled labels have the null distribution, of all ASVs together, by which Benjamini and
-    Hochberg's q-values are computed. None is below the part of the shufflings of which the least
-    q-value of all ASVs is as low: without any association, at most a part q of the studies has an
-    ASV at q. An ASV of fewer than `MIN_SAMPLES` samples has 1. Labels are those of
-    `permutation.standard_outputs`, shuffled among the groups of `folds`.
+    whose random effect is the kernel (like relatedness in genetics: Kang et al. 2010,
+    doi:10.1038/ng.548). Associations that the ASV shares with the whole community count little.
+    Permuted labels give one null distribution for all ASVs, from which Benjamini-Hochberg q-values
+    are computed. A q-value is at least the share of permutations whose lowest q-value over all ASVs
+    is as low; without any association, at most a share q of studies has an ASV at q. An ASV in
+    fewer than `MIN_SAMPLES` samples has the q-value 1. Labels are `permutation.standard_outputs`,
+    permuted among the groups of `folds`.
     """
     number = len(outputs_NC)
     weights = sparse.csc_array(log_abundances, dtype=np.float64)
@@ -359,16 +360,16 @@ def mixed_model_test(
         return q_F
     mean_N = kernel_NN.mean(axis=0)
     values, vectors = np.linalg.eigh(kernel_NN - mean_N - mean_N[:, None] + mean_N.mean())
-    kept = values > max(values[-1] * 1e-10, 0)
-    values, U = values[kept], vectors[:, kept]
-    # The variance of the noise, relative to the kernel's, has the least leave-one-out error.
+    positive = values > max(values[-1] * 1e-10, 0)
+    values, U = values[positive], vectors[:, positive]
+    # The ratio of noise to kernel variance with the lowest leave-one-out error is chosen.
     shrunk_PK = values / (values + _PENALTIES[:, None] * values.sum())
     residuals_PNC = outputs_NC - U @ (shrunk_PK[:, :, None] * (U.T @ outputs_NC))
     leverage_PN1 = (1 / number + shrunk_PK @ np.square(U).T)[:, :, None]
     errors_P = np.square(residuals_PNC / (1 - leverage_PN1).clip(min=1e-9)).sum(axis=(1, 2))
     shrunk_K = shrunk_PK[errors_P.argmin()]
     # The inverse of the covariance of the mixed model is I - U diag(shrunk) U^T, up to a factor.
-    labels_NX = outputs_NC[shuffled_rows(folds, SHUFFLED).T].reshape(number, -1)
+    labels_NX = outputs_NC[permuted_rows(folds, PERMUTATIONS).T].reshape(number, -1)
     labels_NX -= labels_NX.mean(axis=0)
     whitened_NX = labels_NX - U @ (shrunk_K[:, None] * (U.T @ labels_NX))
     norms_X = np.sqrt((labels_NX * whitened_NX).sum(axis=0).clip(min=1e-12))
@@ -377,13 +378,13 @@ def mixed_model_test(
     squares_T -= np.square((columns_TN @ U) * np.sqrt(shrunk_K)).sum(axis=1)
     correlations_TX = (columns_TN @ whitened_NX) / norms_X
     correlations_TX /= np.sqrt(squares_T.clip(min=1e-9))[:, None]
-    by_class = correlations_TX.reshape(len(tested), SHUFFLED + 1, -1)
+    by_class = correlations_TX.reshape(len(tested), PERMUTATIONS + 1, -1)
     size_BT = np.sqrt(np.square(by_class).sum(axis=2)).T.round(9)
     null = np.sort(size_BT[1:].ravel())
 
     def benjamini_hochberg(size_T: F64) -> F64:
         order = np.argsort(-size_T)
-        expected = (len(null) - np.searchsorted(null, size_T[order]) + 1) / SHUFFLED
+        expected = (len(null) - np.searchsorted(null, size_T[order]) + 1) / PERMUTATIONS
         ratio = expected / np.arange(1, len(order) + 1)
         q_T = np.empty(len(order))
         q_T[order] = np.minimum.accumulate(ratio[::-1])[::-1].clip(max=1)
@@ -392,59 +393,60 @@ def mixed_model_test(
     q_BT = np.array([benjamini_hochberg(size_T) for size_T in size_BT])
     least_B = np.sort(q_BT[1:].min(axis=1))
     as_low_T = np.searchsorted(least_B, q_BT[0], side="right")
-    q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (SHUFFLED + 1))
+    q_F[tested] = np.maximum(q_BT[0], (1 + as_low_T) / (PERMUTATIONS + 1))
     return q_F
 
 
 def association_sentence(q_values_U: Mapping[str, F64], target: str, better: bool) -> str:
-    """Return how many of U ASVs are associated with the target, by the tests that exist.
+    """State how many of U ASVs are associated with the target, by each test that was computed.
 
-    `better` tells whether the model is shown to be better than a guess.
+    `better` states whether the model is shown to be better than the baseline.
 
-    >>> association_sentence({ASSOCIATED: np.array([0.02, 0.05, 0.4])}, "age", better=True)
-    "Associated with 'age' (rank test, by groups if any, q < 0.1): 2 of 3 ASVs."
+    >>> q_values = {ASSOCIATED: np.array([0.02, 0.05, 0.4]), CONDITIONAL: np.array([0.02, 0.2, 1])}
+    >>> association_sentence(q_values, "age", better=True)
+    "2 of 3 ASVs are associated with 'age' (rank test, q < 0.1); 1 once the rest of the community \
+is accounted for."
     """
     number = {name: int((q_U < RATE).sum()) for name, q_U in q_values_U.items()}
-    parts = []
-    if ASSOCIATED in number:
-        text = (
-            f"Associated with '{target}' (rank test, by groups if any, q < {RATE}): "
-            f"{number[ASSOCIATED]} of {len(q_values_U[ASSOCIATED])} ASVs"
-        )
-        if EQUAL_DEPTH in number:
-            text += f", at equal depth, since the sequencing depth differs with '{target}'"
-        if better and not number[ASSOCIATED]:
-            text += "; a model also reads ASVs that are most abundant at middle values, or only "
-            text += "tell something together"
-        parts.append(f"{text}.")
-    if ADJUSTED in number:
-        parts.append(f"Adjusted for metadata (--adjust-for, q < {RATE}): {number[ADJUSTED]}.")
-    if CONDITIONAL in number:
-        parts.append(
-            f"Beyond what the community as a whole explains (q < {RATE}): {number[CONDITIONAL]}."
-        )
-    return " ".join(parts)
+    if not (tests := [name for name in (ASSOCIATED, ADJUSTED, CONDITIONAL) if name in number]):
+        return ""
+    accounted = {
+        ASSOCIATED: "",
+        ADJUSTED: " once the metadata columns of --adjust-for are accounted for",
+        CONDITIONAL: " once the rest of the community is accounted for",
+    }
+    first, *further_tests = tests
+    text = f"{number[first]} of {len(q_values_U[first])} ASVs are associated with '{target}'"
+    method = "mixed model" if first == CONDITIONAL else "rank test"
+    depth = " at equal sequencing depth" if EQUAL_DEPTH in number and first != CONDITIONAL else ""
+    text += f"{accounted[first]} ({method}{depth}, q < {RATE})"
+    text += "".join(f"; {number[name]}{accounted[name]}" for name in further_tests)
+    if depth:
+        text += f". The sequencing depth differs with '{target}'"
+    if better and number.get(ASSOCIATED) == 0:
+        text += ". A model can also use ASVs that peak at middle values or predict in combination"
+    return f"{text}."
 
 
 def agreement_sentence(
     q_F: F64, studies_F: Codes, agreeing_F: Codes, at_equal_depth: bool = False
 ) -> str:
-    """Return how many features are associated, and how many of these in all studies that have them.
+    """State how many features are associated within studies, and in how many all studies agree.
 
     >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
-    'Within the studies 2 of 3 ASVs are associated (q < 0.1), 1 of them in one direction in each.'
+    '2 of 3 ASVs are associated within studies (q < 0.1); 1 has the same direction in every study.'
     """
-    found_F = q_F < RATE
-    number = int((found_F & (agreeing_F == studies_F)).sum())
-    how = ", at equal depth" if at_equal_depth else ""
+    associated_F = q_F < RATE
+    number = int((associated_F & (agreeing_F == studies_F)).sum())
     return (
-        f"Within the studies {int(found_F.sum())} of {len(q_F)} ASVs are associated (q < {RATE}"
-        f"{how}), {number} of them in one direction in each."
+        f"{int(associated_F.sum())} of {len(q_F)} ASVs are associated within studies (q < {RATE}"
+        f"{', at equal depth' if at_equal_depth else ''}); {number} "
+        f"{'has' if number == 1 else 'have'} the same direction in every study."
     )
 
 
 def _observations(labels: Labels) -> tuple[Rows, Labels, Rows]:
-    """Return the observation of each sample, a group or itself, and their labels and strata."""
+    """Return the observation of each sample (its group or itself), with labels and strata."""
     study_N = np.zeros(len(labels.groups), dtype=np.int64)
     if labels.studies is not None:
         study_N = labels.studies
@@ -467,12 +469,12 @@ def _observations(labels: Labels) -> tuple[Rows, Labels, Rows]:
     )
 
 
-def _ranks(values_E: F64, part_E: Rows) -> F64:
-    """Rank values within each part from 1, ties by the mean of their ranks, as one column."""
-    # Ranks of all values, of which those of earlier parts are subtracted.
-    place_E = np.empty(len(values_E), dtype=np.int64)
-    order = np.lexsort((values_E, part_E))
+def _ranks(values_E: F64, stratum_E: Rows) -> F64:
+    """Rank values within each stratum from 1, with mean ranks for ties, as one column."""
+    # Ranks over all strata, minus the number of values in earlier strata.
+    position_E = np.empty(len(values_E), dtype=np.int64)
+    order = np.lexsort((values_E, stratum_E))
     steps = np.diff(values_E[order], prepend=np.nan) != 0
-    place_E[order] = np.cumsum(steps | (np.diff(part_E[order], prepend=-1) != 0))
-    before_S = np.cumsum(np.bincount(part_E)) - np.bincount(part_E)
-    return np.asarray(rankdata(place_E) - before_S[part_E])[:, None]
+    position_E[order] = np.cumsum(steps | (np.diff(stratum_E[order], prepend=-1) != 0))
+    earlier_S = np.cumsum(np.bincount(stratum_E)) - np.bincount(stratum_E)
+    return np.asarray(rankdata(position_E) - earlier_S[stratum_E])[:, None]

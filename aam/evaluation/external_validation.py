@@ -1,9 +1,9 @@
-"""External validation: a fitted model scored on samples of another study than that of its training.
+"""External validation: scores of a fitted model, and its calibration, in another study.
 
-The guess is the class frequencies or the mean of the training samples. Calibration is that of
-Cox (1958, "Two further applications of a model for binary regression"): the line of the truth on
-the predictions, and the shift between their means, which a clinical reader calls calibration in the
-large (Van Calster et al. 2019, doi:10.1186/s12916-019-1466-7).
+The baseline predicts the mean or class frequencies of the training samples. Calibration follows Cox
+(1958, "Two further applications of a model for binary regression"): a regression of the true values
+on the predictions, and the shift between their means, known as calibration in the large (Van
+Calster et al. 2019, doi:10.1186/s12916-019-1466-7).
 
 M scored samples, C outputs, Z replicates, each without one block of units.
 """
@@ -18,50 +18,43 @@ from scipy.special import betaincinv, expit, logit
 
 from aam.arrays import F64, Rows
 from aam.evaluation.calibration import SMALLEST
-from aam.evaluation.intervals import (
-    TITLES,
-    Score,
-    Units,
-    jackknife_interval,
-    resample_metrics,
-    units_of,
-)
+from aam.evaluation.intervals import TITLES, Score, Units, jackknife_interval, resample_metrics
 from aam.evaluation.labels import Labels, LabelSummary
 from aam.evaluation.metrics import ScoredPredictions, rows_of
 from aam.number_format import significant
 
 UNLIKE_TRAINING = "unlike_training"
-"""Column of predictions with yes for a sample that does not resemble the training samples."""
+"""Column of predictions with yes for a sample unlike the training samples."""
 
 _STEPS = 50
-"""Newton steps of a logistic regression; where these do not end, a line separates the classes."""
+"""Newton steps of a logistic regression; without convergence a line separates the classes."""
 
 _OTHER_SCALE = 4.0
-"""Ratio of the spreads of the labels of two studies beyond which their units may differ."""
+"""If the labels of two studies differ in spread by this ratio, their units may differ."""
 
 _OUTSIDE = 0.25
-"""Part of the labels outside the range of the training labels that is stated."""
+"""Share of labels outside the training range from which a note is made."""
 
 _OTHER_SHARE = 0.1
-"""Difference between two frequencies of a class that is stated."""
+"""Difference between two frequencies of a class from which a note is made."""
 
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """Line of the truth on the predictions: slope 1, intercept 0 and shift 0 where they agree.
+    """Regression of the true values on the predictions; ideally slope 1, intercept 0 and shift 0.
 
-    Of a number or a rank it is the least-squares line; of a class the logistic regression of
-    whether a sample is of the class on the log odds of its predicted probability. Values are None
-    where the predictions are constant or a line separates the classes.
+    For a number or a rank it is the least-squares line; for a class, a logistic regression of
+    membership on the log odds of the predicted probability. Values are None if the predictions are
+    constant or separate the classes.
     """
 
-    name: str  # class; "" of a number or a rank
+    name: str  # class; "" for a number or a rank
     slope: Score  # below 1: predictions are too extreme
     intercept: Score  # units of the target, or log odds
-    # intercept of the line of slope 1: mean of the truth less that of the predictions, or the same
-    # in log odds; above 0 the predictions are too low
+    # intercept at slope 1: mean true minus mean predicted value, or its equivalent in log odds;
+    # above 0 the predictions are too low
     shift: Score
-    study: str = ""  # study of the samples; "" of a single one
+    study: str = ""  # study of the samples; "" for a single study
 
     @property
     def title(self) -> str:
@@ -69,90 +62,86 @@ class CalibrationLine:
         return f"Calibration of '{self.name}'" if self.name else "Calibration"
 
     def sentence(self, unit: str = "") -> str:
-        """Describe the line; `unit` is that of a number."""
+        """Describe the line; `unit` is the unit of a numeric target."""
         if self.slope.value is None or self.shift.value is None:
-            return f"{self.title}: no line, the predictions are constant or separate the classes."
+            return (
+                f"{self.title}: not computed, because the predictions are constant or separate the "
+                "classes."
+            )
         unit = "in log odds" if self.name else unit
-        shift = f"true less predicted {self.shift.text()} {unit}".rstrip()
-        meaning = []
+        shift = f"true minus predicted {self.shift.text()} {unit}".rstrip()
+        faults = []
         if self.slope.upper is not None and self.slope.upper < 1:
-            meaning.append("too extreme")
+            faults.append("too extreme")
         if self.slope.lower is not None and self.slope.lower > 1:
-            meaning.append("too near to the mean")
-        if self.shift.beyond_noise:
-            meaning.append("too low" if self.shift.value > 0 else "too high")
-        text = f"{self.title}: slope {self.slope.text()} (1 is ideal), {shift} (0 is ideal)"
-        if not meaning:
-            return f"{text}."
-        text += f": predictions are {' and '.join(meaning)}"
-        return (
-            f"{text}; they rank samples, but are no probabilities here."
-            if self.name
-            else f"{text}."
-        )
+            faults.append("too near to the mean")
+        if self.shift.excludes_zero:
+            faults.append("too low" if self.shift.value > 0 else "too high")
+        text = f"{self.title}: slope {self.slope.text()} (ideal: 1), {shift} (ideal: 0)"
+        if faults:
+            text += f": predictions are {' and '.join(faults)}"
+            text += "; use them to rank samples, not as probabilities" if self.name else ""
+        return f"{text}."
 
 
 @dataclass(frozen=True)
 class PartScores:
-    """Scores of a part of the samples."""
+    """Scores of the samples with one value of a column."""
 
-    column: str  # column that divides the samples
-    value: str  # its value in this part
+    column: str
+    value: str
     samples: int
     metrics: dict[str, Score]
 
 
 @dataclass(frozen=True)
 class ExternalValidation:
-    """What is known of a model in another study besides its scores there."""
+    """Calibration of a model in another study, scores of subsets, and differences in labels."""
 
-    # of each study; of a number or ranks one, of two classes that of the second
+    # lines of each study; for two classes the line of the second
     calibration: list[CalibrationLine]
-    # samples that are unlike the training samples and the others (column `unlike_training`), then
-    # the values of metadata columns
+    # samples like and unlike the training samples (column `unlike_training`), then the values of
+    # metadata columns
     parts: list[PartScores]
-    notes: list[str]  # sentences on labels that differ from those of the training
+    notes: list[str]  # sentences on labels that differ from the training labels
 
     def sentences(self, unit: str = "") -> list[str]:
-        """State what differs from the training; `unit` is that of a number."""
+        """State what differs from the training; `unit` is the unit of a numeric target."""
         sentences = [*self.notes]
         if not any(line.study for line in self.calibration):
             sentences += [line.sentence(unit) for line in self.calibration]
-        else:  # those of several studies in one sentence for each class
+        else:  # one sentence for each class, with all studies
             for name in dict.fromkeys(line.name for line in self.calibration):
                 lines = [line for line in self.calibration if line.name == name]
                 slopes = (f"{line.slope.text()} in {line.study}" for line in lines)
-                sentences.append(f"{lines[0].title}, slope (1 is ideal): {', '.join(slopes)}.")
-        of = {part.value: part for part in self.parts if part.column == UNLIKE_TRAINING}
-        if len(of) == 2:
-            name, like = next(iter(of["no"].metrics.items()))
-            unlike = of["yes"].metrics[name]
-            shown = [f"{like.text(name)} of {of['no'].samples} that resemble the training samples",
-                     f"{unlike.text(name)} of {of['yes'].samples} that do not"]  # fmt: skip
-            end = _likeness(like.less(unlike))
-            sentences.append(f"Samples by likeness: {TITLES[name]} {', '.join(shown)}{end}.")
+                sentences.append(f"{lines[0].title}: slope (ideal: 1) {', '.join(slopes)}.")
+        subsets = {
+            scores.value: scores for scores in self.parts if scores.column == UNLIKE_TRAINING
+        }
+        if len(subsets) == 2:
+            name, like = next(iter(subsets["no"].metrics.items()))
+            unlike = subsets["yes"].metrics[name]
+            text = f"{TITLES[name]} {like.text(name)} in {subsets['no'].samples} samples like the "
+            text += f"training samples, {unlike.text(name)} in {subsets['yes'].samples} unlike them"
+            difference = like.less(unlike)
+            if difference.excludes_zero and difference.value is not None:
+                more = "the former" if difference.value > 0 else "the latter"
+                text += f": the model predicts {more} better"
+            elif difference.lower is not None:
+                text += ": the difference is not significant"
+            sentences.append(f"{text}.")
         return sentences
-
-
-def _likeness(difference: Score) -> str:
-    """State whether samples that resemble the training are predicted better than the others."""
-    if difference.lower is None:
-        return ""
-    if not difference.beyond_noise:
-        return ": the difference is within noise, so likeness says nothing about accuracy here"
-    less = "less" if difference.lower > 0 else "more"
-    return f": the model is {less} accurate for samples unlike its training"
 
 
 def calibration_lines(
     labels: Labels, predictions_MC: F64, units: Units, studies: Sequence[str] = ()
 ) -> list[CalibrationLine]:
-    """Fit the calibration line of a number, of ranks, or of each class against the rest.
+    """Fit the calibration line of a number, of ranks, or of each class against the other classes.
 
-    `studies` names the study of each sample; each has lines of its own. Empty for a single one.
+    `studies` names the study of each sample, each with its own lines; empty for a single study.
 
     >>> labels = Labels.of(np.array([2.0, 4.0, 6.0]), (), None)
-    >>> line = calibration_lines(labels, np.array([[1.0], [2.0], [3.0]]), units_of(np.arange(3)))
+    >>> line = calibration_lines(labels, np.array([[1.0], [2.0], [3.0]]), Units.of(np.arange(3)))
     >>> round(line[0].slope.value, 6), round(line[0].shift.value, 6)
     (2.0, 2.0)
     """
@@ -161,7 +150,7 @@ def calibration_lines(
             replace(line, study=study)
             for study, rows in rows_of(studies).items()
             for line in calibration_lines(
-                labels.take(rows), predictions_MC[rows], units_of(labels.groups[rows])
+                labels.take(rows), predictions_MC[rows], Units.of(labels.groups[rows])
             )
         ]
     if not labels.classes:
@@ -183,19 +172,19 @@ def _line(
     name: str, actual_M: F64, predictor_M: F64, units: Units, linear: bool
 ) -> CalibrationLine:
     fit = _least_squares if linear else _logistic
-    whole_Z3 = fit(actual_M, predictor_M, np.ones((1, len(actual_M))))
-    parts = [fit(actual_M, predictor_M, weights_ZM) for weights_ZM in units.weights()]
-    replicates_Z3 = np.concatenate([np.empty((0, 3)), *parts])
-    scores = [
-        jackknife_interval(float(whole_Z3[0, k]), replicates_Z3[:, k], units.effective)
-        for k in range(3)
-    ]
-    return CalibrationLine(name, scores[0], scores[1], scores[2])
+    values_3 = fit(actual_M, predictor_M, np.ones((1, len(actual_M))))[0].tolist()
+    blocks = [fit(actual_M, predictor_M, weights_ZM) for weights_ZM in units.weights()]
+    replicates_3Z = np.concatenate([np.empty((0, 3)), *blocks]).T
+    slope, intercept, shift = (
+        jackknife_interval(value, replicates_Z, units.effective)
+        for value, replicates_Z in zip(values_3, replicates_3Z, strict=True)
+    )
+    return CalibrationLine(name, slope, intercept, shift)
 
 
 def _least_squares(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
     """Return slope, intercept and shift of the least-squares line of each replicate, [Z, 3]."""
-    # Centred by the means of all samples: sums of squares of large numbers would cancel.
+    # Centred first: differences between sums of squares of large numbers lose precision.
     x_M, y_M = predictor_M - predictor_M.mean(), actual_M - actual_M.mean()
     total_Z = weights_ZM.sum(axis=1)
     x_Z, y_Z = weights_ZM @ x_M / total_Z, weights_ZM @ y_M / total_Z
@@ -210,7 +199,7 @@ def _least_squares(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
 
 def _logistic(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
     """Return slope, intercept and shift of the logistic regression of each replicate, [Z, 3]."""
-    # The shift is an intercept with the predictor as offset, so only the design differs.
+    # The shift is the intercept of a model with the predictor as offset.
     constant_M = np.ones_like(predictor_M)
     line_Z2 = _newton(np.stack([predictor_M, constant_M]), actual_M, 0 * predictor_M, weights_ZM)
     shift_Z1 = _newton(constant_M[None], actual_M, predictor_M, weights_ZM)
@@ -218,7 +207,7 @@ def _logistic(actual_M: F64, predictor_M: F64, weights_ZM: F64) -> F64:
 
 
 def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F64:
-    """Return the coefficients of weighted logistic regressions, [Z, K]; NaN without finite ones."""
+    """Fit weighted logistic regressions: coefficients [Z, K], NaN if they are not finite."""
     coefficients_ZK = np.zeros((len(weights_ZM), len(design_KM)))
     open_Z = np.ones(len(weights_ZM), dtype=bool)
     for _ in range(_STEPS):
@@ -228,14 +217,14 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
         curvature_ZM = weights * chance_ZM * (1 - chance_ZM)
         hessian_ZKK = np.einsum("zm,km,lm->zkl", curvature_ZM, design_KM, design_KM)
         step_ZK = np.einsum("zkl,zl->zk", np.linalg.pinv(hessian_ZKK, hermitian=True), gradient_ZK)
-        # A whole step from far away overshoots; the likelihood is concave.
+        # A full step from far away overshoots, so steps are limited; the likelihood is concave.
         size_Z = np.abs(step_ZK).max(axis=1)
         coefficients_ZK[open_Z] += step_ZK / np.maximum(size_Z, 1)[:, None]
         open_Z[open_Z] = size_Z > 1e-8
         if not open_Z.any():
             break
     varies = len(design_KM) == 1 or np.ptp(design_KM[0]) > 0
-    # Where a line separates the classes the steps do not end, or the curvature vanishes first.
+    # If a line separates the classes, the steps do not converge or the curvature vanishes.
     wrong_Z = open_Z | (np.abs(coefficients_ZK).max(axis=1) > _STEPS / 2) | (not varies)
     coefficients_ZK[wrong_Z] = np.nan
     return coefficients_ZK
@@ -244,55 +233,54 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
 def part_scores(
     column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
 ) -> list[PartScores]:
-    """Score each part of the samples by itself; of several studies by the mean of theirs."""
+    """Score the samples of each value of a column; several studies are scored by their mean."""
     scores = []
     for value, rows in rows_of.items():
-        metrics = resample_metrics(scored.take(rows), units_of(groups_M[rows])).score()
+        metrics = resample_metrics(scored.take(rows), Units.of(groups_M[rows])).score()
         scores.append(PartScores(column, value, len(rows), metrics))
     return scores
 
 
 def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str]:
-    """State how the labels of a study differ from those of the training.
+    """State how the labels of a study differ from the training labels.
 
-    Classes: frequencies that differ by more than 0.1. Numbers: labels outside the range of the
-    training, and another spread, which other units have.
+    For classes: frequencies that differ by more than 0.1. For numbers: labels outside the training
+    range, and a different spread, which may come from other units.
     """
     if names := labels.classes or labels.levels:
-        share_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
-        pairs = zip(names, share_C / len(labels.values), training.guess[-len(names) :], strict=True)
-        # Of two classes one share says both.
+        counts_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
+        shares = zip(
+            names, counts_C / len(labels.values), training.guess[-len(names) :], strict=True
+        )
+        # With two classes the share of the second determines the first.
         shifts = [
-            f"{share:.0%} are '{name}', in the training {before:.0%}"
-            for name, share, before in list(pairs)[len(names) == 2 :]
-            if abs(share - before) > _OTHER_SHARE
+            f"{share:.0%} of the samples are '{name}' ({training_share:.0%} in training)"
+            for name, share, training_share in list(shares)[len(names) == 2 :]
+            if abs(share - training_share) > _OTHER_SHARE
         ]
         if not shifts:
             return []
-        return [
-            f"Here {', '.join(shifts)}: predicted probabilities start from the frequencies of the "
-            "training."
-        ]
+        return [f"{', '.join(shifts)}: predicted probabilities assume the training frequencies."]
     low, q05, middle, q95, high = training.quantiles
     values_M, notes = labels.values, []
     outside = int(((values_M < low) | (values_M > high)).sum())
     if outside > _OUTSIDE * len(values_M):
         notes.append(
-            f"{outside} of {len(values_M)} values of '{column}' are outside the range of the "
-            f"training ({significant(low)} to {significant(high)})."
+            f"{outside} of {len(values_M)} values of '{column}' are outside the training range "
+            f"({significant(low)} to {significant(high)})."
         )
-    here = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
-    ratio = (here[2] - here[0]) / max(q95 - q05, 1e-300)
+    new_q05, new_middle, new_q95 = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
+    ratio = (new_q95 - new_q05) / max(q95 - q05, 1e-300)
     if not 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE:
         notes.append(
-            f"The values of '{column}' spread {significant(ratio)} times as far as in the training "
-            f"(90 % from {significant(here[0])} to {significant(here[2])}, there from "
-            f"{significant(q05)} to {significant(q95)}): are they in the same units?"
+            f"The values of '{column}' spread {significant(ratio)} times as far as in training "
+            f"(middle 90 %: {significant(new_q05)} to {significant(new_q95)}; in training: "
+            f"{significant(q05)} to {significant(q95)}). Are they in the same units?"
         )
-    elif not q05 <= here[1] <= q95 and not notes:
+    elif not q05 <= new_middle <= q95 and not notes:
         notes.append(
-            f"The median of '{column}' is {significant(here[1])}, in the training "
-            f"{significant(middle)}: the model starts from the mean of the training."
+            f"The median of '{column}' is {significant(new_middle)} ({significant(middle)} in "
+            "training): predictions start from the training mean."
         )
     return notes
 
@@ -300,7 +288,7 @@ def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str
 def exact_proportion(share: float, units: int) -> Score:
     """Return a proportion with its exact interval (Clopper and Pearson 1934).
 
-    Of groups of samples the number of right ones need not be whole.
+    With groups of samples the number of correct units need not be an integer.
     """
     right, wrong = share * units, (1 - share) * units
     lower = float(betaincinv(right, wrong + 1, 0.025)) if right > 0 else 0.0
@@ -308,15 +296,15 @@ def exact_proportion(share: float, units: int) -> Score:
     return Score(share, lower, upper)
 
 
-def of_one_class(scored: ScoredPredictions, units: int) -> str:
-    """State the sensitivity, or specificity, of samples of one class; "" of other samples."""
+def one_class_score(scored: ScoredPredictions, units: int) -> tuple[str, str] | None:
+    """State sensitivity or specificity, and its counts, if all samples are of one class."""
     codes = np.unique(scored.actual)
     if scored.type != "classification" or len(codes) > 1:
-        return ""
-    right_N = scored.predicted == codes[0]
-    name, of_two = scored.classes[codes[0]], len(scored.classes) == 2
+        return None
+    right_N, name = scored.predicted == codes[0], scored.classes[codes[0]]
+    rate = "Specificity" if len(scored.classes) == 2 and codes[0] == 0 else "Sensitivity"
+    counts = f"{int(right_N.sum())} of {len(right_N)} samples, all of the class '{name}', are "
     return (
-        f"{'Specificity' if of_two and codes[0] == 0 else 'Sensitivity'} "
-        f"{exact_proportion(float(right_N.mean()), units).text()}: {int(right_N.sum())} of "
-        f"{len(right_N)} samples, all of the class '{name}', are predicted as '{name}' (95 % exact)"
+        f"{rate} {exact_proportion(float(right_N.mean()), units).text()}",
+        f"{counts}predicted as '{name}' (95 % exact interval)",
     )

@@ -1,13 +1,13 @@
-"""Scores of held-out predictions with confidence intervals, and paired differences of two models.
+"""Confidence intervals of scores of held-out predictions, and of paired differences of two models.
 
-The units are groups (infants, studies) with all their samples, or samples where these have no
-groups: samples of a group are not independent. Intervals are those of the jackknife. Each score is
-computed again without one unit at a time; the spread of these values estimates the standard error
-of any smooth statistic, whatever the samples of a unit have in common (Efron and Stein 1981; for
-the AUC it is the variance of DeLong et al. 1988, and of Obuchowski 1997 with groups, nearly). A
-quantile of t allows for few units. Percentiles of a bootstrap, the usual alternative, are too
-narrow with few units, by sqrt((I - 1) / I) and by the missing t, and differ from seed to seed:
-`docs/experiments/intervals.md` has the coverage of both.
+The units are groups (infants, studies) with all their samples, or single samples without groups,
+because samples of a group are not independent. Intervals use the jackknife: each score is computed
+again without one unit at a time. The spread of these values estimates the standard error of any
+smooth statistic, whatever the samples of a unit have in common (Efron and Stein 1981; for the AUC
+it is nearly the variance by DeLong et al. 1988, with groups by Obuchowski 1997). A t quantile
+allows for few units. Bootstrap percentiles, the usual alternative, are too narrow with few units,
+by sqrt((I - 1) / I) and by the missing t, and depend on the seed: `docs/experiments/intervals.md`
+has the coverage of both.
 
 A paired difference leaves the same units out of both models.
 
@@ -39,7 +39,6 @@ from aam.evaluation.metrics import (
     ScoredPredictions,
     mcfadden_r2,
     metric_text,
-    value_of,
 )
 from aam.evaluation.splits import MIN_UNITS
 
@@ -47,13 +46,13 @@ LEVEL = 0.95
 """Level of the confidence intervals."""
 
 _MAX_REPLICATES = 200
-"""Blocks of units that are left out in turn; the quantile of t is within 1 % of the normal one."""
+"""Most blocks of units that are left out; their t quantile is within 1 % of the normal quantile."""
 
 _BLOCK = 2**20
 """Replicates times samples that are scored at once, 8 MiB for each array."""
 
 NO_SKILL = {name: m.no_skill for name, m in METRICS.items() if m.no_skill is not None}
-"""Metrics that compare models: their values for predictions that say nothing about the target."""
+"""Metrics that compare models, with their values for predictions without information."""
 
 TITLES = {name: metric.title for name, metric in METRICS.items()}
 """Names of the metrics in sentences."""
@@ -75,10 +74,10 @@ COMPARED = {target: next(iter(metrics.items())) for target, metrics in SCORED.it
 
 
 def scored_metrics(scored: ScoredPredictions) -> dict[str, ResampledMetric]:
-    """Return the metrics with an interval, of which the first compares models.
+    """Return the metrics with an interval; the first compares models.
 
-    Several classes in several studies are compared by the log loss: the mean AUC of the classes of
-    a study depends on which it has.
+    With several classes in several studies, the log loss compares models: the mean AUC over classes
+    in a study depends on the classes that the study has.
     """
     metrics = SCORED[scored.type]
     if scored.studies and len(scored.classes) > 2 and scored.type == "classification":
@@ -88,9 +87,9 @@ def scored_metrics(scored: ScoredPredictions) -> dict[str, ResampledMetric]:
 
 @dataclass(frozen=True)
 class Score:
-    """A metric or a difference of metrics with its confidence interval.
+    """Value of a metric, or a difference, with its confidence interval.
 
-    `value` is None where the metric is not defined; the limits also with fewer than `MIN_UNITS`.
+    `value` is None if the metric is not defined; the limits also with fewer than `MIN_UNITS`.
     """
 
     value: float | None
@@ -98,15 +97,15 @@ class Score:
     upper: float | None = None
 
     @property
-    def beyond_noise(self) -> bool:
-        """Whether the interval excludes 0."""
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval that excludes 0."""
         if self.lower is None or self.upper is None:
             return False
         return self.lower > 0 or self.upper < 0
 
     @property
     def digits(self) -> int:
-        """Digits after the point that the interval supports: two of half its width, 3 at most.
+        """Decimals that the interval supports: two significant digits of its half width, at most 3.
 
         >>> [Score(None, *ends).digits for ends in ((0.921, 0.957), (10.1, 14.6), (1.0, 1.0))]
         [3, 1, 3]
@@ -117,7 +116,7 @@ class Score:
         return min(max(1 - math.floor(math.log10(half)), 0), 3)
 
     def less(self, other: Score) -> Score:
-        """Return the difference from a score of other samples (Zou and Donner 2008, sim.3095).
+        """Subtract a score of other samples (Zou and Donner 2008, sim.3095).
 
         >>> Score(0.8, 0.6, 0.9).less(Score(0.7, 0.5, 0.8)).text()
         '0.10 (-0.12 to 0.32)'
@@ -132,18 +131,18 @@ class Score:
         return Score(value, value - down, value + up)
 
     def limits(self, name: str = "") -> str:
-        """Format the interval; "" without one, and for that of a constant, which has no width."""
+        """Format the interval; "" without an interval, or if a constant has no width."""
         if self.lower is None or self.upper is None or self.lower == self.upper:
             return ""
         low, high = (metric_text(name, end, self.digits) for end in (self.lower, self.upper))
         return f"{low} to {high}"
 
     def estimate(self, name: str = "") -> str:
-        """Format the value of a metric, with the digits that its interval supports."""
+        """Format the value of a metric with the digits that its interval supports."""
         return metric_text(name, self.value, self.digits)
 
     def text(self, name: str = "") -> str:
-        """Format the value of a metric and its interval, with the digits that this supports.
+        """Format the value of a metric and its interval with the digits that this supports.
 
         >>> Score(0.5123, 0.41, 0.62).text("r2"), Score(0.5123).text()
         ('0.51 (0.41 to 0.62)', '0.512')
@@ -155,33 +154,34 @@ class Score:
 def jackknife_interval(
     value: float, replicates_Z: F64, effective: float, scale: Scale = LINEAR, units: int = 0
 ) -> Score:
-    """Return the t interval of a statistic by its values without each unit, on a scale.
+    """Compute the jackknife t interval of a statistic on a scale.
 
-    There is none without replicates. `effective` is the number of units, see `Units.effective`;
-    `units` those that agree where the value is an end of the scale.
+    `replicates_Z` are its values without each unit; without them there is no interval. `effective`
+    is the effective number of units (`Units.effective`), `units` the number of units that agree if
+    the value is an end of the scale.
     """
     if math.isnan(value):
-        return Score(None, None, None)
-    # Without one unit the statistic may have no value: the AUC of a class of one unit. An error of
-    # exactly 0 states no unit in which its limit could be.
+        return Score(None)
+    # Without one unit the statistic may be undefined (the AUC, if one unit has all of a class). An
+    # error of exactly 0 gives no scale for a limit.
     if not len(replicates_Z) or np.isnan(replicates_Z).any() or (scale is ERROR and value == 0):
-        return Score(value, None, None)
+        return Score(value)
     if value in (scale.low, scale.high):
-        # Nothing differs between the units. The limit is that of an event which has occurred in all
-        # of so many (Clopper and Pearson 1934).
+        # The units do not differ. The limit is the exact limit of an event that occurred in all
+        # units (Clopper and Pearson 1934).
         bound = ((1 - LEVEL) / 2) ** (1 / units)
         ends = (bound, 1.0) if value == scale.high else (scale.low, scale.low + 1 - bound)
         return Score(value, *ends)
     error = jackknife_error(replicates_Z)
-    # Less than a degree of freedom would make intervals of several orders of magnitude.
+    # Less than one degree of freedom would give intervals over several orders of magnitude.
     half = float(t.ppf((1 + LEVEL) / 2, max(effective - 1, 1))) * error * scale.slope(value)
     middle = scale.forward(np.array(value))
     limits = scale.inverse(np.stack([middle - half, middle + half]))
-    return Score(value, *limits.tolist()) if np.isfinite(limits).all() else Score(value, None, None)
+    return Score(value, *limits.tolist()) if np.isfinite(limits).all() else Score(value)
 
 
 def jackknife_error(replicates_Z: F64) -> float:
-    """Return the standard error of a statistic by its values without each unit."""
+    """Compute the jackknife standard error of a statistic from its values without each unit."""
     number = len(replicates_Z)
     deviation_Z = replicates_Z - replicates_Z.mean()
     return math.sqrt((number - 1) / number * float(deviation_Z @ deviation_Z))
@@ -189,10 +189,23 @@ def jackknife_error(replicates_Z: F64) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Units of the M held-out samples, which are left out in turn."""
+    """Jackknife units of the M held-out samples, left out in turn."""
 
     unit_M: Codes  # number of the unit of each sample, from 0
-    block_I: Codes  # block of each unit, which is left out as a whole; of few units the unit
+    block_I: Codes  # block of each unit, left out as a whole; few units are blocks themselves
+
+    @classmethod
+    def of(cls, groups: npt.NDArray[Any]) -> Units:
+        """Number the units of M samples by the names of their groups, in any order.
+
+        More than 200 units are divided at random into 200 blocks: the standard error stays unbiased
+        (Shao and Tu 1995, section 2.3).
+        """
+        names, unit_M = np.unique(groups, return_inverse=True)
+        block_I = np.arange(len(names))
+        if len(names) > _MAX_REPLICATES:
+            block_I = np.random.default_rng(0).permutation(len(names)) % _MAX_REPLICATES
+        return cls(unit_M.astype(np.int64), block_I)
 
     @property
     def number(self) -> int:
@@ -203,14 +216,14 @@ class Units:
     def effective(self) -> float:
         """Effective number of blocks, (sum of sizes)² / sum of their squares (Kish 1965).
 
-        With units of unequal size the few large ones decide the standard error, and how well it is
-        known (Carter, Schnepel and Steigerwald 2017).
+        With units of unequal size, the few large units decide the standard error and its precision
+        (Carter, Schnepel and Steigerwald 2017).
         """
         size_Z = np.bincount(self.block_I[self.unit_M]).astype(np.float64)
         return float(size_Z.sum() ** 2 / np.square(size_Z).sum())
 
     def weights(self) -> Iterator[F64]:
-        """Yield how often each replicate has every sample, float64 [Z, M]; none with few units."""
+        """Yield the weights of the samples in each replicate, [Z, M]; nothing with few units."""
         if self.number < MIN_UNITS:
             return
         block_M = self.block_I[self.unit_M]
@@ -225,27 +238,13 @@ class Units:
         return np.concatenate([np.empty(0), *map(statistic, self.weights())])
 
 
-def units_of(groups: npt.NDArray[Any]) -> Units:
-    """Number the units of M samples by the names of their groups.
-
-    Names in another order give the same units. Of more than 200 units about as many are left out at
-    once, drawn at random: the standard error stays unbiased (Shao and Tu 1995, section 2.3).
-    """
-    names, unit_M = np.unique(groups, return_inverse=True)
-    block_I = np.arange(len(names))
-    if len(names) > _MAX_REPLICATES:
-        block_I = np.random.default_rng(0).permutation(len(names)) % _MAX_REPLICATES
-    return Units(unit_M.astype(np.int64), block_I)
-
-
 def joint_groups(
     groups_of: Sequence[Mapping[str, str]], sample_ids: Sequence[str]
 ) -> npt.NDArray[np.str_]:
-    """Return the groups by which samples of several runs are resampled, str [M].
+    """Join the groups of several runs into jackknife units, str [M].
 
-    Samples that share a group in any of the runs, also through other samples, are resampled
-    together: the result does not depend on the order of the runs. A sample without a group in one
-    of them is its own.
+    Samples that share a group in any run, also through other samples, are in one unit, so the order
+    of the runs does not matter. A sample without a group in a run is its own group there.
 
     >>> joint_groups([{"a": "x", "b": "x"}, {"b": "y", "c": "y"}], ["a", "b", "c", "d"]).tolist()
     ['a', 'a', 'a', 'd']
@@ -270,45 +269,42 @@ class ResampledMetrics:
 
     scored: ScoredPredictions  # all samples
     units: Units
-    whole: dict[str, float]  # metric -> value; NaN where it is not defined
+    values: dict[str, float]  # metric -> value; NaN if it is not defined
     replicates: dict[str, F64]  # metric -> its values without each block, float64 [Z]
-    # metrics on the samples of each study, by its name; empty for a single study
+    # study -> metrics on its samples; empty for a single study
     studies: Mapping[str, ResampledMetrics] = field(default_factory=dict)
+
+    @property
+    def units_of_rarer_class(self) -> int:
+        """Number of units with the rarer of two classes, which limits the precision of an AUC."""
+        return _units_of_rarer_class(self.scored, self.units)
 
     def score(self) -> dict[str, Score]:
         """Return each metric with its interval."""
-        return {name: self._of(name) for name in self.whole}
+        return {name: self._score(name) for name in self.values}
 
-    def equals(self, other: ResampledMetrics) -> bool:
-        """Return whether the first metric is that of the other model, also without each block."""
-        name = next(iter(self.whole))
-        same = np.array_equal(self.replicates[name], other.replicates[name], equal_nan=True)
-        return same and self.whole[name] == other.whole[name]
+    def equals(self, reference: ResampledMetrics) -> bool:
+        """Return whether the first metric equals the reference's, also without each block."""
+        name = next(iter(self.values))
+        same = np.array_equal(self.replicates[name], reference.replicates[name], equal_nan=True)
+        return same and self.values[name] == reference.values[name]
 
-    def paired_difference(self, other: ResampledMetrics) -> tuple[str, Score]:
-        """Return the first metric, and this model's minus the other's, the same units left out."""
-        name = next(iter(self.whole))
-        reference, reference_Z = other.whole[name], other.replicates[name]
-        if (
-            reference < METRICS[name].scale.high
-            and len(reference_Z)
-            and (reference_Z == reference).all()
-        ):
-            # The AUC of a constant is 0.5 and its kappa 0 on any samples: it adds no error.
-            limits = (None if end is None else end - reference for end in astuple(self._of(name)))
+    def paired_difference(self, reference: ResampledMetrics) -> tuple[str, Score]:
+        """Return the name of the first metric, and its difference from the reference."""
+        name = next(iter(self.values))
+        value, reference_Z = reference.values[name], reference.replicates[name]
+        if value < METRICS[name].scale.high and len(reference_Z) and (reference_Z == value).all():
+            # A constant has AUC 0.5 and kappa 0 on any samples: it adds no error.
+            limits = (None if end is None else end - value for end in astuple(self._score(name)))
             return name, Score(*limits)
         difference_Z = self.replicates[name] - reference_Z
-        difference = self.whole[name] - reference
+        difference = self.values[name] - value
         return name, jackknife_interval(difference, difference_Z, self.units.effective)
 
-    def _of(self, name: str) -> Score:
-        units = self.units.number
-        if name == "auc":
-            units = units_of_two_classes(self.scored, self.units)
-        value, replicates_Z = self.whole[name], self.replicates[name]
-        return jackknife_interval(
-            value, replicates_Z, self.units.effective, METRICS[name].scale, units
-        )
+    def _score(self, name: str) -> Score:
+        units = self.units_of_rarer_class if name == "auc" else self.units.number
+        scale, effective = METRICS[name].scale, self.units.effective
+        return jackknife_interval(self.values[name], self.replicates[name], effective, scale, units)
 
 
 def resample_metrics(
@@ -319,14 +315,13 @@ def resample_metrics(
     replicates = {
         name: units.replicates(partial(metric, scored)) for name, metric in metrics.items()
     }
-    if "auc" in metrics and units_of_two_classes(scored, units) < MIN_UNITS:
+    if "auc" in metrics and _units_of_rarer_class(scored, units) < MIN_UNITS:
         replicates["auc"] = np.empty(0)
-    whole = {name: value_of(metric, scored) for name, metric in metrics.items()}
-    return ResampledMetrics(scored, units, whole, replicates)
+    values = {name: scored.value(metric) for name, metric in metrics.items()}
+    return ResampledMetrics(scored, units, values, replicates)
 
 
-def units_of_two_classes(scored: ScoredPredictions, units: Units) -> int:
-    """Return the units of the rarer of two classes, which decide the error of an AUC."""
+def _units_of_rarer_class(scored: ScoredPredictions, units: Units) -> int:
     codes = range(len(scored.classes))
     present = [len(np.unique(units.unit_M[scored.actual == code])) for code in codes]
     return sorted([0, *present])[-2]

@@ -21,10 +21,9 @@ class Labels:
 
     values: F64  # float64 [N], numbers, ranks of `levels`, or codes of `classes`
     classes: tuple[str, ...]  # C names; empty for a number and for ranks
-    groups: Rows  # int64 [N], the group of each sample; every sample its own without groups
-    # ordered categories, the lowest first, whose ranks are the number; else empty
-    levels: tuple[str, ...] = ()
-    studies: Rows | None = None  # int64 [N], the study of each sample; None of a single study
+    groups: Rows  # int64 [N], group of each sample; without groups each sample is one
+    levels: tuple[str, ...] = ()  # ordered categories, the lowest first; else empty
+    studies: Rows | None = None  # int64 [N], study of each sample; None for a single study
 
     @classmethod
     def of(
@@ -35,10 +34,10 @@ class Labels:
         levels: tuple[str, ...] = (),
         studies: Sequence[str] | None = None,
     ) -> Labels:
-        """Number groups and studies, which are given by name; None makes each sample a group."""
-        numbered = np.arange(len(values)) if groups is None else _numbered(groups)
+        """Make labels from the names of groups and studies; without groups each sample is one."""
+        group_N = np.arange(len(values)) if groups is None else _numbered(groups)
         study_N = None if studies is None else _numbered(studies)
-        return cls(values, classes, numbered, levels, study_N)
+        return cls(values, classes, group_N, levels, study_N)
 
     def take(self, rows: Rows) -> Labels:
         """Return the labels of the samples at `rows`."""
@@ -46,10 +45,10 @@ class Labels:
         return replace(self, values=self.values[rows], groups=self.groups[rows], studies=studies)
 
     def training(self, rows: Rows) -> Labels:
-        """Return the labels of training samples, whose groups are those that choices leave out.
+        """Return labels of training samples, with the groups that choices leave out in turn.
 
-        These are the studies where there are at least `MIN_STUDIES`, so that what is chosen serves
-        a study that is not known; else the groups within the studies.
+        With at least `MIN_STUDIES` studies these groups are the studies, so that the choices suit a
+        new study.
         """
         labels = self.take(rows)
         studies = labels.studies
@@ -59,12 +58,12 @@ class Labels:
 
     @property
     def weights_N(self) -> F64:
-        """Weights of the samples that make categories and studies independent, float64 [N].
+        """Sample weights that make categories and studies independent, float64 [N].
 
-        A sample weighs P(study) P(category) / P(study, category), 1 in the mean (Kamiran and
-        Calders 2012, "Data preprocessing techniques for classification without discrimination"):
-        a difference between studies then predicts no category, however unequal the proportions of
-        the studies are. Numbers, and the samples of a single study, weigh 1.
+        The weight is P(study) P(category) / P(study, category), with mean 1 (Kamiran and Calders
+        2012, "Data preprocessing techniques for classification without discrimination"). A
+        difference between studies then predicts no category, however unequal their proportions are.
+        Numbers, and samples of a single study, have weight 1.
         """
         if self.studies is None or self.type == "regression":
             return np.ones(len(self.values))
@@ -74,7 +73,7 @@ class Labels:
         np.add.at(counts_SC, (study_N, codes_N), 1)
         expected_SC = np.outer(counts_SC.sum(axis=1), counts_SC.sum(axis=0)) / len(codes_N)
         weights_N: F64 = (expected_SC / counts_SC.clip(min=1))[study_N, codes_N]
-        weights_N /= weights_N.mean()  # a category that a study does not have lowers it
+        weights_N /= weights_N.mean()  # below 1 if a study lacks a category
         return weights_N
 
     @property
@@ -86,39 +85,38 @@ class Labels:
 
     @property
     def several_groups(self) -> bool:
-        """Whether there are groups to leave out."""
+        """Whether there is more than one group."""
         return len(np.unique(self.groups)) > 1
 
     @property
     def outputs_NC(self) -> F64:
-        """Numbers as one column, or one column for each class that is 1 where it applies."""
+        """Numbers as one column, or an indicator column for each class."""
         if not self.classes:
             return self.values[:, None]
         return np.eye(len(self.classes))[self.values.astype(np.int64)]
 
     @property
     def mean_C(self) -> F64:
-        """Mean of `outputs_NC` with the weights of the samples."""
+        """Weighted mean of `outputs_NC`."""
         mean_C: F64 = (self.weights_N[:, None] * self.outputs_NC).mean(axis=0)
         return mean_C
 
     def means_without_group(self, weights_N: F64 | None = None) -> F64:
-        """Return for each sample the mean of `outputs_NC` over all other groups, float64 [N, C].
+        """Return the mean of `outputs_NC` over all other groups for each sample, float64 [N, C].
 
-        A prediction without the own group starts from this mean, which is the lower the higher the
-        labels of the group are. Predictions of different groups therefore follow their labels in
-        reverse where there is little signal (Parker, Gunter and Bedo 2007, "Stratification bias in
-        low signal microarray studies"), unless each is compared with its own mean. A single group
-        is left out by sample.
+        Leave-one-group-out predictions start from this mean, and groups with higher labels have a
+        lower mean. With little signal, predictions of different groups therefore run against their
+        labels (Parker, Gunter and Bedo 2007, "Stratification bias in low signal microarray
+        studies"), unless each is compared with its own mean. A single group is left out by sample.
         """
         y_NC, group_N = self.outputs_NC, np.unique(self.groups, return_inverse=True)[1]
         weights_N = self.weights_N if weights_N is None else weights_N
         if not group_N.any():
             group_N = np.arange(len(y_NC))
         sums_IC = np.stack([np.bincount(group_N, weights_N * y_N) for y_N in y_NC.T], axis=1)
-        rest_I = weights_N.sum() - np.bincount(group_N, weights_N)
-        # Of a single sample nothing remains.
-        means_IC = (sums_IC.sum(axis=0) - sums_IC) / rest_I.clip(min=1e-9)[:, None]
+        remaining_I = weights_N.sum() - np.bincount(group_N, weights_N)
+        # A single sample leaves no other samples.
+        means_IC = (sums_IC.sum(axis=0) - sums_IC) / remaining_I.clip(min=1e-9)[:, None]
         means_NC: F64 = means_IC[group_N]
         return means_NC
 
@@ -132,10 +130,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class LabelSummary:
-    """Labels of the training samples, as a guess for other samples and for comparison with them."""
+    """Summary of the training labels: baseline for other samples, and quantiles to compare with."""
 
-    # mean of `Labels.predicted_NC`: the mean of a number, or of the ranks followed by the frequency
-    # of each level, or the frequency of each class
+    # predictions of the baseline: the mean number, the mean rank and the frequency of each level,
+    # or the frequency of each class
     guess: tuple[float, ...]
     quantiles: tuple[float, ...] = ()  # 0, 5, 50, 95 and 100 % of a number; empty for categories
 

@@ -1,31 +1,30 @@
-"""Scores over several studies: random-effects mean, interval of the next study, heterogeneity.
+"""Meta-analysis of scores over studies: random-effects mean, prediction interval, heterogeneity.
 
-A model that has left out one study at a time has a score in each. Their mean with an interval says
-how well it does in a study that it has not seen, and a prediction interval what the next study is
-expected to show. Scores are never pooled over studies: the samples of a study are compared with
-each other alone.
+Leave-one-study-out gives a model a score in each study. The mean of these scores, with its
+interval, estimates the score in a new study, and the prediction interval is the range expected for
+the next study. Samples are only compared within a study; scores are never pooled over studies.
 
-The studies i = 1..K have scores y_i on a scale on which errors are nearly normal (AUC: logit, Snell
-et al. 2018, 10.1177/0962280217705678), sampling variances v_i, and a standard deviation tau between
-them. With w_i = 1 / (v_i + tau²) and the mean m = sum w_i y_i / sum w_i, Hartung and Knapp (2001,
-10.1002/sim.1009) scale the variance 1 / sum w_i by
+The studies i = 1..K have scores y_i on a scale with nearly normal errors (AUC: logit, Snell et al.
+2018, 10.1177/0962280217705678), sampling variances v_i, and a standard deviation tau between
+studies. With w_i = 1 / (v_i + tau²) and the mean m = sum w_i y_i / sum w_i, Hartung and Knapp
+(2001, 10.1002/sim.1009) scale the variance 1 / sum w_i by
 
     q = sum w_i (y_i - m)² / (K - 1)
 
-and take quantiles of t with K - 1 degrees of freedom. A handful of studies tells neither tau nor q:
-the interval of three is of no use, and prediction intervals are far too narrow (van Leeuwen et al.
-2025, 10.1002/sim.70011). Both are combined with the spread of published models, as the variances of
-few replicates are with the variances of other genes (Smyth 2004, 10.2202/1544-6115.1027). The mean
-tau_0² of published models counts as a variance with d degrees of freedom:
+and take quantiles of t with K - 1 degrees of freedom. A handful of studies determines neither tau
+nor q: the interval of three studies is useless, and prediction intervals are far too narrow (van
+Leeuwen et al. 2025, 10.1002/sim.70011). Both are combined with the spread of published models, as
+gene-wise variances are shrunk to a common one (Smyth 2004, 10.2202/1544-6115.1027). The mean tau_0²
+of published models counts as a variance with d degrees of freedom:
 
     tau² = (d tau_0² + (K - 1) T²) / (d + K - 1),    T² by DerSimonian and Laird (1986)
     q = (d + sum w_i (y_i - m)²) / (d + K - 1)
     mean: m ± h,    h = t sqrt(q / sum w_i),    t with d + K - 1 degrees of freedom
     next study: m ± sqrt(h² + t² q tau²)
 
-d = 0 is the method of Hartung and Knapp. T² takes the variances of AUCs at the mean AUC: on the
-logit scale those at the AUC of each study grow with it, which hides a part of the spread. The
-interval of the mean is never shorter than that of a fixed effect, m ± 1.96 / sqrt(sum 1 / v_i).
+d = 0 is the method of Hartung and Knapp. T² takes the variances of AUCs at the mean AUC: variances
+at each study's own AUC grow with it on the logit scale and hide some of the spread. The interval of
+the mean is never shorter than the fixed-effect interval, m ± 1.96 / sqrt(sum 1 / v_i).
 `docs/experiments/studies.md` has the coverage of both intervals.
 
 K studies, M samples.
@@ -48,11 +47,11 @@ from aam.evaluation.intervals import (
     NO_SKILL,
     ResampledMetrics,
     Score,
+    Units,
     jackknife_error,
     jackknife_interval,
     resample_metrics,
     scored_metrics,
-    units_of,
 )
 from aam.evaluation.metrics import (
     ERROR,
@@ -62,12 +61,11 @@ from aam.evaluation.metrics import (
     ResampledMetric,
     Scale,
     ScoredPredictions,
-    value_of,
 )
 from aam.evaluation.splits import MIN_UNITS
 
 MIN_SUMMARISED = 3
-"""Studies from which there is a summary. Of two the spread is known by nothing but the prior."""
+"""Fewest studies with a summary; for two, only the prior would determine the spread."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +73,27 @@ class Spread:
     """Distribution of the standard deviation tau between studies over many models."""
 
     tau: float  # root of the mean of tau²
-    degrees: (
-        float  # degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau²
-    )
+    # degrees of freedom d of a variance as uncertain as tau²: 2 (E tau²)² / var tau²
+    degrees: float
 
 
 AUC_SPREAD = Spread(tau=0.7, degrees=2.0)
-"""Of logits of AUCs: 0.82 over 26 comparisons of cases and controls in eight diseases of the gut
-microbiome (Duvallet et al. 2017, 10.1038/s41467-017-01973-8; 0.0 to 1.8 in single diseases), 0.0 to
-0.5 for models of one study of colorectal cancer in four others (Wirbel et al. 2019,
-10.1038/s41591-019-0406-6). With 2 degrees of freedom it says little more than a half-normal
-distribution fitted to both, with the scale 0.89 (`benchmarks/studies_intervals.py --prior`)."""
+"""Spread of logits of AUCs: 0.82 over 26 comparisons of cases and controls in eight diseases of the
+gut microbiome (Duvallet et al. 2017, 10.1038/s41467-017-01973-8; 0.0 to 1.8 in single diseases),
+0.0 to 0.5 for models of one study of colorectal cancer in four others (Wirbel et al. 2019,
+10.1038/s41591-019-0406-6). With 2 degrees of freedom it is hardly more informative than a
+half-normal distribution fitted to both, with scale 0.89 (`benchmarks/studies_intervals.py
+--prior`)."""
 
 SQUARES_SPREAD = Spread(tau=0.5, degrees=1.0)
-"""Of logarithms of odds and of squared errors, for which nothing is published: half-normal with
-scale 0.5, the weakly informative distribution of Röver et al. (2021, 10.1002/jrsm.1475)."""
+"""Spread of log odds and log squared errors, for which nothing is published: half-normal with scale
+0.5, the weakly informative distribution of Röver et al. (2021, 10.1002/jrsm.1475)."""
 
 _ERRORS_SPREAD = Spread(SQUARES_SPREAD.tau / 2, SQUARES_SPREAD.degrees)
-"""Of logarithms of absolute errors, which are half those of squared ones."""
+"""Spread of log absolute errors, half the log squared errors."""
 
 _LEAST_VARIANCE = 1e-9
-"""Sampling variance of a score without one, such as R² where every error is the same."""
+"""Least sampling variance of a score, such as R² if all errors are equal."""
 
 POOLED: dict[str, tuple[Scale, str, Spread]] = {
     name: (LOGARITHM, LOGARITHM.name, _ERRORS_SPREAD)
@@ -104,7 +102,7 @@ POOLED: dict[str, tuple[Scale, str, Spread]] = {
     for name, metric in METRICS.items()
     if metric.resampled
 }
-"""Scale on which the scores of studies are averaged, with its name and the spread on it."""
+"""Scale on which the scores of studies are averaged, its name, and the prior spread."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +113,19 @@ class RandomEffects:
     half: float  # half width of the interval of the mean
     next_half: float  # half width of the prediction interval of the next study
     tau: float  # standard deviation between studies
-    i2: float  # I², part of the variance that is between studies (Higgins and Thompson 2002)
+    i2: float  # I², share of the variance between studies (Higgins and Thompson 2002)
 
 
 def random_effects(
     value_K: F64, variance_K: F64, spread: Spread, typical_K: F64 | None = None
 ) -> RandomEffects:
-    """Average K scores, at least two, on a scale with normal errors.
+    """Compute the random-effects mean of K scores, at least two, on a scale with normal errors.
 
-    `typical_K` are variances that do not depend on the score of the study, for the spread; the same
-    as `variance_K` by default.
+    The spread uses `typical_K`, variances that do not depend on the score of the study; the default
+    is `variance_K`.
 
-    >>> found = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
-    >>> round(found.mean, 2), round(found.half, 2), round(found.next_half, 2)
+    >>> pooled = random_effects(np.array([0.8, 1.2, 1.3]), np.full(3, 0.09), Spread(0.3, 6.0))
+    >>> round(pooled.mean, 2), round(pooled.half, 2), round(pooled.next_half, 2)
     (1.1, 0.49, 0.74)
     """
     number, d = len(value_K), spread.degrees
@@ -156,15 +154,15 @@ class StudyScore:
 
     study: str
     samples: int
-    units: int  # subjects, or samples without them
-    metrics: dict[str, Score]  # with an interval over the units of the study
-    # mean of the labels and of the predictions: numbers, ranks, or the part of the second of two
-    # classes; None of more classes
+    units: int  # subjects, or samples without subjects
+    metrics: dict[str, Score]  # with intervals over the units of the study
+    # mean label and mean prediction: numbers, ranks, or the share of the second of two classes;
+    # None with more classes
     actual_mean: float | None
     predicted_mean: float | None
-    better: bool  # whether the first metric is above that of a guess beyond noise
-    left_out: str = ""  # why it has no part in the summary; "" where it has
-    constant: bool = False  # whether all its samples have the same prediction
+    better: bool  # whether the interval of the first metric is above the baseline
+    left_out: str = ""  # why the summary leaves the study out; "" if it includes the study
+    constant: bool = False  # whether all samples have the same prediction
 
 
 @dataclass(frozen=True)
@@ -177,42 +175,38 @@ class StudySummary:
     value: float  # random-effects mean
     lower: float
     upper: float
-    # prediction interval of the next study
-    next_lower: float
+    next_lower: float  # prediction interval of the next study
     next_upper: float
     tau: float  # standard deviation between studies
-    i2: float  # part of the variance of the scores that is between studies
+    i2: float  # share of the variance between studies
 
 
 @dataclass(frozen=True)
 class MetricsOverStudies(ResampledMetrics):
-    """Metrics of a model on several studies: summaries over them, and differences within each."""
+    """Metrics of a model on several studies: summaries over studies, differences within each."""
 
     def score(self) -> dict[str, Score]:
-        """Return the summary of each metric, without a value where there is none."""
+        """Return the summary of each metric; `Score(None)` without a summary."""
         scores = {}
-        for name in self.whole:
-            part = summarise(name, [*self.studies.values()])
-            constant = {study.whole[name] for study in self.studies.values()} == {
-                NO_SKILL.get(name)
-            }
-            if part is None:
+        for name in self.values:
+            summary = summarise(name, [*self.studies.values()])
+            if summary is None:
                 scores[name] = Score(None)
-            elif constant:  # a constant prediction has no skill in any study
-                scores[name] = Score(part.value)
+            elif {study.values[name] for study in self.studies.values()} == {NO_SKILL.get(name)}:
+                scores[name] = Score(summary.value)  # a constant prediction, without skill anywhere
             else:
-                scores[name] = Score(part.value, part.lower, part.upper)
+                scores[name] = Score(summary.value, summary.lower, summary.upper)
         return scores
 
-    def equals(self, other: ResampledMetrics) -> bool:
-        """Return whether the first metric is that of the other model in each study."""
-        return all(model.equals(other.studies[name]) for name, model in self.studies.items())
+    def equals(self, reference: ResampledMetrics) -> bool:
+        """Return whether the first metric equals the reference's in each study."""
+        return all(model.equals(reference.studies[name]) for name, model in self.studies.items())
 
-    def paired_difference(self, other: ResampledMetrics) -> tuple[str, Score]:
-        """Return the first metric, and the mean difference of the studies with its t interval."""
-        name = next(iter(self.whole))
+    def paired_difference(self, reference: ResampledMetrics) -> tuple[str, Score]:
+        """Return the name of the first metric, and its mean difference over studies."""
+        name = next(iter(self.values))
         differences = [
-            model.whole[name] - other.studies[study].whole[name]
+            model.values[name] - reference.studies[study].values[name]
             for study, model in self.studies.items()
         ]
         difference_K = np.array([value for value in differences if not math.isnan(value)])
@@ -222,7 +216,7 @@ class MetricsOverStudies(ResampledMetrics):
         mean = float(difference_K.mean())
         if number < MIN_SUMMARISED:
             return name, Score(mean)
-        # The jackknife of a mean is its t interval.
+        # The jackknife interval of a mean is its t interval.
         without_K = (difference_K.sum() - difference_K) / (number - 1)
         return name, jackknife_interval(mean, without_K, number)
 
@@ -232,39 +226,39 @@ def resample(
     groups_M: npt.NDArray[Any],
     metrics: Mapping[str, ResampledMetric] | None = None,
 ) -> ResampledMetrics:
-    """Compute metrics for intervals over groups: of all samples, or of each study."""
+    """Compute metrics for intervals over groups: on all samples, or within each study."""
+    units = Units.of(groups_M)
     if not scored.studies:
-        return resample_metrics(scored, units_of(groups_M), metrics)
+        return resample_metrics(scored, units, metrics)
     metrics = metrics or scored_metrics(scored)
     studies = {
-        study: resample_metrics(part, units_of(groups_M[rows]), metrics)
-        for study, (rows, part) in scored.by_study.items()
+        study: resample_metrics(study_scored, Units.of(groups_M[rows]), metrics)
+        for study, (rows, study_scored) in scored.by_study.items()
     }
-    whole = {name: value_of(metric, scored) for name, metric in metrics.items()}
-    return MetricsOverStudies(scored, units_of(groups_M), whole, {}, studies)
+    values = {name: scored.value(metric) for name, metric in metrics.items()}
+    return MetricsOverStudies(scored, units, values, {}, studies)
 
 
 @dataclass(frozen=True)
 class StudyScores:
-    """Scores of a model in each study, by fits to the others, and their summaries."""
+    """Scores of a model in each study, fitted to the other studies, and their summaries."""
 
-    column: str  # column of the metadata with the studies
+    column: str  # metadata column with the studies
     studies: list[StudyScore]
-    better: int  # studies of the summary in which the model is better than a guess beyond noise
-    # metric -> summary, the first is that of the verdict; empty with fewer than three studies
+    better: int  # number of studies in which the model is significantly better than the baseline
+    # metric -> summary, the verdict's metric first; empty with fewer than three studies
     summaries: dict[str, StudySummary]
 
-
-def score_studies(column: str, model: ResampledMetrics) -> StudyScores:
-    """Score a model in each study of its predictions, and summarise the scores."""
-    scored = [score_study(name, part) for name, part in model.studies.items()]
-    summaries = {name: summarise(name, [*model.studies.values()]) for name in model.whole}
-    return StudyScores(
-        column,
-        scored,
-        sum(study.better for study in scored),
-        {name: summary for name, summary in summaries.items() if summary is not None},
-    )
+    @classmethod
+    def of(cls, column: str, model: ResampledMetrics) -> StudyScores:
+        """Score a model in each study of its predictions, and summarise the scores."""
+        studies = [score_study(name, metrics) for name, metrics in model.studies.items()]
+        summaries = {
+            name: summary
+            for name in model.values
+            if (summary := summarise(name, [*model.studies.values()])) is not None
+        }
+        return cls(column, studies, sum(study.better for study in studies), summaries)
 
 
 def score_study(name: str, model: ResampledMetrics) -> StudyScore:
@@ -290,7 +284,7 @@ def score_study(name: str, model: ResampledMetrics) -> StudyScore:
 
 
 def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary | None:
-    """Average a metric over the studies in which it has an interval; None with too few."""
+    """Summarise a metric over the studies in which it has an interval; None with too few."""
     scale, name, spread = POOLED[metric]
     included = [model for model in studies if len(model.replicates[metric])]
     if metric == "auc" and all(len(model.scored.classes) == 2 for model in included):
@@ -302,34 +296,34 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
     if len(values) < MIN_SUMMARISED:
         return None
     pooled = random_effects(values, variances, spread, typical)
-    half, further = pooled.half, pooled.next_half
-    offsets = np.array([0, -half, half, -further, further])
-    value, lower, upper, next_lower, next_upper = scale.inverse(pooled.mean + offsets).tolist()
+    half, next_half = pooled.half, pooled.next_half
+    offsets = np.array([0, -half, half, -next_half, next_half])
+    mean, lower, upper, next_lower, next_upper = scale.inverse(pooled.mean + offsets).tolist()
     return StudySummary(
         metric,
         name,
         len(values),
-        value,
+        mean,
         lower,
         upper,
         next_lower,
         next_upper,
-        pooled.tau,
-        pooled.i2,
+        tau=pooled.tau,
+        i2=pooled.i2,
     )
 
 
 def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, F64]:
-    """Return logits of AUCs of two classes, their variances, and those at the mean AUC."""
-    auc_K = np.array([model.whole["auc"] for model in studies])
-    # Of a subject with several samples no more is known than of one.
+    """Return logits of AUCs of two classes, their variances, and the variances at the mean AUC."""
+    auc_K = np.array([model.values["auc"] for model in studies])
+    # Units are counted: several samples of a subject are no more evidence than one.
     counts_2K = np.array(
         [
             [len(np.unique(model.units.unit_M[model.scored.actual == code])) for model in studies]
             for code in (1, 0)
         ]
     )
-    # Half a pair from 0 and 1, where the logit is infinite; its own variance is large there.
+    # Half a pair away from 0 and 1, where the logit is infinite.
     least_K = 0.5 / counts_2K.prod(axis=0)
     auc_K = auc_K.clip(least_K, 1 - least_K)
     weight_K = counts_2K.prod(axis=0) / counts_2K.sum(axis=0)
@@ -339,7 +333,7 @@ def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, F64]:
 
 
 def auc_variance(auc_K: F64, positive_K: F64, negative_K: F64) -> F64:
-    """Return the variance of the logit of an AUC by the numbers of samples of both classes.
+    """Compute the variance of the logit of an AUC from the class sizes.
 
     Hanley and McNeil (1982, 10.1148/radiology.143.1.7063747), with exponential scores.
     """
@@ -351,16 +345,16 @@ def auc_variance(auc_K: F64, positive_K: F64, negative_K: F64) -> F64:
 
 
 def on_scale(metric: str, studies: Sequence[ResampledMetrics]) -> tuple[F64, F64]:
-    """Return the scores of studies on a scale, and their variances by the jackknife.
+    """Return the scores of studies on the scale of the metric, and their jackknife variances.
 
-    A score without a finite one, such as an error of 0, is left out.
+    A score without a finite variance, such as an error of 0, is left out.
     """
     scale, _, _ = POOLED[metric]
     pairs = []
     for model in studies:
-        value, error = model.whole[metric], jackknife_error(model.replicates[metric])
+        value, error = model.values[metric], jackknife_error(model.replicates[metric])
         if metric in ("auc", "accuracy"):
-            # Half a unit from 0 and 1, where the logit is infinite.
+            # Half a unit away from 0 and 1, where the logit is infinite.
             limit = 0.5 / model.units.number
             value = min(max(value, limit), 1 - limit)
             error = max(error, limit)

@@ -1,24 +1,22 @@
 """Metrics of predictions against labels: numbers, classes, ordered classes; confusion matrix.
 
-Metrics that order the samples (AUC, Pearson, Spearman) compare samples of the same fold alone. A
-fold with many samples of a class leaves few of them to its training samples, so models of different
-folds differ in what they predict on average, against the labels: over all pairs a constant
-prediction has an AUC far below 0.5 (Parker, Gunter and Bedo 2007, "Stratification bias in low
-signal microarray studies"). The other metrics compare each prediction with its own label and are
-sums over all samples; a guess has an R2 and a weighted kappa of at most 0.
+Metrics that rank the samples (AUC, Pearson, Spearman) only compare samples of the same fold. If a
+fold holds out many samples of a class, few remain for training, so the mean predictions of the
+folds run against the labels: over all pairs a constant prediction has an AUC far below 0.5 (Parker,
+Gunter and Bedo 2007, "Stratification bias in low signal microarray studies"). The other metrics
+compare each prediction with its own label and are sums over all samples; the baseline has an R2 and
+a weighted kappa of at most 0.
 
-Of a repeated cross-validation a metric is the mean of the metrics of its partitions. The metric of
-the averaged predictions would be that of another model, a mean of several. Of several studies it is
-the mean of those in which it is defined: pooled samples would score the differences between the
-studies as well.
+In a repeated cross-validation, a metric is the mean over the repeats: the metric of averaged
+predictions would score another model, a mean of several. With several studies, it is the mean over
+the studies in which it is defined: pooled samples would also score differences between studies.
 
-Functions with `weights_ZN` compute a metric of Z resamples at once, float64 [Z], from the number of
-times that each of them has each of the N samples (float64, at least 0); `value_of` is that of all
-samples. A metric that is not defined for the given samples (R2 of one sample, AUC of one class) is
-NaN there and None in a result.
+Functions with `weights_ZN` compute a metric of Z resamples at once, float64 [Z], from the weights
+of the N samples in each resample (float64, at least 0). A metric that is not defined (R2 of one
+sample, AUC of one class) is NaN there and None in a result.
 
-To add a metric, add an entry to `METRICS`: title, direction, scale and value without skill stand
-there alone; scores, tables, intervals and the report read them (docs/how_to/add_a_metric.md).
+To add a metric, add an entry to `METRICS` with title, direction, scale and value without skill;
+scores, tables, intervals and the report read it (docs/how_to/add_a_metric.md).
 
 Further shape suffixes: K folds, Y blocks of tied samples.
 """
@@ -29,7 +27,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from itertools import chain, pairwise
 from typing import Any
 
@@ -51,7 +49,7 @@ from aam.number_format import fixed, significant
 Metrics = dict[str, float | None]
 
 _LEAST_CHANCE = 1e-6
-"""Probability of the true class from which a log loss is finite."""
+"""Smallest probability of the true class in a log loss, which keeps it finite."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class ScoredPredictions:
         classes: C names; empty for a numeric target.
         probabilities: [N, C] or None.
         ordered: whether the codes are ranks.
-        repeats: N names of partitions into folds; empty for a single partition.
+        repeats: N names of repeats (partitions into folds); empty for a single one.
         studies: N names of studies; empty for a single study.
     """
 
@@ -114,25 +112,69 @@ class ScoredPredictions:
     @cached_property
     def partitions(self) -> tuple[tuple[Codes, ScoredPredictions], ...]:
         """Rows and predictions of each partition into folds."""
-        parts = [(rows, self.take(rows)) for rows in rows_of(self.repeats).values()]
-        return tuple((rows, replace(part, repeats=())) for rows, part in parts)
+        return tuple(
+            (rows, replace(self.take(rows), repeats=())) for rows in rows_of(self.repeats).values()
+        )
 
     @cached_property
     def by_study(self) -> dict[str, tuple[Codes, ScoredPredictions]]:
         """Rows and predictions of each study, by its name."""
-        parts = {study: (rows, self.take(rows)) for study, rows in rows_of(self.studies).items()}
-        return {study: (rows, replace(part, studies=())) for study, (rows, part) in parts.items()}
+        return {
+            study: (rows, replace(self.take(rows), studies=()))
+            for study, rows in rows_of(self.studies).items()
+        }
 
     @property
     def first(self) -> ScoredPredictions:
-        """Predictions of the first partition: each sample once."""
+        """Predictions of the first repeat: each sample once."""
         return self.partitions[0][1] if self.repeats else self
+
+    def value(self, metric: ResampledMetric) -> float:
+        """Compute a metric of all samples, each counted once.
+
+        >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
+        >>> scored.value(r2), round(scored.value(mean_absolute_error), 3)
+        (0.5, 0.333)
+        """
+        return float(metric(self, np.ones((1, len(self.actual))))[0])
+
+    def metrics(self) -> Metrics:
+        """Return the number of samples (`samples`) and every metric by name; None if not defined.
+
+        With several repeats a metric is their mean; with several studies, the mean over the studies
+        in which it is defined.
+
+        >>> metrics = ScoredPredictions(np.array([1.0, 2, 3]), np.array([1.0, 2, 4])).metrics()
+        >>> metrics["samples"], metrics["r2"], metrics["median_error"]
+        (3, 0.5, 0.0)
+        """
+        if self.studies or self.repeats:
+            subsets = self.by_study.values() if self.studies else self.partitions
+            metrics = [scored.metrics() for _, scored in subsets]
+            means: Metrics = {}
+            for name in metrics[0]:
+                column = [value for each in metrics if (value := each[name]) is not None]
+                is_defined = bool(column) if self.studies else len(column) == len(metrics)
+                means[name] = float(np.mean(column)) if is_defined else None
+            return means | {"samples": len((self if self.studies else self.first).actual)}
+        values: dict[str, float] = {}
+        with warnings.catch_warnings():
+            # Small validation sets have as many classes as samples, and lack classes.
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+            warnings.filterwarnings("ignore", "A single label was found", UserWarning)
+            for name, metric in METRICS.items():
+                lacks = metric.of_probabilities and self.probabilities is None
+                if self.type in metric.targets and not lacks:
+                    values[name] = metric.function(self)
+        defined = {name: None if math.isnan(value) else value for name, value in values.items()}
+        return {"samples": len(self.actual), **defined}
 
 
 def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
-    """Combine the predictions of several folds, as those of one cross-validation.
+    """Combine the predictions of several folds into one cross-validation.
 
-    A fold of one class has no AUC of its own, but the pairs of the other folds have one.
+    A fold of one class has no AUC of its own, but the combined folds have one.
     """
     first = folds[0]
     chances = [fold.probabilities for fold in folds if fold.probabilities is not None]
@@ -148,7 +190,7 @@ def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
 
 
 def rows_of(names: Sequence[str]) -> dict[str, Codes]:
-    """Return the rows of each name, in the order of their first ones."""
+    """Return the rows of each name, in order of first appearance."""
     array = np.array(names, dtype=str)
     return {name: np.flatnonzero(array == name) for name in dict.fromkeys(names)}
 
@@ -157,29 +199,19 @@ MetricFunction = Callable[[ScoredPredictions], float]
 ResampledMetric = Callable[[ScoredPredictions, F64], F64]
 
 
-def value_of(metric: ResampledMetric, scored: ScoredPredictions) -> float:
-    """Compute a metric of all samples, each counted once.
-
-    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
-    >>> value_of(r2, scored), round(value_of(mean_absolute_error, scored), 3)
-    (0.5, 0.333)
-    """
-    return float(metric(scored, np.ones((1, len(scored.actual))))[0])
-
-
 def over_partitions(metric: ResampledMetric) -> ResampledMetric:
-    """Average a metric over the partitions of a repeated cross-validation, and over studies."""
+    """Average a metric over the repeats of a cross-validation, and over studies."""
 
     @wraps(metric)
     def mean(scored: ScoredPredictions, weights_ZN: F64) -> F64:
         if scored.studies:
-            parts = scored.by_study.values()
-            values_SZ = np.stack([mean(part, weights_ZN[:, rows]) for rows, part in parts])
+            subsets = scored.by_study.values()
+            values_SZ = np.stack([mean(subset, weights_ZN[:, rows]) for rows, subset in subsets])
             defined_Z = (~np.isnan(values_SZ)).sum(axis=0)
             return _ratio(np.nansum(values_SZ, axis=0), defined_Z, defined_Z > 0)
         if not scored.repeats:
             return metric(scored, weights_ZN)
-        values = [metric(part, weights_ZN[:, rows]) for rows, part in scored.partitions]
+        values = [metric(subset, weights_ZN[:, rows]) for rows, subset in scored.partitions]
         mean_Z: F64 = np.mean(values, axis=0)
         return mean_Z
 
@@ -190,15 +222,14 @@ def over_partitions(metric: ResampledMetric) -> ResampledMetric:
 def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute the coefficient of determination, 1 - errors / variance around the resample's mean.
 
-    NaN where all labels of the resample are the same.
+    NaN if all labels of the resample are the same.
     """
-    # Centred before the squares: the variance of large numbers would be a difference of two sums
-    # that round alike.
+    # Centred first: the variance of large numbers as a difference of two sums loses precision.
     centred_N = scored.actual - scored.actual.mean()
     sum_Z = weights_ZN @ centred_N
     variance_Z = weights_ZN @ np.square(centred_N) - np.square(sum_Z) / weights_ZN.sum(axis=1)
     errors_Z = weights_ZN @ np.square(scored.actual - scored.predicted)
-    # Defined by the values: the variance of equal labels may be rounding instead of 0.
+    # Checked on the values: the variance of equal labels may be a rounding error instead of 0.
     return 1 - _ratio(errors_Z, variance_Z, _varies(scored.actual, weights_ZN))
 
 
@@ -206,14 +237,14 @@ def r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 def weighted_kappa(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute Cohen's kappa with quadratic weights (Cohen 1968) of ordered classes.
 
-    NaN where all true ranks of the resample are the same.
+    NaN if all true ranks of the resample are the same.
     """
     actual_N, predicted_N = (
         ranks.astype(np.float64) for ranks in (scored.actual, scored.predicted)
     )
     total_Z = weights_ZN.sum(axis=1)
     errors_Z = weights_ZN @ np.square(actual_N - predicted_N)
-    # Mean square of the differences between every true and every predicted rank.
+    # Mean squared difference between every true and every predicted rank.
     products_Z = (weights_ZN @ actual_N) * (weights_ZN @ predicted_N) / total_Z
     by_chance_Z = weights_ZN @ (np.square(actual_N) + np.square(predicted_N)) - 2 * products_Z
     return 1 - _ratio(errors_Z, by_chance_Z, _varies(actual_N, weights_ZN))
@@ -236,22 +267,22 @@ def root_mean_squared_error(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 @over_partitions
 def spearman(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute Spearman's correlation: of the ranks of labels and predictions within their folds.
+    """Compute Spearman's correlation of labels and predictions, ranked within folds.
 
-    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold. NaN where
-    all labels or all predictions of each fold are the same.
+    Ranks are divided by the size of the fold plus 1, so their mean is 1/2 in every fold. NaN if all
+    labels or all predictions of each fold are the same.
     """
 
     def centred_ranks(values_N: npt.NDArray[Any]) -> F64:
-        # One sort serves all resamples: they differ in weights alone, so the ranks are sums of
-        # weights. Tied samples have their mean rank.
+        # One sort serves all resamples: only the weights differ, and ranks are sums of weights.
+        # Tied samples have their mean rank.
         order, ties_Y, folds_K = _sorted_ties(values_N, scored.fold_N)
         size_ZY = np.add.reduceat(weights_ZN[:, order], ties_Y, axis=1)
         size_ZK = np.add.reduceat(size_ZY, folds_K, axis=1)
         fold_Y = np.repeat(np.arange(len(folds_K)), np.diff(folds_K, append=len(ties_Y)))
-        before_ZY = np.cumsum(size_ZY, axis=1) - size_ZY
-        before_ZY -= (np.cumsum(size_ZK, axis=1) - size_ZK)[:, fold_Y]
-        rank_ZY = (before_ZY + (size_ZY + 1) / 2) / (size_ZK[:, fold_Y] + 1)
+        lower_ZY = np.cumsum(size_ZY, axis=1) - size_ZY
+        lower_ZY -= (np.cumsum(size_ZK, axis=1) - size_ZK)[:, fold_Y]
+        rank_ZY = (lower_ZY + (size_ZY + 1) / 2) / (size_ZK[:, fold_Y] + 1)
         ranks_ZN = np.empty_like(weights_ZN)
         ranks_ZN[:, order] = np.repeat(rank_ZY, np.diff(ties_Y, append=len(order)), axis=1)
         return ranks_ZN - 0.5
@@ -274,14 +305,14 @@ def accuracy(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 @over_partitions
 def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
-    """Compute the AUC of the second of two classes, or the mean of each class against the rest.
+    """Compute the AUC of the second of two classes, or the mean over one-against-rest AUCs.
 
-    NaN where no fold has a pair of two classes.
+    NaN if no fold has a pair of two classes.
 
     >>> chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
     >>> codes = np.array([0, 0, 1, 1])
     >>> scored = ScoredPredictions(codes, chances.argmax(axis=1), (), ("no", "yes"), chances)
-    >>> value_of(auc, scored)
+    >>> scored.value(auc)
     0.75
     """
     codes = [1] if len(scored.classes) == 2 else range(len(scored.classes))
@@ -291,12 +322,12 @@ def auc(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 
 def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
-    """Compute the AUC of the class with number `code` against the rest.
+    """Compute the AUC of the class with number `code` against all other classes.
 
-    It is the fraction of concordant pairs, ties counted half, among all pairs of a sample of the
-    class and another sample of the same fold (the statistic of Mann and Whitney, stratified by
-    fold; `survival::concordance` of R pools strata likewise). The mean of the folds' AUC would give
-    a fold with one sample of the class the weight of one with many.
+    The AUC is the fraction of concordant pairs, with ties counted half, among all pairs of a sample
+    of the class and another sample of the same fold (the Mann-Whitney statistic, stratified by
+    fold; `survival::concordance` in R pools strata in this way). A mean over the folds' AUCs would
+    give a fold with one sample of the class as much weight as a fold with many.
     """
     assert scored.probabilities is not None
     order, ties_Y, folds_K = _sorted_ties(scored.probabilities[:, code], scored.fold_N)
@@ -305,10 +336,10 @@ def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
     negative_ZY = np.add.reduceat(sorted_ZN, ties_Y, axis=1) - positive_ZY
     positive_ZK = np.add.reduceat(positive_ZY, folds_K, axis=1)
     negative_ZK = np.add.reduceat(negative_ZY, folds_K, axis=1)
-    # Negative samples that are sorted before, less those of other folds.
-    before_ZY = np.cumsum(negative_ZY, axis=1) - negative_ZY / 2
-    before_ZK = np.cumsum(negative_ZK, axis=1) - negative_ZK
-    concordant_Z = (positive_ZY * before_ZY).sum(axis=1) - (positive_ZK * before_ZK).sum(axis=1)
+    # Negative samples with lower values, minus the negative samples of other folds.
+    lower_ZY = np.cumsum(negative_ZY, axis=1) - negative_ZY / 2
+    earlier_ZK = np.cumsum(negative_ZK, axis=1) - negative_ZK
+    concordant_Z = (positive_ZY * lower_ZY).sum(axis=1) - (positive_ZK * earlier_ZK).sum(axis=1)
     pairs_Z = (positive_ZK * negative_ZK).sum(axis=1)
     return _ratio(concordant_Z, pairs_Z, pairs_Z > 0)
 
@@ -317,8 +348,8 @@ def class_auc(scored: ScoredPredictions, code: int, weights_ZN: F64) -> F64:
 def mcfadden_r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
     """Compute McFadden's R² of class probabilities, 1 - log loss / log loss of the frequencies.
 
-    The frequencies are those of the classes in the resample, as the mean of the resample is that to
-    which R² compares numbers (McFadden 1974). NaN with one class.
+    The class frequencies are taken from the resample, as R² takes the mean from the resample
+    (McFadden 1974). NaN with one class.
     """
     assert scored.probabilities is not None
     codes_N = scored.actual.astype(np.int64)
@@ -331,7 +362,7 @@ def mcfadden_r2(scored: ScoredPredictions, weights_ZN: F64) -> F64:
 
 
 def _sorted_ties(values_N: npt.NDArray[Any], fold_N: Codes) -> tuple[Codes, Codes, Codes]:
-    """Sort by fold and value: the order, first sample of each tie, first tie of each fold."""
+    """Sort by fold and value; return the order, each tie's first sample, each fold's first tie."""
     order = np.lexsort((values_N, fold_N))
     begins_fold = np.diff(fold_N[order], prepend=-1) != 0
     begins_tie = begins_fold | (np.diff(values_N[order], prepend=np.nan) != 0)
@@ -340,7 +371,7 @@ def _sorted_ties(values_N: npt.NDArray[Any], fold_N: Codes) -> tuple[Codes, Code
 
 
 def _varies(values_N: npt.NDArray[Any], weights_ZN: F64) -> npt.NDArray[np.bool_]:
-    """Return for each resample whether it has more than one value."""
+    """Return whether each resample has more than one value."""
     highest_Z = np.where(weights_ZN > 0, values_N, -np.inf).max(axis=1)
     lowest_Z = np.where(weights_ZN > 0, values_N, np.inf).min(axis=1)
     varies_Z: npt.NDArray[np.bool_] = lowest_Z < highest_Z
@@ -354,13 +385,13 @@ def _ratio(numerator_Z: F64, denominator_Z: F64, defined_Z: npt.NDArray[np.bool_
 
 
 def _pearson(scored: ScoredPredictions) -> float:
-    """Return the correlation of the differences from the fold's mean."""
+    """Compute the correlation of labels and predictions, centred within folds."""
     pair = np.stack([scored.actual, scored.predicted]).astype(np.float64)
     for fold in np.unique(scored.fold_N):
         rows = scored.fold_N == fold
         values = pair[:, rows]
         varies = np.ptp(values, axis=1, keepdims=True) > 0
-        # The mean of equal values rounds, so that their differences from it would correlate.
+        # Equal values differ from their rounded mean, and these differences would correlate.
         pair[:, rows] = np.where(varies, values - values.mean(axis=1, keepdims=True), 0)
     size = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
     return float(np.clip(pair[0] @ pair[1] / size, -1, 1)) if size > 0 else math.nan
@@ -372,9 +403,9 @@ def _of_arrays(function: Callable[..., Any], **options: Any) -> MetricFunction:
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale on which the error of a statistic is nearly symmetric, and its t interval computed."""
+    """Scale on which the error of a statistic is nearly symmetric, for its t interval."""
 
-    name: str  # in sentences; {title} is that of the metric
+    name: str  # name in sentences; {title} stands for the metric's
     forward: Callable[[F64], F64]
     inverse: Callable[[F64], F64]
     slope: Callable[[float], float]  # derivative of `forward`
@@ -385,7 +416,7 @@ class Scale:
 
 LINEAR = Scale("its units", lambda value: value, lambda value: value, lambda value: 1.0)
 PROPORTION = Scale("logit", logit, expit, lambda value: 1 / (value * (1 - value)), 0.0, 1.0)
-# R² and kappa are 1 less a ratio of errors to their spread.
+# R² and kappa are 1 minus a ratio of errors to their spread.
 RATIO = Scale(
     "logarithm of 1 - {title}",
     lambda value: -np.log1p(-value),
@@ -393,7 +424,7 @@ RATIO = Scale(
     lambda value: 1 / (1 - value),
     high=1.0,
 )
-# The mean of few squares is skewed further than a logarithm undoes.
+# A mean of few squares is more skewed than a logarithm can undo.
 ERROR = Scale(
     "reciprocal root",
     lambda value: -2 / np.sqrt(value),
@@ -407,19 +438,19 @@ CORRELATION = Scale("Fisher's z", np.arctanh, np.tanh, lambda value: 1 / (1 - va
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of predictions, with all that scores, tables, intervals and pages read about it.
+    """Metric of predictions, with its properties for scores, tables, intervals and pages.
 
     Attributes:
         title: name within a sentence, such as "weighted kappa"; a heading begins with a capital.
-        targets: types of the target of which every run has it.
-        function: value of some predictions, NaN where it is not defined.
-        resampled: values of Z resamples at once, for the interval; None: it has no interval.
+        targets: types of target for which every run has the metric.
+        function: value of the metric, NaN if it is not defined.
+        resampled: values of Z resamples at once, for the interval; None without an interval.
         scale: scale of the interval.
-        no_skill: value of predictions that say nothing about the target; None for a metric that
-            does not compare models. The first one of a type of target that does is its verdict's.
-        higher_is_better: whether a larger value is a better one.
-        in_units: whether it is in the units of the target, and so of any size.
-        of_probabilities: whether it needs class probabilities.
+        no_skill: value of predictions without information; None if the metric does not compare
+            models. The first metric of a type of target with this value decides the verdict.
+        higher_is_better: whether larger values are better.
+        in_units: whether the metric has the units of the target, and so any size.
+        of_probabilities: whether the metric needs class probabilities.
     """
 
     title: str
@@ -443,9 +474,11 @@ def _resampled(
     targets: tuple[TargetType, ...],
     function: ResampledMetric,
     scale: Scale,
-    **rest: Any,
+    **properties: Any,
 ) -> Metric:
-    return Metric(title, targets, partial(value_of, function), function, scale, **rest)
+    return Metric(
+        title, targets, lambda scored: scored.value(function), function, scale, **properties
+    )
 
 
 _NUMBERS: tuple[TargetType, ...] = ("regression",)
@@ -469,24 +502,24 @@ METRICS: dict[str, Metric] = {
     ),
     "accuracy": _resampled("accuracy", _CLASSES, accuracy, PROPORTION),
     "balanced_accuracy": Metric("balanced accuracy", _CLASSES, _of_arrays(balanced_accuracy_score)),
-    # Of the classes that occur or were predicted.
+    # Mean over the classes that occur or were predicted.
     "macro_f1": Metric(
         "macro F1", _CLASSES, _of_arrays(f1_score, average="macro", zero_division=0)
     ),
     "auc": _resampled("AUC", _CLASSES, auc, PROPORTION, no_skill=0.5, of_probabilities=True),
-    # Of several classes in several studies (`scored_metrics`).
+    # For several classes in several studies (`scored_metrics`).
     "mcfadden_r2": _resampled(
         "McFadden R²", (), mcfadden_r2, RATIO, no_skill=0.0, of_probabilities=True
     ),
 }
-"""Metrics by their name in `scores.json` and `metrics.json`, in the order of tables."""
+"""Metrics by their names in `scores.json` and `metrics.json`, in the order of tables."""
 
 
 def metric_text(name: str, value: float | None, digits: int = 3) -> str:
-    """Format a metric; an en dash where it is not defined.
+    """Format a metric; an en dash if it is not defined.
 
-    There are fewer digits from 100 on. Errors in units of the target below 0.01 and from a billion
-    on have three significant digits.
+    Values from 100 on have fewer digits. Errors in units of the target have three significant
+    digits below 0.01 and from a billion on.
 
     >>> metric_text("samples", 90.0), metric_text("r2", -0.0001), metric_text("mae", 0.0002)
     ('90', '0.000', '0.0002')
@@ -495,63 +528,26 @@ def metric_text(name: str, value: float | None, digits: int = 3) -> str:
         return "\N{EN DASH}"
     if name == "samples":
         return f"{value:.0f}"
-    beyond = 0 < abs(value) < 0.01 or abs(value) >= 1e9
+    extreme = 0 < abs(value) < 0.01 or abs(value) >= 1e9
     in_units = name in METRICS and METRICS[name].in_units
-    return significant(value) if in_units and beyond else fixed(value, digits)
-
-
-def compute_metrics(scored: ScoredPredictions) -> Metrics:
-    """Return the number of samples (`samples`) and every metric by name; None if not defined.
-
-    Of several partitions it is the mean of theirs, of several studies that of those in which it is
-    defined.
-
-    >>> scored = ScoredPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0]))
-    >>> found = compute_metrics(scored)
-    >>> found["samples"], found["r2"], found["median_error"]
-    (3, 0.5, 0.0)
-    """
-    if scored.studies or scored.repeats:
-        divided = scored.by_study.values() if scored.studies else scored.partitions
-        parts = [compute_metrics(part) for _, part in divided]
-        means: Metrics = {}
-        for name in parts[0]:
-            column = [value for part in parts if (value := part[name]) is not None]
-            is_defined = bool(column) if scored.studies else len(column) == len(parts)
-            means[name] = float(np.mean(column)) if is_defined else None
-        return means | {"samples": len((scored if scored.studies else scored.first).actual)}
-    metrics_of = {
-        name: metric
-        for name, metric in METRICS.items()
-        if scored.type in metric.targets
-        and not (metric.of_probabilities and scored.probabilities is None)
-    }
-    with warnings.catch_warnings():
-        # Small validation sets have as many classes as samples, and lack classes.
-        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
-        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
-        values = {name: metric.function(scored) for name, metric in metrics_of.items()}
-    defined = {name: None if math.isnan(value) else value for name, value in values.items()}
-    return {"samples": len(scored.actual), **defined}
+    return significant(value) if in_units and extreme else fixed(value, digits)
 
 
 def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     """Compute the content of `metrics.json`: all metrics, overall and by fold.
 
-    In place of `folds` there are `repeats` with several partitions, and `studies` with several
-    studies; `confusion`, of classes, is of the first partition.
+    `studies` or `repeats` replace `folds` if there are several; the confusion matrix is of the
+    first repeat.
     """
-    part_of = scored.studies or scored.repeats or scored.folds
-    # By length first, so that fold 10 stands after fold 9.
-    names = sorted(set(part_of), key=lambda name: (len(name), name))
-    folds = np.array(part_of, dtype=str)
+    rows = rows_of(scored.studies or scored.repeats or scored.folds)
     metrics: dict[str, Any] = {
         "column": column,
         "kind": scored.type,
-        "overall": compute_metrics(scored),
+        "overall": scored.metrics(),
         "studies" if scored.studies else "repeats" if scored.repeats else "folds": {
-            name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names
+            # By length first, so that fold 10 follows fold 9.
+            name: scored.take(rows[name]).metrics()
+            for name in sorted(rows, key=lambda name: (len(name), name))
         },
     }
     if scored.classes:
@@ -572,21 +568,21 @@ def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
 
 
 FEW_VALUES = 6
-"""A column with no more distinct numbers than this has categories: it is not binned."""
+"""Most distinct numbers of a column that is treated as categories, not binned."""
 
 BINS = 4
 UNKNOWN = "(missing)"
 
 
 def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Metrics]:
-    """Return the metrics of the samples of each value, in the order of `rows_by`."""
-    return {name: compute_metrics(scored.take(rows)) for name, rows in rows_by(texts).items()}
+    """Compute the metrics of the samples of each value, in the order of `rows_by`."""
+    return {name: scored.take(rows).metrics() for name, rows in rows_by(texts).items()}
 
 
 def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the rows of each value, "" where it is missing, in the order of the values.
+    """Return the rows of each value ("" if it is missing), in the order of the values.
 
-    More than `FEW_VALUES` different numbers are put into `BINS` bins of about equal sizes.
+    More than `FEW_VALUES` different numbers are divided into `BINS` bins of about equal sizes.
     """
     numbers = as_numbers(texts)
     missing = sum(not text for text in texts)
@@ -603,15 +599,15 @@ def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
 def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
     """Divide values, at least one of them finite, at their quantiles into at most `number` bins.
 
-    Ranges have four significant digits, or more where four do not tell them apart; values that are
-    not finite are in no bin.
+    Ranges have four significant digits, or more if four do not distinguish them; values that are
+    not finite have no bin.
 
     >>> {name: rows.tolist() for name, rows in quantile_bins(np.arange(4.0), 2).items()}
     {'0 to 1.5': [0, 1], '1.5 to 3': [2, 3]}
     """
-    known = np.isfinite(values)
-    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, number + 1)))
-    bins = np.where(known, np.searchsorted(edges[1:-1], values, side="right"), -1)
+    finite = np.isfinite(values)
+    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, number + 1)))
+    bins = np.where(finite, np.searchsorted(edges[1:-1], values, side="right"), -1)
     formatted = ([f"{edge:.{digits}g}" for edge in edges] for digits in (4, 8, 12, 17))
     # 17 digits are exact.
     names = next(texts for texts in formatted if len(set(texts)) == len(edges))

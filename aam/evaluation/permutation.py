@@ -1,24 +1,23 @@
-"""Permutation test of held-out predictions: is their score that of shuffled labels?
+"""Permutation test of held-out predictions, without fitting a model again.
 
-The statistic is the score that the verdict states, of the predictions that it is about, whatever
-made them: labels are shuffled among the held-out samples, predictions stay. No model is fitted
-again, so that the test costs the same for a kernel, a forest and a network.
+The statistic is the score in the verdict. Labels are permuted among the held-out samples, and the
+predictions stay as they are, so the test costs the same for a kernel, a forest and a network.
 
-The predictions of a fold do not depend on its labels, so for a single split this test is exact. The
-score of several folds has a wider distribution than such shuffles: each label is shuffled where it
-is predicted, but it also trained the models of the other folds, and both have the same sign. For
+The predictions of a fold do not depend on its labels, so the test is exact for a single split. With
+several folds, the score varies more than under these permutations: a label is permuted in its own
+fold, but it also trained the models of the other folds, and both effects have the same sign. For
 predictions that are linear in the training labels, y_k' A_kl y_l, the terms of the folds k and l
-add up in pairs, and with labels at random (mean 0, variance 1, independent of the samples)
+add up in pairs, and for random labels (mean 0, variance 1, independent of the samples)
 
     var(sum_kl y_k' A_kl y_l) = sum_k<l |A_kl + A_lk'|² <= 2 sum_kl |A_kl|²,
 
-twice the variance of the shuffles, with equality for the symmetric A of a kernel. The shuffles are
-spread by the square root of 2 therefore. They exchange labels of all folds, since a fold may have
-few groups: that a fold's mean prediction moves against its labels makes no score better. Forests
-and networks are linear only nearly, so that 2 is no bound for them; `benchmarks/random_labels.py`
-measures the level, `docs/experiments/intervals.md` has what is measured so far.
+twice the variance under permutation, with equality for the symmetric A of a kernel. Deviations of
+the permuted scores are therefore multiplied by the square root of 2. Labels are permuted across all
+folds, because a fold may have few groups; mean predictions that run against the labels of a fold
+improve no score. Forests and networks are only nearly linear, so 2 is not a bound for them:
+`benchmarks/random_labels.py` measures the level, with results in `docs/experiments/intervals.md`.
 
-M held-out samples, I groups of them, B shufflings.
+M held-out samples, I groups, B permutations.
 """
 
 from __future__ import annotations
@@ -30,46 +29,44 @@ import numpy as np
 from scipy.special import gammaln
 
 from aam.arrays import F64, Codes, Rows
-from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import scored_metrics
-from aam.evaluation.metrics import value_of
 
-SHUFFLINGS = 999
+PERMUTATIONS = 999
 
 EXACT_KERNEL = 4000
-"""Samples up to which a kernel is exact, and what needs an exact one is computed."""
+"""Most samples for an exact kernel, and for results that need one."""
 
 _LABELS = 4_000_000
-"""Shufflings times samples and classes that are scored at most, about 2 CPU-seconds."""
+"""Most permutations times samples and classes that are scored, about 2 CPU-seconds."""
 
 _MIN_ORDERS = 100
-"""Different orders of the labels, with fewer of which there is no test."""
+"""Fewest different orders of the labels for a test."""
 
 
 @dataclass(frozen=True)
 class PermutationTest:
     """Result of a permutation test."""
 
-    # part of the shufflings, with the labels as they are, that reach the score of these
-    p: float
-    shufflings: int  # number of shufflings
-    # part of them that are as far below their mean as the score of these is below that of the guess
+    p: float  # share of the permutations, the original order included, with at least this score
+    shufflings: int  # number of permutations
+    # share that is as far below the mean of the permutations as the score is below the baseline
     p_worse: float
 
 
 def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | None:
-    """Test whether predictions of held-out samples, which these did not train, beat chance.
+    """Test by permutation whether the score of held-out predictions is better than by chance.
 
-    A group receives the labels of another one in random order, repeated where that has fewer
-    samples; of several studies one of its own study, so that what differs between studies stays as
-    it is. There is no test where that gives fewer than 100 different orders.
+    A group receives the labels of another group in random order, repeated if that group has fewer
+    samples. With several studies both groups are of one study, so differences between studies stay
+    as they are. None with fewer than 100 different orders.
     """
     scored = folds.scored(predictions_MC)
-    # A sample that is held out in several folds, as of several partitions, has one label in all.
-    rows_n, first_n, place_M = np.unique(folds.rows_M, return_index=True, return_inverse=True)
+    # A sample that is held out in several folds, as with several repeats, has one label in all.
+    rows_n, first_n, index_M = np.unique(folds.rows_M, return_index=True, return_inverse=True)
     held_out = folds.labels.take(rows_n)
     study_n = np.zeros_like(rows_n) if held_out.studies is None else held_out.studies
-    # A subject of two studies is exchanged within each.
+    # A subject in two studies is a group in each.
     (stratum_I, _), group_n = np.unique(
         np.stack([study_n, held_out.groups]), axis=1, return_inverse=True
     )
@@ -77,13 +74,13 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
     if _log_orders(group_n, stratum_I, held_out.values) < np.log(_MIN_ORDERS):
         return None
     metric = next(iter(scored_metrics(scored).values()))
-    observed = value_of(metric, scored)
-    number = max(199, min(SHUFFLINGS, _LABELS // (len(place_M) * max(1, len(scored.classes)))))
+    observed = scored.value(metric)
+    number = max(199, min(PERMUTATIONS, _LABELS // (len(index_M) * max(1, len(scored.classes)))))
     rng = np.random.default_rng(folds.seed)
     values_B = np.empty(number)
     for b in range(number):
-        actual_M = scored.actual[first_n[_shuffled(group_n, stratum_I, rng)]][place_M]
-        values_B[b] = value_of(metric, dataclasses.replace(scored, actual=actual_M))
+        actual_M = scored.actual[first_n[_permuted(group_n, stratum_I, rng)]][index_M]
+        values_B[b] = dataclasses.replace(scored, actual=actual_M).value(metric)
     defined_B = values_B[~np.isnan(values_B)]
     if np.isnan(observed) or not len(defined_B):
         return None
@@ -91,75 +88,76 @@ def permutation_test(folds: Folds, predictions_MC: F64) -> PermutationTest | Non
     chance = defined_B.mean()
     deviation_B = spread * (defined_B - chance)
     reached = int((deviation_B >= observed - chance - 1e-12).sum())
-    # Chance is no guess: errors of unrelated predictions are larger than those of the guess.
-    guess = value_of(metric, folds.scored(folds.dummy_MC))
-    as_low = int((deviation_B <= observed - (chance if np.isnan(guess) else guess) + 1e-12).sum())
-    # The labels as they are count as a shuffling: p is never 0 (Phipson and Smyth 2010).
+    # The lower tail starts from the baseline: unrelated predictions have larger errors than it.
+    baseline = folds.scored(folds.baseline_MC).value(metric)
+    shortfall = observed - (chance if np.isnan(baseline) else baseline)
+    as_low = int((deviation_B <= shortfall + 1e-12).sum())
+    # The original order counts as a permutation, so p is never 0 (Phipson and Smyth 2010).
     number = len(defined_B)
     return PermutationTest((reached + 1) / (number + 1), number, (as_low + 1) / (number + 1))
 
 
 def standard_outputs(folds: Folds) -> F64 | None:
-    """Return labels of mean 0 and standard deviation 1; None of many or equal labels."""
+    """Return labels of mean 0 and standard deviation 1; None for many or equal labels."""
     labels, outputs_NC = folds.labels, folds.labels.outputs_NC
     if len(outputs_NC) > EXACT_KERNEL:
         return None
-    # One indicator has all of two classes.
+    # One indicator describes two classes.
     outputs_NC = outputs_NC[:, -1:] if outputs_NC.shape[1] == 2 else outputs_NC
     outputs_NC = outputs_NC if labels.classes else folds.scale.forward(outputs_NC)
     std = outputs_NC.std()
     return None if std == 0 else (outputs_NC - outputs_NC.mean(axis=0)) / std
 
 
-def shuffled_rows(folds: Folds, number: int) -> Rows:
-    """Return the rows whose labels every sample receives, int64 [number + 1, N], at first its own.
+def permuted_rows(folds: Folds, number: int) -> Rows:
+    """Return permutations: rows whose labels the samples receive, int64 [number + 1, N].
 
-    Folds that are stratified have as many samples of a class each. Shuffling within them keeps
-    that, as the distribution of labels given the folds requires. With few groups in a fold labels
-    are shuffled among all folds, but never among studies.
+    The first is the original order. Groups are permuted within folds, because stratified folds have
+    equal numbers of each class. With few groups in a fold they are permuted among all folds, but
+    never among studies.
     """
     labels = folds.labels
     group_N = np.unique(labels.groups, return_inverse=True)[1]
-    # Strata of all partitions would be of a few samples each.
+    # Strata of all repeats would have a few samples each.
     splits = folds.first.splits
-    parts_NK = np.zeros((len(group_N), len(splits)), dtype=np.int64)
+    roles_NK = np.zeros((len(group_N), len(splits)), dtype=np.int64)
     for k, split in enumerate(splits):
-        parts_NK[training_rows(split), k] = 1
-        parts_NK[split.held_out[1], k] = 2
+        roles_NK[split.training_rows, k] = 1
+        roles_NK[split.held_out[1], k] = 2
     first_I = np.unique(group_N, return_index=True)[1]
-    stratum_I = np.unique(parts_NK[first_I], axis=0, return_inverse=True)[1].reshape(-1)
+    stratum_I = np.unique(roles_NK[first_I], axis=0, return_inverse=True)[1].reshape(-1)
     few = _log_orders(group_N, stratum_I, labels.values) < np.log(number)
     if few and labels.studies is None:
         stratum_I = np.zeros_like(stratum_I)
     rng = np.random.default_rng(folds.seed)
-    shuffled = (_shuffled(group_N, stratum_I, rng) for _ in range(number))
-    return np.stack([np.arange(len(group_N)), *shuffled])
+    permuted = (_permuted(group_N, stratum_I, rng) for _ in range(number))
+    return np.stack([np.arange(len(group_N)), *permuted])
 
 
-def _shuffled(group_M: Codes, stratum_I: Codes, rng: np.random.Generator) -> Rows:
+def _permuted(group_M: Codes, stratum_I: Codes, rng: np.random.Generator) -> Rows:
     """Return the row whose label each sample receives, int64 [M].
 
-    Groups exchange their labels within a stratum. A group receives those of another one in random
-    order, repeated where that has fewer samples.
+    Groups exchange their labels within a stratum. A group receives the labels of another group in
+    random order, repeated if that group has fewer samples.
     """
     size_I = np.bincount(group_M)
     start_I = np.cumsum(size_I) - size_I
     target_M = np.argsort(group_M, kind="stable")  # rows by group
-    place_M = np.arange(len(group_M)) - np.repeat(start_I, size_I)  # place within the group
+    offset_M = np.arange(len(group_M)) - np.repeat(start_I, size_I)  # position within the group
     source_I = np.empty(len(size_I), dtype=np.int64)
     source_I[np.argsort(stratum_I, kind="stable")] = np.lexsort(
         (rng.random(len(size_I)), stratum_I)
     )
-    shuffled_M = np.lexsort((rng.random(len(group_M)), group_M))
+    permuted_M = np.lexsort((rng.random(len(group_M)), group_M))
     source_M = np.repeat(source_I, size_I)
     rows_M = np.empty(len(group_M), dtype=np.int64)
-    rows_M[target_M] = shuffled_M[start_I[source_M] + place_M % size_I[source_M]]
+    rows_M[target_M] = permuted_M[start_I[source_M] + offset_M % size_I[source_M]]
     return rows_M
 
 
 def _log_orders(group_M: Codes, stratum_I: Codes, values_M: F64) -> float:
     """Return the logarithm of the number of different orders of the groups' labels."""
     mean_I = np.bincount(group_M, values_M) / np.bincount(group_M)
-    both = np.stack([stratum_I, np.unique(mean_I, return_inverse=True)[1]])
-    equal = np.unique(both, axis=1, return_counts=True)[1]
+    pairs = np.stack([stratum_I, np.unique(mean_I, return_inverse=True)[1]])
+    equal = np.unique(pairs, axis=1, return_counts=True)[1]
     return float(gammaln(np.bincount(stratum_I) + 1).sum() - gammaln(equal + 1).sum())

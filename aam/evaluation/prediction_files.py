@@ -1,4 +1,4 @@
-"""Predictions tables: reading what `aam predict` and `aam train` write."""
+"""Predictions files of `aam predict` and `aam train`: read them, and join them with labels."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from aam.evaluation.metrics import ScoredPredictions
 if TYPE_CHECKING:
     import pandas as pd
 
-HELD_OUT_PARTS = ("new", "test", "validation")
-"""Splits that measure a model, the better first; "new" is of `aam predict`."""
-
+HELD_OUT = ("new", "test", "validation")
+"""Values of `split` that can be scored, the best first; `aam predict` writes "new"."""
 
 KEYS = (ID_HEADER, "repeat", "fold", "study", "split")
-"""Columns that a file of several targets has once."""
+"""Columns that a file with several targets has once."""
 
 
 def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
-    """Read a predictions file as strings, a row for each sample and fold; missing values are "".
+    """Read the scored rows of a predictions file as strings, one for each sample and fold.
 
-    Training rows are left out, and validation rows too if there are test rows; a line is printed.
-    In place of `predictions.tsv` of a run with several repeats those of each repeat are read;
-    `target` names one of several, whose columns are `TARGET_predicted`, ...
+    Missing values are "". Training rows are left out, and validation rows too if there are test
+    rows; a line is printed. For a run with several repeats, the predictions of each repeat replace
+    `predictions.tsv`. `target` names one of several targets, with columns `TARGET_predicted`, ...
     """
     import pandas as pd
 
@@ -46,9 +45,8 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=header, dtype=str)
     prefix = f"{target}_"
     if "predicted" not in header and f"{prefix}predicted" in header:
-        # The columns of a target stand together and begin with `TARGET_actual` or
-        # `TARGET_predicted`. Those of the next target may begin with the name of this one
-        # ("diagnosis", "diagnosis_p").
+        # The columns of a target are adjacent and begin with `TARGET_actual` or `TARGET_predicted`.
+        # The next target's name may begin with this target's ("diagnosis", "diagnosis_p").
         first = min(
             header.index(name)
             for name in header
@@ -72,19 +70,19 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         )
     if "split" in frame.columns:
         counts = Counter(frame["split"])
-        chosen = next((part for part in HELD_OUT_PARTS if counts[part]), None)
+        chosen = next((split for split in HELD_OUT if counts[split]), None)
         if chosen is None:
             raise DataError(
                 "The predictions have no test or validation samples",
                 f"the splits of '{path}' are {', '.join(sorted(counts))}",
                 "give predictions of test or validation samples",
             )
-        rest = [f"{times} {part or 'unnamed'}" for part, times in counts.items() if part != chosen]
-        if rest:
-            info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+        left_out = [f"{n} {split or 'unnamed'}" for split, n in counts.items() if split != chosen]
+        if left_out:
+            info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(left_out)} rows.")
         frame = frame[frame["split"] == chosen]
     if "repeats" in frame.columns:
-        info(f"These predictions are means over repeats; the run scores those of {REPEATS}.")
+        info(f"These predictions are means over repeats; the run scores each repeat ({REPEATS}).")
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
     repeated = [
         sample
@@ -110,7 +108,7 @@ def join_labels(
     if not set(ids) & set(metadata.ids):
         raise DataError(
             "The predictions and the metadata have no sample in common",
-            f"predicted are {first_few(ids)}, the metadata has {first_few(metadata.ids)}",
+            f"the predictions have {first_few(ids)}, the metadata {first_few(metadata.ids)}",
             "give the metadata of these samples",
         )
     labelled = label_samples(metadata, column, ids, classifier, levels, min_classes=1)
@@ -123,7 +121,7 @@ def join_labels(
 
 
 def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[str]) -> int:
-    """Count the samples whose label differs from `actual` of the predictions file; 0 without it."""
+    """Count samples whose label differs from the file's column `actual`; 0 without this column."""
     if "actual" not in frame.columns:
         return 0
     recorded = dict(zip(frame[ID_HEADER], frame["actual"], strict=True))
@@ -131,7 +129,7 @@ def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[s
     if scored.classes:
         labels = (scored.classes[code] for code in scored.actual)
         return sum(text != label for text, label in zip(texts, labels, strict=True))
-    # Without an absolute tolerance: all labels may be small numbers.
+    # No absolute tolerance, because all labels may be small numbers.
     return int((~np.isclose(as_numbers(texts), scored.actual, atol=0)).sum())
 
 
@@ -145,19 +143,19 @@ def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) ->
 def class_predictions(
     frame: pd.DataFrame, actual: Sequence[str], levels: tuple[str, ...] = ()
 ) -> ScoredPredictions:
-    """Combine predicted classes, and their probabilities if there are any, with n labels.
+    """Combine predicted classes, with probabilities if the file has them, with n labels.
 
     `levels` are all classes if they are ordered, the lowest first.
     """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
     # The columns have the order of the model, in which the positive class is the last.
-    named = dict.fromkeys(name[2:] for name in columns)
-    present = {*actual, *predicted, *named}
-    classes = levels or (*named, *sorted(present - named.keys()))
+    modelled = dict.fromkeys(name[2:] for name in columns)
+    present = {*actual, *predicted, *modelled}
+    classes = levels or (*modelled, *sorted(present - modelled.keys()))
     if unknown := sorted(present - set(classes)):
         raise DataError(
-            "The predictions have values that the order does not have",
+            "Some predicted or true values are not in the order of the categories",
             f"{first_few(unknown)}, --ordinal {','.join(levels)}",
             "give the order that the model was trained with",
         )
@@ -179,7 +177,7 @@ def class_predictions(
 
 
 def _names(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
-    """Return the fold, repeat or study of each row; empty with fewer than two of them."""
+    """Return the fold, repeat or study of each row; empty with fewer than two different ones."""
     if column not in frame.columns or frame[column].nunique() < 2:
         return ()
     return tuple(frame[column].tolist())
@@ -190,8 +188,8 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     values = as_numbers(frame[column].tolist())
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_FLOAT32))
     if wrong.size:
-        named = first_few(frame[ID_HEADER].iloc[wrong])
-        shown = f"'{frame[column].iloc[wrong[0]]}' in samples {named}"
+        ids = first_few(frame[ID_HEADER].iloc[wrong])
+        evidence = f"'{frame[column].iloc[wrong[0]]}' in samples {ids}"
         hint = "add --classifier if it is a category" if column == "predicted" else "check the file"
-        raise DataError(f"The column '{column}' of the predictions is not numeric", shown, hint)
+        raise DataError(f"The column '{column}' of the predictions is not numeric", evidence, hint)
     return values

@@ -1,13 +1,13 @@
-"""Evaluation of an ensemble and its members: `Scores`, the content of `scores.json`.
+"""Scores of an ensemble and its members, with verdict and findings: the content of `scores.json`.
 
-The classes are the scheme of the file. A statement about a model (a verdict, a difference, a
-conclusion) is stored with its numbers, and decided here; `Scores.findings` lists all of them for
+The classes are the schema of the file. Each statement about a model (verdict, difference,
+conclusion) is decided here and stored with its numbers; `Scores.findings` lists all statements for
 console, page and models.
 
-AUC, Pearson and Spearman compare samples of the same fold alone (`aam.evaluation.metrics`), so the
-guess has an AUC of 0.5. The held-out predictions are in `predictions.tsv`, of several repeats in
-`predictions-repeats.tsv`: `fold`, and `predicted`, `lower`, `upper`, `p_<class>` of the ensemble,
-and the same columns of each member with the prefix `<member>_`.
+AUC, Pearson and Spearman only compare samples of the same fold (`aam.evaluation.metrics`), so the
+baseline has an AUC of 0.5. The held-out predictions are in `predictions.tsv`, or with several
+repeats in `predictions-repeats.tsv`: `fold`, then `predicted`, `lower`, `upper`, `p_<class>` of the
+ensemble, then the same columns for each member with the prefix `<member>_`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,22 @@ from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.confounding import Confounder, confounding_sentences
 from aam.evaluation.ensemble import Combined
-from aam.evaluation.external_validation import ExternalValidation, of_one_class
+from aam.evaluation.external_validation import ExternalValidation, one_class_score
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import (
-    LEVEL,
-    NO_SKILL,
-    TITLES,
-    ResampledMetrics,
-    Score,
-    units_of_two_classes,
-)
+from aam.evaluation.intervals import LEVEL, NO_SKILL, TITLES, ResampledMetrics, Score
 from aam.evaluation.learning_curve import LearningCurve, units_to_decide
-from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, score_studies
-from aam.evaluation.metrics import compute_metrics
+from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
 from aam.evaluation.thresholds import ThresholdScores, score_thresholds
 from aam.number_format import fixed, significant
 
-ENSEMBLE, GUESS = "ensemble", "guess"
+ENSEMBLE, BASELINE = "ensemble", "guess"
+"""Names in `Scores.models`; files call the baseline a guess."""
 
 SIGNIFICANT = 0.05
-"""Level of the permutation test."""
+"""Significance level of the permutation test."""
 
 NO_FILES: Mapping[str, str] = MappingProxyType({})
 
@@ -63,15 +56,14 @@ _BASELINES = {
     "classification": "the training class frequencies",
     "ordinal": "the mean training rank",
 }
-"""Predictions of the baseline."""
-
+"""What the baseline predicts, by type of target."""
 
 Outcome = Literal["better", "worse", "not better", "undecided"]
 
 
 @dataclass(frozen=True)
 class ModelFinding:
-    """Statement about a model; its numbers are the field of `Scores` that it is from."""
+    """Statement about a model; `field` names the field of `Scores` with its numbers."""
 
     field: str
     text: str
@@ -82,26 +74,25 @@ class ModelFinding:
 class Verdict:
     """Whether the ensemble is better than the baseline.
 
-    "better": the interval is above 0, the score above that of no skill, and the permutation test
-    significant or missing. "worse": the interval is below 0, and the test of the lower tail
-    significant or missing. "undecided": there is no interval, or it is above 0 and the test is not
-    significant. Else "not better", also where repeated subjects that the split divides explain the
-    score.
+    "better": the interval of the difference is above 0, the score shows skill, and the permutation
+    test is significant or missing. "worse": the interval is below 0, and the lower-tail test is
+    significant or missing. "undecided": there is no interval, or it is above 0 but the test is not
+    significant. All other results are "not better", and so is a score that the split explains by
+    dividing repeated subjects.
     """
 
     sentence: str
-    headline: str = ""  # the same in a few words
+    headline: str = ""  # a few words that say the same
     outcome: Outcome = "better"
     metric: str = ""
     model: float | None = None  # metric of the ensemble
     guess: float | None = None  # metric of the baseline
-    # paired difference of both, and its interval
-    difference: float | None = None
+    difference: float | None = None  # ensemble minus baseline, with a paired interval
     lower: float | None = None
     upper: float | None = None
-    p: float | None = None  # of the permutation test of the ensemble's predictions
-    shufflings: int = 0  # number of its permutations
-    p_worse: float | None = None  # of its lower tail
+    p: float | None = None  # permutation test of the ensemble's predictions
+    shufflings: int = 0  # number of permutations
+    p_worse: float | None = None  # lower tail of the permutation test
     units: str = ""  # units of the interval, such as "42 groups of infant"
 
 
@@ -113,23 +104,23 @@ class PairedDifference:
     reference: str
     sentence: str
     metric: str = ""
-    value: float | None = None  # model less reference
+    value: float | None = None  # model minus reference
     lower: float | None = None
     upper: float | None = None
-    beyond_noise: bool = False
+    beyond_noise: bool = False  # whether the interval excludes 0
 
 
 @dataclass(frozen=True)
 class ModelScores:
     """Scores of a model."""
 
-    metrics: dict[str, Score]  # those without an interval have a value alone
-    cpu_seconds: float | None = None  # of a member
+    metrics: dict[str, Score]  # some metrics have no interval
+    cpu_seconds: float | None = None  # time of a member
 
 
 @dataclass(frozen=True)
 class EnsembleWeights:
-    """Weights of the members, of the final model and of each fold, chosen in its training part."""
+    """Weights of the members: in the final model, and in each fold, chosen in its training set."""
 
     model: dict[str, float]
     folds: list[dict[str, float]]  # empty in another study
@@ -138,16 +129,16 @@ class EnsembleWeights:
     def of_model(self) -> str:
         """How the final model combines its members."""
         weights = self.model
-        named = [name for name, weight in weights.items() if weight > 0]
+        members = [name for name, weight in weights.items() if weight > 0]
         if len(set(weights.values())) == 1:
-            return f"the mean of {' and '.join(named)}"
-        if len(named) == 1:
-            return f"the {named[0]} alone"
-        return " + ".join(f"{weights[name]:.0%} {name}" for name in named)
+            return f"the mean of {' and '.join(members)}"
+        if len(members) == 1:
+            return f"the {members[0]} alone"
+        return " + ".join(f"{weights[name]:.0%} {name}" for name in members)
 
     @property
     def description(self) -> str:
-        """How the final model combines its members, and how the models of the folds do.
+        """How the final model and the models of the folds combine their members.
 
         >>> folds = [{"kernel": 0.5, "forest": 0.5}]
         >>> EnsembleWeights({"kernel": 1.0, "forest": 0.0}, folds).description
@@ -169,9 +160,9 @@ class EnsembleWeights:
 class PredictionIntervals:
     """Prediction intervals of a number or a rank."""
 
-    coverage: float  # part of new samples that are expected inside
+    coverage: float  # expected share of new samples inside
     half_width: float
-    covered: float  # part of the held-out samples that are inside
+    covered: float  # share of held-out samples inside
 
 
 @dataclass(frozen=True)
@@ -185,18 +176,17 @@ class Calibration:
 
 @dataclass(frozen=True)
 class RepeatedScore:
-    """Scores of the kernel where the split divides repeated subjects, with and without these."""
+    """Kernel scores with repeated subjects split over training and test, and kept together."""
 
     sentence: str
     column: str  # column of the subjects
     groups: int  # subjects with several samples
     metric: str
     given: float  # score on this split
-    grouped: float  # score with the subjects kept together
-    # paired difference of the grouped score and the baseline
-    lower: float | None = None
+    grouped: float  # score with each subject entirely in training or in test
+    lower: float | None = None  # paired interval of the grouped score minus the baseline
     upper: float | None = None
-    better: bool = False  # whether the difference is above 0
+    better: bool = False  # whether this interval is above 0
 
 
 @dataclass(frozen=True)
@@ -204,9 +194,9 @@ class EqualDepthScore:
     """Score on tables of equal sequencing depth."""
 
     sentence: str
-    confounder: bool  # whether the depth predicts as well as the table
+    confounder: bool  # whether the depth predicts as well as the microbiome
     depth: int  # reads of each sample
-    samples: int  # samples that have as many
+    samples: int  # samples with at least this depth
     metric: str
     plain: float  # score of the same samples with all reads
     value: float
@@ -217,7 +207,7 @@ class EqualDepthScore:
 
 @dataclass(frozen=True)
 class InputScores:
-    """Scores of a model that reads metadata columns: by these alone, by the counts, by both."""
+    """Scores of a model with metadata columns: metadata alone, microbiome alone, both."""
 
     columns: list[str]
     models: dict[str, dict[str, Score]]
@@ -228,9 +218,9 @@ class InputScores:
 
 @dataclass(frozen=True)
 class Performance:
-    """Performance of a model, which the model stores for those who use it."""
+    """Performance of a model, stored in the model file for its users."""
 
-    sentence: str  # in other studies if they were tested, else on held-out samples of its own study
+    sentence: str  # in other studies if tested there, else on held-out samples of its own study
     better: bool  # whether the model is shown to be better than the baseline
 
 
@@ -240,51 +230,50 @@ class Scores:
 
     verdict: Verdict
     samples: int  # scored samples
-    # name -> scores; the names are "ensemble", the members, and "guess": the mean or the class
-    # frequencies of the training samples. Of several studies they are summaries over these
+    # scores of "ensemble", the members, and "guess", the baseline; with several studies they are
+    # summaries over the studies
     models: dict[str, ModelScores]
-    # of the ensemble and each member, and of each two members; without pairs of the same score
-    # whichever unit is left out, such as an ensemble that is one of its members
+    # pairs of models, without pairs that always have the same score (an ensemble of one member)
     differences: list[PairedDifference]
-    column: str = ""  # column of the metadata that is predicted
+    column: str = ""  # metadata column that is predicted
     kind: str = ""  # "regression", "classification" or "ordinal"
-    # names of the classes, of an ordinal target the lowest first; empty for a number
-    classes: list[str] = field(default_factory=list)
+    classes: list[str] = field(
+        default_factory=list
+    )  # ordered ones lowest first; empty for a number
     part: str = ""  # scored samples: "test" or "validation"
-    repeats: int = 1  # partitions of the samples into folds; every score is the mean of theirs
-    groups: int = 0  # groups among the scored samples, which may be single samples
+    repeats: int = 1  # partitions of the samples into folds; every score is a mean over them
+    groups: int = 0  # groups, or samples without groups, among the scored samples
     group_column: str | None = None
-    level: float = LEVEL  # of the confidence intervals, which leave out groups in turn
+    level: float = LEVEL  # level of the confidence intervals
     metric: str = ""  # metric that compares models: "r2", "auc" or "weighted_kappa"
     weights: EnsembleWeights | None = None
-    interval: PredictionIntervals | None = None  # None of classes and with too few groups
-    calibration: Calibration | None = None  # None of a number
+    interval: PredictionIntervals | None = None  # None for classes and with too few groups
+    calibration: Calibration | None = None  # None for a number
     repeated_samples: RepeatedScore | None = None
-    divided_studies: str | None = None  # column of several studies, which the folds divide
+    divided_studies: str | None = None  # column with several studies that the folds divide
     equal_depth: EqualDepthScore | None = None
     inputs: InputScores | None = None
-    learning_curve: LearningCurve | None = None  # of the kernel; None with few groups
+    learning_curve: LearningCurve | None = None  # curve of the kernel; None with few groups
     # columns that alone predict as well as the ensemble: the depth, then the best first
     confounders: list[Confounder] = field(default_factory=list)
-    # of samples of another study than that of the training; None of held-out samples
-    external: ExternalValidation | None = None
-    studies: StudyScores | None = None  # None of a single study
-    # of the kernel or the forest; None of a single study and with many samples
+    external: ExternalValidation | None = None  # only for samples of another study
+    studies: StudyScores | None = None  # None for a single study
+    # models of the kernel or the forest; None for a single study and with many samples
     transfer: TransferMatrix | None = None
     study_differences: StudyDifferences | None = None
-    # at 0.5 and at the threshold chosen in the training parts; empty but for two classes
+    # at 0.5 and at the threshold chosen in the training sets; empty unless there are two classes
     thresholds: list[ThresholdScores] = field(default_factory=list)
-    # of a model of the counts and the columns of --adjust-for from one of these columns
+    # model of the microbiome and the --adjust-for columns against the model of these columns
     beyond: PairedDifference | None = None
 
     @property
     def members(self) -> list[str]:
         """Members of the ensemble."""
-        return [name for name in self.models if name not in (ENSEMBLE, GUESS)]
+        return [name for name in self.models if name not in (ENSEMBLE, BASELINE)]
 
     @property
     def baseline(self) -> str:
-        """Predictions of the baseline."""
+        """What the baseline predicts."""
         return _BASELINES.get(self.kind, "the baseline")
 
     @property
@@ -306,13 +295,14 @@ class Scores:
 
         `unit` is the unit of a numeric target; "" if it is unknown.
         """
-        findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
-        if self.deciding:
-            findings.append(ModelFinding("deciding", self.deciding))
+        findings: list[ModelFinding] = []
 
         def add(field: str, text: str, is_warning: bool = False) -> None:
             findings.append(ModelFinding(field, text, is_warning))
 
+        add("verdict", self.verdict.sentence, not self.is_better)
+        if self.deciding:
+            add("deciding", self.deciding)
         if self.repeated_samples is not None:
             add("repeated_samples", f"{self.repeated_samples.sentence}.", True)
         if len(self.members) > 1 and (weights := self.weights) is not None:
@@ -322,7 +312,7 @@ class Scores:
         if self.external is not None:
             for text in self.external.sentences(unit):
                 add("external", text)
-        # Where the depth predicts, the sentence stands beside that.
+        # If the depth is a confounder, its own sentence includes this one.
         equal = self.equal_depth
         if equal is not None and not equal.confounder:
             add("equal_depth", f"{equal.sentence}.")
@@ -348,24 +338,27 @@ class Scores:
 
     @property
     def deciding(self) -> str:
-        """How many units would decide a verdict whose interval includes 0; "" for others."""
+        """How many units could show that the model is better; "" unless the interval includes 0."""
         verdict, name, number, gain = self.verdict, "samples", self.groups, None
         if verdict.outcome != "not better" or verdict.lower is None or verdict.lower > 0:
             return ""
         if self.studies is not None:
             name, number = "studies", self.studies.summaries[verdict.metric].studies
-        # The curve of several studies is of groups within them.
-        elif self.learning_curve is not None:
+        elif self.learning_curve is not None:  # with several studies its units are not studies
             gain = self.learning_curve.gain
         if self.studies is None and self.group_column is not None:
             name = f"groups of {self.group_column}"
         difference = Score(verdict.difference, verdict.lower, verdict.upper)
-        text = f"cannot be told from {number}"
-        if estimate := units_to_decide(difference, number, gain):
-            fewest, most = estimate
-            end = f"to {most}" if most else "or more"
-            text = f"is {fewest} {end} in all, instead of {number} (80 % power)"
-        return f"The number of {name} that would decide whether the score is above a guess {text}."
+        if (estimate := units_to_decide(difference, number, gain)) is None:
+            return (
+                f"{number} {name} are too few to estimate how many would show whether the model is "
+                "better than the baseline."
+            )
+        fewest, most = estimate
+        return (
+            f"{fewest} {f'to {most}' if most else 'or more'} {name} in all, instead of {number}, "
+            "would show whether the model is better than the baseline (80 % power)."
+        )
 
     @property
     def performance(self) -> Performance:
@@ -387,38 +380,40 @@ class Scores:
     def next_step(
         self, model: str, files: Mapping[str, str], training: Mapping[str, str] = NO_FILES
     ) -> tuple[str, list[str]]:
-        """Return what follows from the verdict, and the words of its command.
+        """Return the purpose and the arguments of the command that the verdict suggests.
 
-        `files` are --table, --metadata and --sequences of the scored samples, `training` those of
-        the training of a model that is scored in another study.
+        `files` are --table, --metadata and --sequences of the scored samples. `training` are the
+        training files of a model that is scored in another study.
         """
         column = ["--metadata-column", self.column]
         if self.repeated_samples is not None:
-            words = ["--group-column", self.repeated_samples.column]
-            return "the same with", [*words, "--output-dir", f"{model}-grouped"]
+            options = ["--group-column", self.repeated_samples.column]
+            return "the same with", [*options, "--output-dir", f"{model}-grouped"]
         if self.is_better and self.divided_studies is not None:
-            words = ["--study-column", self.divided_studies, "--output-dir", f"{model}-studies"]
-            return "for a new study, the same with", words
+            options = ["--study-column", self.divided_studies, "--output-dir", f"{model}-studies"]
+            return "for a new study, the same with", options
+        new_samples = ["--model", model, "--table", "TABLE"]
         if self.is_better and self.studies is None and self.external is None:
-            words = ["--model", model, "--table", "TABLE", "--metadata", "METADATA", *column]
-            words += ["--output", f"{model}-elsewhere"]
-            return "in another study", ["aam", "evaluate", *words]
+            options = [*new_samples, "--metadata", "METADATA", *column]
+            return (
+                "in another study",
+                ["aam", "evaluate", *options, "--output", f"{model}-elsewhere"],
+            )
         one_class = self.external is not None and self.verdict.model is None
         if self.is_better or (one_class and self.studies is None):
-            words = ["--model", model, "--table", "TABLE", "--output", "predictions.tsv"]
-            return "new samples", ["aam", "predict", *words]
+            return "new samples", ["aam", "predict", *new_samples, "--output", "predictions.tsv"]
         switches = [flag for flag in files if not files[flag]]
         if self.external is not None and {*training, *switches} == files.keys():
             pairs = [(flag, training[flag], flag, files[flag]) for flag in training]
-            words = [*itertools.chain.from_iterable(pairs), *switches]
-            words += ["--studies", "training,other", "--output", "both.aam"]
-            return "both studies as one", ["aam", "prepare", *words]
-        named = [word for pair in files.items() for word in pair if word]
-        return "what the data allow", ["aam", "inspect", *named, *column]
+            options = [*itertools.chain.from_iterable(pairs), *switches]
+            options += ["--studies", "training,other", "--output", "both.aam"]
+            return "both studies as one", ["aam", "prepare", *options]
+        options = [word for pair in files.items() for word in pair if word]
+        return "what the data allow", ["aam", "inspect", *options, *column]
 
 
 def unknown_performance(column: str) -> Performance:
-    """Return the performance of a model that was fitted without an evaluation."""
+    """Describe the performance of a model that was fitted without an evaluation."""
     return Performance(f"{_UNTESTED}: '{column}' was fitted without an evaluation.", True)
 
 
@@ -433,61 +428,64 @@ def evaluate(
 ) -> Scores:
     """Score the ensemble, its members and the baseline on the held-out samples.
 
-    `seconds` are CPU-seconds of the members; `repeated` and `divided_studies` are what the folds
-    divide. Scores of inputs, depth, learning curve and confounders are added by the pipeline.
+    `seconds` are CPU-seconds of the members; the folds divide the subjects of `repeated` and the
+    studies of `divided_studies`. The pipeline adds inputs, depth, learning curve and confounders.
     """
     labels, members = folds.labels, combined.members
     if len(members) == 1:  # the model itself, calibrated
         members = dict.fromkeys(members, combined.predictions_MC)
-    drawn = {
-        name: folds.drawn(predictions_MC)
-        for name, predictions_MC in (
-            (ENSEMBLE, combined.predictions_MC),
-            *members.items(),
-            (GUESS, folds.dummy_MC),
-        )
+    predictions = {
+        ENSEMBLE: combined.predictions_MC,
+        **members,
+        BASELINE: folds.baseline_MC,
     }
+    resampled = {name: folds.resampled(each_MC) for name, each_MC in predictions.items()}
     models = {}
-    for name, model in drawn.items():
-        values = {metric: Score(value) for metric, value in compute_metrics(model.scored).items()}
+    for name, model in resampled.items():
+        values = {metric: Score(value) for metric, value in model.scored.metrics().items()}
         del values["samples"]
-        # Those of `SCORED` have an interval. Of several studies these alone have a summary.
+        # With several studies, only metrics with an interval have a summary.
         metrics = model.score() if labels.studies is not None else values | model.score()
         models[name] = ModelScores(metrics, seconds.get(name))
     studies = None
     if folds.study_column is not None:
-        studies = score_studies(folds.study_column, drawn[ENSEMBLE])
-    # Without enough residuals for the coverage the width is infinite (`calibration`): no interval
-    # is stated then.
-    known, widths_M = folds.held_out, combined.half_widths_M
+        studies = StudyScores.of(folds.study_column, resampled[ENSEMBLE])
+    actual_M, widths_M = folds.held_out.values, combined.half_widths_M
     interval, calibration = None, None
+    # With too few residuals for the coverage the widths are infinite (`calibration`).
     if widths_M is not None and np.isfinite(widths_M).all():
-        errors_M = np.abs(combined.predictions_MC[:, 0] - known.values)
+        errors_M = np.abs(combined.predictions_MC[:, 0] - actual_M)
         covered = float((errors_M <= widths_M).mean())
         interval = PredictionIntervals(COVERAGE, combined.ensemble.half_width, covered)
     if labels.classes:
-        # The held-out samples may lack a class, so `labels` names all of them.
-        codes_M, names = known.values.astype(np.int64), range(len(labels.classes))
-        before_MC, after_MC = combined.uncalibrated_MC, combined.predictions_MC
-        calibration = Calibration(
-            combined.ensemble.temperature,
-            float(log_loss(codes_M, after_MC, labels=names)),
-            float(log_loss(codes_M, before_MC, labels=names)),
-        )
+        losses = [  # the held-out samples may lack a class, so `labels` lists all classes
+            float(log_loss(actual_M.astype(np.int64), each_MC, labels=range(len(labels.classes))))
+            for each_MC in (combined.predictions_MC, combined.uncalibrated_MC)
+        ]
+        calibration = Calibration(combined.ensemble.temperature, *losses)
     compared = (ENSEMBLE, *members) if len(members) > 1 else ()
+    pairs = itertools.combinations(compared, 2)
     return Scores(
         verdict=(
-            _verdict(column, drawn[ENSEMBLE], drawn[GUESS], folds, test, repeated, divided_studies)
+            _verdict(
+                column,
+                resampled[ENSEMBLE],
+                resampled[BASELINE],
+                folds,
+                test,
+                repeated,
+                divided_studies,
+            )
             if studies is None
             else _verdict_over_studies(column, studies, test, repeated)
         ),
         samples=len(folds.first.rows_M),
         models=models,
         differences=[
-            compare(drawn, model, reference, folds.units)
-            for model, reference in itertools.combinations(compared, 2)
-            # An ensemble in which one member has all the weight is that member.
-            if not drawn[model].equals(drawn[reference])
+            compare(resampled, model, reference, folds.units)
+            for model, reference in pairs
+            # An ensemble equals a member that has all the weight.
+            if not resampled[model].equals(resampled[reference])
         ],
         column=column,
         kind=labels.type,
@@ -496,7 +494,7 @@ def evaluate(
         repeats=folds.repeats,
         groups=folds.held_out_units.number,
         group_column=folds.group_column,
-        metric=next(iter(drawn[ENSEMBLE].whole)),
+        metric=next(iter(resampled[ENSEMBLE].values)),
         weights=EnsembleWeights(
             dict(combined.ensemble.weights), [dict(weights) for weights in combined.fold_weights]
         ),
@@ -514,23 +512,23 @@ def _verdict_over_studies(
 ) -> Verdict:
     included = [study for study in studies.studies if not study.left_out]
     metric = next(iter(studies.studies[0].metrics))
-    summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     outcome: Outcome = "undecided"
     reasons: list[str] = []
-    # Of the mean over studies: samples of a study are alike, so that not they but the studies are
-    # the independent observations.
-    if summary is not None and summary.upper < guess:
+    # The interval of the mean over studies decides: samples of one study are alike, so the studies
+    # are the independent observations.
+    if summary is not None and summary.upper < baseline:
         outcome = _below_baseline(test, reasons)
-    elif summary is not None and summary.lower <= guess:
+    elif summary is not None and summary.lower <= baseline:
         outcome = "not better"
-        reasons.append(f"the interval of the mean includes {guess:g}, the score of the baseline")
-    # Few studies have wide intervals, but a spread that is small by chance makes them narrow: both
-    # the interval and the test have to agree.
+        reasons.append(f"the interval of the mean includes {baseline:g}, the score of the baseline")
+    # With few studies a spread that is small by chance gives a narrow interval, so the interval and
+    # the test both have to agree.
     elif summary is not None and test is not None and test.p > SIGNIFICANT:
         reasons.append("the interval is above the baseline, but permuted labels often are too")
     elif summary is not None:
         outcome = "better"
-    # Subjects that several studies have are known to the models of the others.
+    # A subject with samples in several studies has training samples in the other studies.
     if outcome == "better" and repeated is not None:
         outcome, reason = _with_subjects_apart(repeated, metric)
         reasons.append(reason)
@@ -541,7 +539,7 @@ def _verdict_over_studies(
     else:
         mean = Score(summary.value, summary.lower, summary.upper)
         text = f"Mean {title} {mean.estimate()} over {summary.studies} studies (95 % interval "
-        text += f"{mean.limits()}; baseline {guess:g}), significant in {studies.better}; "
+        text += f"{mean.limits()}; baseline {baseline:g}), significant in {studies.better}; "
         following = Score(None, summary.next_lower, summary.next_upper).limits()
         text += f"next study expected between {following.replace(' to ', ' and ')}"
     if test is not None:
@@ -550,24 +548,23 @@ def _verdict_over_studies(
         left_out: dict[str, list[str]] = {}
         for study in studies.studies:
             left_out.setdefault(study.left_out, []).append(study.study)
-        named = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
-        reasons.append(f"not in the summary: {', '.join(named)}")
+        excluded = [f"{first_few(left_out[why])} with {why}" for why in left_out if why]
+        reasons.append(f"not in the summary: {', '.join(excluded)}")
     if constant := [study.study for study in included if study.constant]:
         reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
     value = lower = upper = few = None
     if summary is None:
         few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
     else:
-        value, lower, upper = summary.value, summary.lower - guess, summary.upper - guess
-    place = " in a new study" if few is None else ""
+        value, lower, upper = summary.value, summary.lower - baseline, summary.upper - baseline
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
-        headline=f"{_headline(outcome, few)}{place}",
+        headline=_headline(outcome, few) + (" in a new study" if few is None else ""),
         outcome=outcome,
         metric=metric,
         model=value,
-        guess=guess,
-        difference=None if value is None else value - guess,
+        guess=baseline,
+        difference=None if value is None else value - baseline,
         lower=lower,
         upper=upper,
         **({} if test is None else asdict(test)),
@@ -578,8 +575,8 @@ def _verdict_over_studies(
 def _below_baseline(test: PermutationTest | None, reasons: list[str]) -> Outcome:
     """Return the outcome of an interval below the baseline; append the reason if it is not worse.
 
-    Models of folds share training samples: random labels lie below the baseline more often than
-    above.
+    Models of different folds share training samples, so random labels score below the baseline more
+    often than above it.
     """
     if test is None or test.p_worse <= SIGNIFICANT / 2:
         return "worse"
@@ -593,7 +590,7 @@ def _permutation_text(test: PermutationTest, outcome: Outcome) -> str:
 
 
 def _headline(outcome: Outcome, few: str | None) -> str:
-    """Return an outcome in a few words; `few` names units that are too few for an interval."""
+    """State an outcome in a few words; `few` names units that are too few for an interval."""
     if few is not None:
         return f"Too few to tell: {few}"
     starts = {"better": "Better", "worse": "Worse"}
@@ -607,7 +604,7 @@ def _with_limits(score: Score) -> str:
 
 
 def _with_subjects_apart(repeated: RepeatedScore, metric: str) -> tuple[Outcome, str]:
-    """Return the outcome of a better score where the split divides subjects, and its reason."""
+    """Return the outcome of a better score if the split divides subjects, and the reason."""
     reason = (
         f"with each '{repeated.column}' entirely in training or in test, the kernel has "
         f"{TITLES[metric]} {fixed(repeated.grouped)}"
@@ -623,26 +620,26 @@ def _with_subjects_apart(repeated: RepeatedScore, metric: str) -> tuple[Outcome,
 def _verdict(
     column: str,
     model: ResampledMetrics,
-    dummy: ResampledMetrics,
+    baseline: ResampledMetrics,
     folds: Folds,
     test: PermutationTest | None,
     repeated: RepeatedScore | None,
     divided_studies: str | None,
 ) -> Verdict:
     """Decide whether the ensemble is shown to be better than the baseline, and state it."""
-    metric, difference = model.paired_difference(dummy)
-    value, guess = model.whole[metric], dummy.whole[metric]
+    metric, difference = model.paired_difference(baseline)
+    value, baseline_value = model.values[metric], baseline.values[metric]
     lower, upper = difference.lower, difference.upper
-    if known := of_one_class(model.scored, folds.held_out_units.number):
-        text = f"{known}, {folds.units}; one class cannot show how well classes are told apart."
-        headline = known.partition(":")[0]
-        return Verdict(text, headline, "undecided", metric, units=folds.units)
-    # One rounding for the score here, in tables and in tiles: that of its own interval.
+    if one_class := one_class_score(model.scored, folds.held_out_units.number):
+        rate, counts = one_class
+        text = f"{rate}: {counts}, {folds.units}; samples of one class do not show how well the "
+        text += "model separates classes."
+        return Verdict(text, rate, "undecided", metric, units=folds.units)
+    # The interval of the score decides its rounding here as in tables and tiles.
     digits = model.score()[metric].digits
     outcome: Outcome
     reasons: list[str] = []
-    # An interval is a necessary condition. Few units have none, however small p is: two studies do
-    # not tell how far a third one differs from them.
+    # An interval is necessary. Few units have none, however small p is.
     if lower is None or upper is None:
         outcome = "undecided"
     elif upper < 0:
@@ -650,27 +647,28 @@ def _verdict(
     elif lower <= 0:
         outcome = "not better"
         reasons.append("the interval of the difference includes 0")
-    # The baseline of folds with different means scores below 0: a score above it is no skill.
+    # With different means in the folds the baseline scores below 0; beating it shows no skill then.
     elif value <= NO_SKILL[metric]:
         outcome = "not better"
-        reasons.append(f"a score of at most {NO_SKILL[metric]:g} is no skill")
-    # The interval takes the models as they are. Those of several folds share training samples, so
-    # that scores of random labels vary more than it says; the test allows for that.
+        reasons.append(f"a score of at most {NO_SKILL[metric]:g} shows no skill")
+    # The interval treats the models as fixed. Models of several folds share training samples, so
+    # scores of random labels vary more than the interval suggests; the test allows for this.
     elif test is not None and test.p > SIGNIFICANT:
         outcome = "undecided"
         reasons.append("the interval is above 0, but permuted labels often are too")
     else:
         outcome = "better"
-    # Interval and test are those of known subjects where the split divides these: the kernel also
-    # has to be better with the subjects kept together.
+    # If the split divides subjects, interval and test are about subjects that are in training: the
+    # kernel also has to be better with each subject entirely in training or in test.
     if outcome == "better" and repeated is not None:
         outcome, reason = _with_subjects_apart(repeated, metric)
         reasons.append(reason)
     if difference.value is None:
         text = f"{TITLES[metric]} of '{column}' is not defined"
     else:
-        text = f"{TITLES[metric]} {fixed(value, digits)} on {'new' if folds.guess else 'held-out'} "
-        text += f"samples (baseline, {_BASELINES[folds.labels.type]}: {fixed(guess, digits)}); "
+        samples = "new" if folds.baseline else "held-out"
+        text = f"{TITLES[metric]} {fixed(value, digits)} on {samples} samples (baseline, "
+        text += f"{_BASELINES[folds.labels.type]}: {fixed(baseline_value, digits)}); "
         text += f"difference {fixed(difference.value, digits)} ("
         if lower is not None and upper is not None:
             limits = f"{fixed(lower, digits)} to {fixed(upper, digits)}"
@@ -678,8 +676,7 @@ def _verdict(
         else:
             few = folds.units
             if metric == "auc":
-                rarer = units_of_two_classes(model.scored, model.units)
-                few = f"{rarer} of {folds.units} have the rarer class"
+                few = f"{model.units_of_rarer_class} of {folds.units} have the rarer class"
             text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
     if test is not None:
         text += f"; {_permutation_text(test, outcome)}"
@@ -687,16 +684,16 @@ def _verdict(
         reasons.append("no permutation test: too few different orders of the groups' labels")
     if model.scored.is_constant:
         reasons.append("all samples have the same prediction")
-    place = ""
+    headline = _headline(outcome, folds.units if lower is None else None)
     if divided_studies is not None and lower is not None:
-        place = " in new samples of the same studies"
+        headline += " in new samples of the same studies"
     return Verdict(
         sentence=f"{'; '.join([text, *reasons])}.",
-        headline=f"{_headline(outcome, folds.units if lower is None else None)}{place}",
+        headline=headline,
         outcome=outcome,
         metric=metric,
         model=None if math.isnan(value) else value,
-        guess=None if math.isnan(guess) else guess,
+        guess=None if math.isnan(baseline_value) else baseline_value,
         difference=difference.value,
         lower=lower,
         upper=upper,
@@ -706,29 +703,31 @@ def _verdict(
 
 
 def compare(
-    drawn: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
+    resampled: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
 ) -> PairedDifference:
-    """Compare a model with a reference on the same units."""
-    metric, difference = drawn[model].paired_difference(drawn[reference])
+    """Compare a model with a reference by their paired difference."""
+    metric, difference = resampled[model].paired_difference(resampled[reference])
     text = difference_sentence(model, reference, metric, difference, units)
     value, lower, upper = difference.value, difference.lower, difference.upper
     return PairedDifference(
-        model, reference, text, metric, value, lower, upper, difference.beyond_noise
+        model, reference, text, metric, value, lower, upper, difference.excludes_zero
     )
 
 
 def compare_inputs(
-    columns: Sequence[str], predictions: Mapping[str, F64], both: str, folds: Folds, better: bool
+    columns: Sequence[str], predictions: Mapping[str, F64], joint: str, folds: Folds, better: bool
 ) -> InputScores:
-    """Compare models that read metadata and counts (`both`), or one of these.
+    """Compare the model of metadata and microbiome (`joint`) with the models of one of them.
 
-    `better` states whether the model of both is shown to be better than the baseline.
+    `better` states whether the joint model is shown to be better than the baseline.
     """
-    drawn = {name: folds.drawn(predicted_MC) for name, predicted_MC in predictions.items()}
-    differences = [compare(drawn, both, name, folds.units) for name in drawn if name != both]
+    resampled = {name: folds.resampled(predicted_MC) for name, predicted_MC in predictions.items()}
+    differences = [
+        compare(resampled, joint, name, folds.units) for name in resampled if name != joint
+    ]
     counts_add, metadata_add = (
-        better and part.beyond_noise and part.value is not None and part.value > 0
-        for part in differences
+        better and difference.beyond_noise and (difference.value or 0) > 0
+        for difference in differences
     )
     conclusion = (
         "The microbiome improves on the metadata alone. "
@@ -741,8 +740,10 @@ def compare_inputs(
         else "The metadata do not significantly improve on the microbiome alone."
     )
     if not better:
-        conclusion = "Metadata and microbiome together are not better than the baseline."
-    models = {name: model.score() for name, model in drawn.items()}
+        conclusion = (
+            "Metadata and microbiome together are not shown to be better than the baseline."
+        )
+    models = {name: model.score() for name, model in resampled.items()}
     return InputScores(list(columns), models, differences, conclusion, counts_add)
 
 
@@ -753,15 +754,15 @@ def difference_sentence(
     if difference.value is None:
         return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
     size = fixed(abs(difference.value))
-    place = "ahead of" if difference.value > 0 else "behind"
-    text = f"{model} is {place} {reference} by {size} {TITLES[metric]}"
+    order = "ahead of" if difference.value > 0 else "behind"
+    text = f"{model} is {order} {reference} by {size} {TITLES[metric]}"
     if size == fixed(0):
         text = f"{model} and {reference} have the same {TITLES[metric]}"
     if difference.lower is None or difference.upper is None:
         return f"{text} (no interval: {units})"
     low, high = difference.lower, difference.upper
     ahead = difference if difference.value >= 0 else Score(None, -high, -low)
-    if not (limits := ahead.limits()):  # the same score whichever unit is left out
+    if not (limits := ahead.limits()):  # the difference is the same without any unit
         return f"{text} ({units})"
     text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
-    return text if difference.beyond_noise else f"{text}; not significant"
+    return text if difference.excludes_zero else f"{text}; not significant"

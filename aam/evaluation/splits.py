@@ -1,8 +1,8 @@
 """Splits of samples into training, validation (chooses the epoch) and test (measures the result).
 
 A single split has training and validation samples. Cross-validation has one split per fold: the
-fold is the test part, and validation samples are drawn from the rest, so that no test sample
-decides when training stops. A group (a subject, a study) is always in one part.
+fold is the test set, and validation samples are drawn from the other samples, so that no test
+sample decides when training stops. A group (a subject, a study) is never divided.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ from aam.evaluation.subjects import Subjects
 PARTS = ("train", "validation", "test")
 HEADER = [ID_HEADER, "fold", "split", "group", "repeat"]
 FILE_GROUPS = "the splits file"
-"""Name of the groups that a splits file has, where no column of the metadata is named."""
+"""Name of groups that come from a splits file, without a metadata column."""
 
 MIN_UNITS = 6
-"""Groups, or samples, from which a score has an interval, an AUC in each of two classes. No method
-that takes them as they are holds its level with fewer (Cameron, Gelbach and Miller 2008)."""
+"""Fewest groups, or samples, for an interval of a score; an AUC needs them in each of two classes.
+With fewer, no method without further assumptions holds its level (Cameron, Gelbach and Miller
+2008)."""
 
 FOLDS = 5
-"""Folds of a cross-validation where none are given; one for each group if there are fewer."""
+"""Default folds of a cross-validation; one for each group if there are fewer groups."""
 
 REPEATS = 5
 SMALL_SAMPLES, SMALL_GROUPS = 300, 100
-"""With fewer of them the score of one partition depends on its seed (benchmarks/repeats.py):
-`REPEATS` partitions are scored."""
+"""With fewer samples or groups the score of one partition depends on its seed
+(benchmarks/repeats.py), so cross-validation is repeated `REPEATS` times."""
 
 _REPEAT_SEEDS, _ATTEMPTS = 1000, 10
-"""Distance of the seeds of two partitions, beyond those of the folds; seeds tried for each."""
+"""Distance between the seeds of two repeats, beyond those of the folds; seeds tried for each."""
 
 _DRAWS, _DRAWN_CELLS, _EVEN = 500, 20_000_000, 25
-"""Partitions of groups that are drawn at most; the same times groups, classes and folds, about a
-CPU-second; and the number of them, the most even, of which some are taken."""
+"""Most partitions of groups that are drawn; the same times groups, classes and folds, about a
+CPU-second; and the number of most even partitions from which the repeats are chosen."""
 
 MIN_STUDIES = 3
-"""Studies of which each can be left out in turn: of two, one alone would remain to choose from."""
+"""Fewest studies to leave out in turn: with two, only one study would remain for choices."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the study's samples in each part; `test` is empty without cross-validation.
+    """Rows of the training, validation and test samples; `test` is empty without cross-validation.
 
-    The folds of one `repeat`, counted from 1, are a partition of the samples; other repeats divide
-    the same samples otherwise.
+    The folds of one `repeat`, counted from 1, partition the samples; each repeat is a different
+    partition.
     """
 
     train: Rows
@@ -76,12 +77,22 @@ class Split:
 
     @property
     def held_out(self) -> tuple[str, Rows]:
-        """Name and rows of the part that measures the result: test samples, else validation."""
+        """Name and rows of the samples that measure the result: test samples, else validation."""
         return ("test", self.test) if len(self.test) else ("validation", self.validation)
 
     @property
+    def training_rows(self) -> Rows:
+        """Samples that an estimator may be fitted to: all of the split that are not held out.
+
+        It needs no validation samples, because it chooses hyper-parameters by leaving out groups.
+        """
+        if not len(self.test):
+            return self.train
+        return np.sort(np.concatenate([self.train, self.validation]))
+
+    @property
     def rows(self) -> Rows:
-        """Rows of all parts."""
+        """Rows of all samples of the split."""
         return np.concatenate([self.train, self.validation, self.test])
 
 
@@ -95,12 +106,12 @@ def make_splits(
     classes: npt.NDArray[np.int64] | None = None,
     repeats: int = 1,
 ) -> tuple[Split, ...]:
-    """Split samples into parts; the same arguments give the same splits.
+    """Split samples for one hold-out or a cross-validation; equal arguments give equal splits.
 
-    `test_size` is the fraction of the (remaining) samples for validation, 0 only with folds; of one
-    fold there is a single split. Rows of one group are in one part. Classes are stratified as far
-    as they and the groups are large enough: one with fewer samples than parts is absent from some
-    of them. The partitions into folds differ; they are fewer than `repeats` where no more exist.
+    `test_size` is the fraction of the (remaining) samples for validation, 0 only with folds; one
+    fold means a single split. Groups are not divided. Classes are stratified as far as they and the
+    groups are large enough: a class with fewer samples than folds is absent from some folds. Each
+    repeat is a different partition; there may be fewer partitions than `repeats`.
 
     >>> subjects = ["a", "a", "b", "b", "c", "c"]
     >>> splits = make_splits(6, test_size=0, folds=3, seed=0, groups=subjects)
@@ -114,28 +125,28 @@ def make_splits(
             "give a test size above 0 and below 1, and 1 or more folds",
         )
     rows = np.arange(samples)
-    labels = None if groups is None else np.asarray(groups, dtype=str)
-    parts = max(folds, 2)
-    if labels is not None and (number := len(set(labels))) < parts:
+    group_N = None if groups is None else np.asarray(groups, dtype=str)
+    subsets = max(folds, 2)
+    if group_N is not None and (number := len(set(group_N))) < subsets:
         remedy = "give another --group-column"
         if number > 1:
             remedy = f"give --folds 2 to {number}, or another --group-column"
-        raise DataError("Too few groups to divide", f"{number} for {parts} parts", remedy)
-    if samples < parts:
+        raise DataError("Too few groups to divide", f"{number} for {subsets} parts", remedy)
+    if samples < subsets:
         remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
-        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
+        raise DataError("Too few samples to divide", f"{samples} for {subsets} parts", remedy)
     if folds == 1:
-        return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
-    partitions = _partitions(rows, folds, seed, labels, classes, repeats)
+        return (_hold_out(rows, test_size, seed, group_N, classes, test=rows[:0]),)
+    partitions = _partitions(rows, folds, seed, group_N, classes, repeats)
     if len(partitions) < repeats:
         info(
-            f"Partitions: {len(partitions)} instead of {repeats} (--repeats), since no more "
-            f"different ones were found that divide the samples into {folds} folds."
+            f"Repeats: {len(partitions)} instead of {repeats} (--repeats), because no other "
+            f"partition of the samples into {folds} folds was found."
         )
     return tuple(
         replace(
             _hold_out(
-                rows[assigned != k], test_size, seed + _REPEAT_SEEDS * repeat + k, labels, classes,
+                rows[assigned != k], test_size, seed + _REPEAT_SEEDS * repeat + k, group_N, classes,
                 rows[assigned == k],
             ),
             repeat=repeat + 1,
@@ -154,32 +165,32 @@ def study_splits(
     groups: Sequence[str] | None = None,
     classes: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Split, ...]:
-    """Return a split for each study, in the order of their names, whose test part it is.
+    """Leave one study out: return a split for each study as test set, in the order of their names.
 
-    Validation samples are whole studies where at least `MIN_STUDIES` are left, else whole groups.
-    `fitted` are the samples to which models may be fitted (`trainable_rows`).
+    Validation samples are whole studies if at least `MIN_STUDIES` remain, else whole groups. Models
+    may be fitted to the samples in `fitted` (`trainable_rows`).
     """
     study_N = np.asarray(studies, dtype=str)
     group_N = None if groups is None else np.asarray(groups, dtype=str)
     splits = []
     for k, study in enumerate(np.unique(study_N)):
-        rest = fitted[study_N[fitted] != study]
-        if not len(rest):
+        remaining = fitted[study_N[fitted] != study]
+        if not len(remaining):
             cause = "No study with several categories is left to fit a model to"
             remedy = "add studies that have all categories; subjects are groups: --group-column"
             raise DataError(cause, f"when '{study}' is held out", remedy)
-        across = len(np.unique(study_N[rest])) >= MIN_STUDIES
-        labels = study_N if across else group_N
+        across_studies = len(np.unique(study_N[remaining])) >= MIN_STUDIES
+        units_N = study_N if across_studies else group_N
         test = np.flatnonzero(study_N == study)
-        splits.append(_hold_out(rest, test_size, seed + k, labels, classes, test))
+        splits.append(_hold_out(remaining, test_size, seed + k, units_N, classes, test))
     return tuple(splits)
 
 
 def trainable_rows(studies: Sequence[str], codes: npt.NDArray[np.int64] | None) -> Rows:
-    """Return the samples to which models may be fitted: those of studies of several categories.
+    """Return the samples to which models may be fitted: of studies with several categories.
 
-    A study of one category would teach the difference between studies alone. `codes` are the
-    categories of the samples; None of a number, whose studies all serve.
+    A study with one category only teaches differences between studies. `codes` are the categories
+    of the samples; None for a number, for which all studies are used.
     """
     names, study_N = np.unique(studies, return_inverse=True)
     if codes is None:
@@ -187,8 +198,8 @@ def trainable_rows(studies: Sequence[str], codes: npt.NDArray[np.int64] | None) 
     number_of = np.bincount(np.unique(np.stack([study_N, codes]), axis=1)[0])
     if single := [str(name) for name in names[number_of < 2]]:
         warn(
-            "No model is fitted to studies of one category, which would teach the difference "
-            f"between studies alone: {first_few(single)}."
+            "No model is fitted to studies of one category, because they only teach differences "
+            f"between studies: {first_few(single)}."
         )
     return np.flatnonzero(number_of[study_N] > 1)
 
@@ -201,33 +212,24 @@ def write_splits(
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group.
 
-    Of several partitions a column `repeat` has the number.
+    With several repeats there is a column `repeat`.
     """
-    several = splits[-1].repeat > 1
+    columns = len(HEADER) if splits[-1].repeat > 1 else 4
     rows = (
-        (
-            sample_ids[row],
-            fold,
-            part,
-            "" if groups is None else groups[row],
-            *([split.repeat] if several else []),
-        )
+        (sample_ids[row], fold, name, "" if groups is None else groups[row], split.repeat)[:columns]
         for fold, split in enumerate(splits, start=1)
-        for part in PARTS
-        for row in getattr(split, part)
+        for name in PARTS
+        for row in getattr(split, name)
     )
-    with (
-        atomic_write(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as stream,
-    ):
+    with atomic_write(path) as file, file.open("w", encoding="utf-8", newline="") as stream:
         quoted = quoting(chain(sample_ids, groups or ()))
         writer = csv.writer(stream, dialect="excel-tab", lineterminator="\n", quoting=quoted)
-        writer.writerow(HEADER if several else HEADER[:4])
+        writer.writerow(HEADER[:columns])
         writer.writerows(rows)
 
 
 def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]]:
-    """Read the lines of `splits.tsv`: number of the line, and the cells, "" where one is absent."""
+    """Read `splits.tsv`: the number of each line, and its cells, "" if one is missing."""
     text = io.StringIO(read_text(path, "splits file"), newline="")
     reader = csv.reader(text, dialect="excel-tab", strict=True)
     try:
@@ -236,8 +238,8 @@ def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]
             raise DataError("Not a splits file", f"'{path}'", remedy)
         for cells in reader:
             # Editors drop the tab before an empty group.
-            sample, fold, part, group, repeat = (cells + [""] * len(HEADER))[: len(HEADER)]
-            yield reader.line_num, sample, fold, part, group, repeat
+            sample, fold, name, group, repeat = (cells + [""] * len(HEADER))[: len(HEADER)]
+            yield reader.line_num, sample, fold, name, group, repeat
     except csv.Error as error:
         evidence = f"line {reader.line_num} of '{path}', {error}"
         raise DataError("Invalid splits file", evidence, "correct the line") from error
@@ -246,19 +248,19 @@ def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]
 def read_splits(
     path: Path, sample_ids: Sequence[str]
 ) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Read the splits of another run, matched by sample id; print ids that only one side has."""
+    """Read the splits of another run by sample id; report ids that only file or table have."""
     row_of = {name: row for row, name in enumerate(sample_ids)}
     folds: dict[str, dict[str, list[int]]] = {}
     repeat_of: dict[str, int] = {}
-    placed: set[tuple[str, str]] = set()
+    assigned: set[tuple[str, str]] = set()
     absent: dict[str, None] = {}
     group_of: dict[str, str] = {}
-    for number, sample, fold, part, group, repeat in read_assignments(path):
+    for number, sample, fold, split_name, group, repeat in read_assignments(path):
         repeat = repeat or "1"
         wrong = ""
-        if part not in PARTS:
-            wrong = f"has the split '{part}'"
-        elif (fold, sample) in placed:
+        if split_name not in PARTS:
+            wrong = f"has the split '{split_name}'"
+        elif (fold, sample) in assigned:
             wrong = "repeats a sample"
         elif not repeat.isdecimal() or repeat_of.setdefault(fold, int(repeat)) != int(repeat):
             wrong = f"has the repeat '{repeat}'"
@@ -266,32 +268,32 @@ def read_splits(
             raise DataError(
                 "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
-        # Also of samples that this table lacks: a line that repeats one shows a damaged file.
-        placed.add((fold, sample))
+        # Samples that this table lacks are checked too: a repeated line shows a damaged file.
+        assigned.add((fold, sample))
         if group:
             group_of[sample] = group
         if sample in row_of:
-            parts = folds.setdefault(fold, {name: [] for name in PARTS})
-            parts[part].append(row_of[sample])
+            rows = folds.setdefault(fold, {name: [] for name in PARTS})
+            rows[split_name].append(row_of[sample])
         else:
             absent[sample] = None
-    if not folds or any(not parts["train"] for parts in folds.values()):
+    if not folds or any(not rows["train"] for rows in folds.values()):
         raise DataError("The splits file leaves no training sample", f"'{path}'", "check its ids")
-    if any(not (parts["validation"] or parts["test"]) for parts in folds.values()):
+    if any(not (rows["validation"] or rows["test"]) for rows in folds.values()):
         cause = "The splits file leaves no validation or test sample"
         raise DataError(cause, f"'{path}'", "check its ids")
-    listed = {sample for _, sample in placed}
-    unlisted = [name for name in sample_ids if name not in listed]
+    assigned_ids = {sample for _, sample in assigned}
+    unlisted = [name for name in sample_ids if name not in assigned_ids]
     if absent:
         info(f"Ids of '{path.name}' without a labelled sample in the table: {first_few(absent)}.")
     if unlisted:
         info(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
     splits = tuple(
         Split(
-            **{part: np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS},
+            **{key: np.array(sorted(rows), dtype=np.int64) for key, rows in folds[name].items()},
             repeat=repeat_of[name],
         )
-        # By number: `10` comes after `9`, whatever the order of the lines.
+        # By number: `10` comes after `9` in any order of the lines.
         for name in sorted(folds, key=lambda name: (repeat_of[name], len(name), name))
     )
     return splits, [group_of.get(name, name) for name in sample_ids] if group_of else None
@@ -301,7 +303,7 @@ def _hold_out(
     rows: Rows,
     test_size: float,
     seed: int,
-    labels: npt.NDArray[np.str_] | None,
+    group_N: npt.NDArray[np.str_] | None,
     classes: npt.NDArray[np.int64] | None,
     test: Rows,
 ) -> Split:
@@ -310,66 +312,67 @@ def _hold_out(
     if test_size == 0:
         return Split(rows, rows[:0], test)
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
-    number = 0 if labels is None else len(np.unique(labels[rows]))
+    number = 0 if group_N is None else len(np.unique(group_N[rows]))
     if classes is not None and number > 1:
-        # GroupShuffleSplit does not stratify: the validation is one or more of stratified folds.
-        # Folds of about four groups are even; a small part needs more folds.
+        # GroupShuffleSplit does not stratify, so the validation set is one or more stratified
+        # folds. Folds of about four groups are even; a small validation set needs more folds.
         most = min(number, max(5, min(number // 4, 20), round(1 / test_size)))
         share = Fraction(test_size).limit_denominator(most)
         share = min(max(share, Fraction(1, most)), Fraction(most - 1, most))
-        (assigned,) = _partitions(rows, share.denominator, seed, labels, classes)
+        (assigned,) = _partitions(rows, share.denominator, seed, group_N, classes)
         validation = rows[assigned < share.numerator]
-    elif labels is not None:
-        # Complete groups, while that brings the number of rows nearer to `size`; at least one.
-        drawn = rows[:0]
-        # Without the last group, which stays for the training.
-        for name in np.random.default_rng(seed).permutation(np.unique(labels[rows]))[:-1]:
-            larger = np.concatenate([drawn, rows[labels[rows] == name]])
-            if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):
-                drawn = larger
-        validation = np.sort(drawn)
+    elif group_N is not None:
+        # Groups are added as long as the number of rows approaches `size`, and at least one.
+        validation = rows[:0]
+        # The last group stays in training.
+        for name in np.random.default_rng(seed).permutation(np.unique(group_N[rows]))[:-1]:
+            larger = np.concatenate([validation, rows[group_N[rows] == name]])
+            if len(validation) == 0 or abs(len(larger) - size) < abs(len(validation) - size):
+                validation = larger
+        validation = np.sort(validation)
     elif classes is not None and can_stratify(classes[rows], size):
-        # The only sample of a class stays in the training: nothing else predicts its class.
-        several = rows[np.bincount(classes[rows])[classes[rows]] > 1]
+        # The only sample of a class stays in training: no other sample teaches its class.
+        frequent = rows[np.bincount(classes[rows])[classes[rows]] > 1]
         splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
-        ((_, places),) = splitter.split(several, classes[several])
-        validation = np.sort(several[places])
+        ((_, positions),) = splitter.split(frequent, classes[frequent])
+        validation = np.sort(frequent[positions])
     else:
         validation = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
     return Split(np.setdiff1d(rows, validation), validation, test)
 
 
 def can_stratify(codes: npt.NDArray[np.int64], size: int) -> bool:
-    """Return whether `size` samples can be held out with one of each class of several samples.
+    """Return whether `size` held-out samples can include each class that has several samples.
 
     >>> can_stratify(np.array([0, 0, 0, 1, 1, 2]), size=2)
     True
     """
     counts = np.bincount(codes)
-    several = counts[counts > 1]
-    return 0 < len(several) <= min(size, int(several.sum()) - size)
+    frequent = counts[counts > 1]
+    return 0 < len(frequent) <= min(size, int(frequent.sum()) - size)
 
 
 def _partitions(
     rows: Rows,
-    parts: int,
+    folds: int,
     seed: int,
-    labels: npt.NDArray[np.str_] | None,
+    group_N: npt.NDArray[np.str_] | None,
     classes: npt.NDArray[np.int64] | None,
     repeats: int = 1,
 ) -> list[Rows]:
-    """Return up to `repeats` different partitions, each the fold of every one of `rows`.
+    """Return up to `repeats` different partitions: the fold of each of `rows`.
 
-    No fold is empty. Classes, and sizes of groups, are balanced over the folds.
+    No fold is empty. Classes and group sizes are balanced over the folds.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
     y = np.zeros(len(rows), dtype=np.int64) if classes is None else classes[rows]
-    if labels is not None:
-        _, group_of = np.unique(labels[rows], return_inverse=True)
-        return [fold_I[group_of] for fold_I in _divided_groups(group_of, y, parts, seed, repeats)]
-    # scikit-learn stratifies only if a class has a sample for each part.
-    kind = StratifiedKFold if classes is not None and np.bincount(y).max() >= parts else KFold
+    if group_N is not None:
+        _, group_of = np.unique(group_N[rows], return_inverse=True)
+        return [fold_I[group_of] for fold_I in _divided_groups(group_of, y, folds, seed, repeats)]
+    # scikit-learn stratifies only if a class has a sample for each fold.
+    stratify = classes is not None and np.bincount(y).max() >= folds
+    splitter = StratifiedKFold if stratify else KFold
     partitions: dict[bytes, Rows] = {}
     with warnings.catch_warnings():
         # A class with fewer samples than folds is absent from some folds, which is allowed.
@@ -377,46 +380,47 @@ def _partitions(
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         for attempt in range(_ATTEMPTS * repeats):
             assigned = np.empty(len(rows), dtype=np.int64)
-            shuffled = kind(parts, shuffle=True, random_state=seed + _REPEAT_SEEDS * attempt)
-            for number, (_, places) in enumerate(shuffled.split(y, y)):
-                assigned[places] = number
+            shuffled = splitter(folds, shuffle=True, random_state=seed + _REPEAT_SEEDS * attempt)
+            for number, (_, positions) in enumerate(shuffled.split(y, y)):
+                assigned[positions] = number
             partitions.setdefault(_in_order(assigned[None]).tobytes(), assigned)
             if len(partitions) == repeats:
                 break
     return [*partitions.values()]
 
 
-def _divided_groups(group_of: Rows, y: Rows, parts: int, seed: int, repeats: int) -> list[Rows]:
-    """Return up to `repeats` different partitions of I groups, each the fold of every group.
+def _divided_groups(group_of: Rows, y: Rows, folds: int, seed: int, repeats: int) -> list[Rows]:
+    """Return up to `repeats` different partitions of I groups: the fold of each group.
 
-    Many are drawn: groups in random order, each to the fold with the fewest samples of its classes.
-    Of the most even draws the first is taken, then each time that which is least like the others.
+    Many partitions are drawn: groups in random order go to the fold with the fewest samples of
+    their classes. The first of the most even draws is taken, then repeatedly the draw that is least
+    similar to the taken ones.
     """
     from sklearn.metrics import adjusted_rand_score
 
     _, code_of = np.unique(y, return_inverse=True)
-    # Samples of each class in each group, and of all classes, as parts of their totals.
+    # Samples of each class, and of all classes, in each group as shares of their totals.
     share_IC = np.zeros((int(group_of.max()) + 1, int(code_of.max()) + 2))
     np.add.at(share_IC, (group_of, code_of), 1)
     share_IC[:, -1] = share_IC.sum(axis=1)
     share_IC /= share_IC.sum(axis=0)
-    every = np.arange(np.clip(_DRAWN_CELLS // (share_IC.size * parts), 20, _DRAWS))
-    order_DI = np.tile(np.arange(len(share_IC)), (len(every), 1))
+    draw_D = np.arange(np.clip(_DRAWN_CELLS // (share_IC.size * folds), 20, _DRAWS))
+    order_DI = np.tile(np.arange(len(share_IC)), (len(draw_D), 1))
     order_DI = np.random.default_rng(seed).permuted(order_DI, axis=1)
-    fold_DI, load_DKC = np.empty_like(order_DI), np.zeros((len(every), parts, share_IC.shape[1]))
+    fold_DI, load_DKC = np.empty_like(order_DI), np.zeros((len(draw_D), folds, share_IC.shape[1]))
     for group_D in order_DI.T:
-        # The sum of squared loads grows least; an empty fold comes first.
+        # The fold with the least increase of the squared loads; an empty fold comes first.
         share_DC = share_IC[group_D]
         fold_D = np.einsum("dkc,dc->dk", load_DKC, share_DC).argmin(axis=1)
-        fold_DI[every, group_D] = fold_D
-        load_DKC[every, fold_D] += share_DC
+        fold_DI[draw_D, group_D] = fold_D
+        load_DKC[draw_D, fold_D] += share_DC
     different = np.sort(np.unique(_in_order(fold_DI), axis=0, return_index=True)[1])
     uneven_D = np.square(load_DKC[different]).sum(axis=(1, 2)).round(12)
     even = np.sort(np.argsort(uneven_D, kind="stable")[: max(_EVEN, repeats)])
     even_DI = fold_DI[different[even]]
     taken, alike_D = [even_DI[0]], np.full(len(even_DI), -1.0)
     while len(taken) < min(repeats, len(even_DI)):
-        # Pairs of groups in one fold of both; 1 of equal partitions.
+        # Agreement of two partitions on pairs of groups; 1 if they are equal.
         pairs = [adjusted_rand_score(taken[-1], fold_I) for fold_I in even_DI]
         alike_D = np.maximum(alike_D, pairs)
         taken.append(even_DI[alike_D.argmin()])
@@ -424,16 +428,15 @@ def _divided_groups(group_of: Rows, y: Rows, parts: int, seed: int, repeats: int
 
 
 def _in_order(fold_DI: Rows) -> Rows:
-    """Number the folds of each partition by their first member, so that equal ones are equal."""
+    """Number the folds of each partition by their first member, so that equal partitions match."""
     first_KD = [(fold_DI == fold).argmax(axis=1) for fold in range(int(fold_DI.max()) + 1)]
     rank_DK = np.argsort(np.argsort(first_KD, axis=0), axis=0).T
     return np.take_along_axis(rank_DK, fold_DI, axis=1)
 
 
 def check_groups(target: str, group: str | None, study: str | None) -> None:
-    """Refuse groups that are the target: training samples have no held-out value of it."""
-    named = {"--group-column": group, "--study-column": study}
-    for flag, column in named.items():
+    """Refuse the target as group or study: training would have no held-out value of it."""
+    for flag, column in {"--group-column": group, "--study-column": study}.items():
         if column == target:
             raise UsageError(
                 "The groups are the target, so no training sample has the value of a held-out one",
@@ -464,10 +467,10 @@ def read_studies(
     sizes = Counter(studies)
     if alike := repeated(map(spelling, sizes)):
         warn(f"Studies whose names differ in case or spaces alone: {first_few(alike)}.")
-    if max(sizes.values()) < MIN_UNITS and column != STUDY:  # which `aam prepare` wrote
+    if max(sizes.values()) < MIN_UNITS and column != STUDY:  # `aam prepare` wrote STUDY
         raise DataError(
-            f"The values of '{column}' are no studies: none has the samples for a score",
-            f"{len(sizes)} values, of {min(sizes.values())} to {max(sizes.values())} samples; a "
+            f"The values of '{column}' are no studies: each has too few samples for a score",
+            f"{len(sizes)} values with {min(sizes.values())} to {max(sizes.values())} samples; a "
             f"score needs {MIN_UNITS}",
             f"if they are subjects, --group-column {column} keeps the samples of each together",
         )
@@ -477,7 +480,7 @@ def read_studies(
 def several_studies(
     metadata: Metadata, sample_ids: Sequence[str], used: Collection[str | None]
 ) -> int:
-    """Return the number of studies that `aam prepare` joined, if it is no column that is used."""
+    """Count the studies that `aam prepare` joined; 0 if the run uses their column."""
     if STUDY in used or STUDY not in metadata.columns:
         return 0
     number = len(set(metadata.values(STUDY, sample_ids)) - {""})
@@ -494,11 +497,11 @@ def split_samples(
     repeats: int | Literal["auto"] = 1,
     studies: Sequence[str] | None = None,
 ) -> tuple[tuple[Split, ...], Subjects]:
-    """Make or read the splits; also return the subjects, whose groups a file may name.
+    """Make or read the splits; also return the subjects, because a file may define groups.
 
-    Folds "auto" are `FOLDS`, or one for each group if there are fewer; repeats "auto" `REPEATS` of
-    a small study. `codes` are classes or ranks, None of a number; of several `studies` each is a
-    fold. No training sample is of a held-out subject.
+    Folds "auto" means `FOLDS`, or one for each group if there are fewer; repeats "auto" means
+    `REPEATS` for a small study. `codes` are classes or ranks, None for a number. Each of several
+    `studies` is a fold. No subject is both held out and in training.
     """
     number = 0
     classes = codes if options.stratify else None
@@ -506,30 +509,22 @@ def split_samples(
         splits, subjects = _splits_of_file(options, sample_ids, subjects, studies, codes)
     elif studies is not None:
         splits = study_splits(
-            studies,
-            test_size=options.test_size,
-            seed=seed,
-            fitted=trainable_rows(studies, codes),
-            groups=subjects.groups,
-            classes=classes,
-        )
+            studies, test_size=options.test_size, seed=seed, fitted=trainable_rows(studies, codes),
+            groups=subjects.groups, classes=classes,
+        )  # fmt: skip
     else:
         number, repeats = _numbers(options, folds, repeats, subjects.groups, len(sample_ids))
         splits = make_splits(
-            len(sample_ids),
-            test_size=options.test_size,
-            folds=number,
-            seed=seed,
-            groups=subjects.groups,
-            classes=classes,
-            repeats=repeats,
-        )
+            len(sample_ids), test_size=options.test_size, folds=number, seed=seed,
+            groups=subjects.groups, classes=classes, repeats=repeats,
+        )  # fmt: skip
         if classes is not None and subjects.groups is None and number == 1:
-            held_out, several = len(splits[0].validation), len(np.unique(classes))
+            held_out = len(splits[0].validation)
             if not can_stratify(classes, held_out):
                 warn(
                     f"The split is not stratified: {held_out} of {len(classes)} samples are held "
-                    f"out, of {several} classes. Give another --test-size, or merge classes."
+                    f"out, for {len(np.unique(classes))} classes. Give another --test-size, or "
+                    "merge classes."
                 )
     splits = without_held_out_subjects(splits, subjects.units_N)
     if codes is not None:
@@ -538,35 +533,35 @@ def split_samples(
 
 
 def without_held_out_subjects(splits: Sequence[Split], units_N: Rows) -> tuple[Split, ...]:
-    """Leave samples of held-out subjects out of the training of each split, and print how many.
+    """Remove samples of held-out subjects from the training set of each split; report how many.
 
-    They are subjects of several studies, and copies of a sample that a file of splits divides.
+    Such subjects have samples in several studies, or copies of a sample that a splits file divides.
     """
-    apart, left_out = list[Split](), set[int]()
+    reduced, left_out = list[Split](), set[int]()
     for split in splits:
         trained = split
-        for part, parts in (("test", ("train", "validation")), ("validation", ("train",))):
-            held_out = np.unique(units_N[getattr(split, part)])
-            for name in parts:
+        for source, names in (("test", ("train", "validation")), ("validation", ("train",))):
+            held_out = np.unique(units_N[getattr(split, source)])
+            for name in names:
                 rows = getattr(trained, name)
-                of_held_out = np.isin(units_N[rows], held_out)
-                left_out.update(rows[of_held_out].tolist())
-                trained = replace(trained, **{name: rows[~of_held_out]})
+                is_held_out = np.isin(units_N[rows], held_out)
+                left_out.update(rows[is_held_out].tolist())
+                trained = replace(trained, **{name: rows[~is_held_out]})
         if len(split.train) and not len(trained.train):
             raise DataError(
-                "All training samples of a fold are of subjects that it holds out",
-                f"fold {len(apart) + 1}, {len(split.train)} samples",
-                "divide the samples otherwise, or say --group-values distinct if equal values of "
-                "the groups are different subjects",
+                "A fold has no training sample left: all belong to subjects that it holds out",
+                f"fold {len(reduced) + 1}, {len(split.train)} samples",
+                "use other splits, or add --group-values distinct if equal group names in several "
+                "studies are different subjects",
             )
-        apart.append(trained)
+        reduced.append(trained)
     if left_out:
         info(
-            f"Samples of subjects that a fold holds out leave its training: {len(left_out)} "
-            f"samples, in {sum(a is not b for a, b in zip(apart, splits, strict=True))} of "
+            f"Removed from training, because their subject is held out: {len(left_out)} samples, "
+            f"in {sum(a is not b for a, b in zip(reduced, splits, strict=True))} of "
             f"{len(splits)} folds."
         )
-    return tuple(apart)
+    return tuple(reduced)
 
 
 def _splits_of_file(
@@ -576,22 +571,23 @@ def _splits_of_file(
     studies: Sequence[str] | None,
     codes: npt.NDArray[np.int64] | None,
 ) -> tuple[tuple[Split, ...], Subjects]:
-    """Read the file of --splits, which must divide no group and no study."""
+    """Read the file of --splits, and check that it divides no group and no study."""
     assert options.splits is not None
-    splits, of_file = read_splits(options.splits, sample_ids)
-    if options.group_column is None and of_file is not None and of_file != subjects.groups:
-        subjects = replace(subjects, groups=of_file, column=FILE_GROUPS)
+    splits, file_groups = read_splits(options.splits, sample_ids)
+    if options.group_column is None and file_groups is not None and file_groups != subjects.groups:
+        subjects = replace(subjects, groups=file_groups, column=FILE_GROUPS)
     if subjects.column is not None and subjects.groups is not None:
         remedy = "choose another file, or "
         remedy += "leave out --group-column" if options.group_column else "correct its groups"
         for split in splits:
-            _check_undivided(subjects.groups, [getattr(split, part) for part in PARTS], remedy)
+            rows = [split.train, split.validation, split.test]
+            _check_undivided(subjects.groups, rows, remedy)
     if studies is None:
         return splits, subjects
     for split in splits:
-        known = np.concatenate([split.train, split.validation])
+        not_test = np.concatenate([split.train, split.validation])
         remedy = "choose another file, or leave out --study-column"
-        _check_undivided(studies, [known, split.test], remedy)
+        _check_undivided(studies, [not_test, split.test], remedy)
     fitted = trainable_rows(studies, codes)
     return tuple(
         replace(
@@ -628,8 +624,8 @@ def _check_held_out_classes(
     alike = [k for k, (_, rows) in enumerate(held_out) if len(set(codes[rows].tolist())) == 1]
     if not alike:
         return
-    part, rows = held_out[alike[0]]
-    cause = f"All {part} samples are of one class"
+    name, rows = held_out[alike[0]]
+    cause = f"All {name} samples are of one class"
     if refuse:
         remedy = "choose another --seed or --test-size, or merge classes"
         if np.unique(codes, return_counts=True)[1].min() == 1:
@@ -639,15 +635,15 @@ def _check_held_out_classes(
     warn(f"{cause}, so they cannot measure a model: of {len(splits)} folds in {folds}.")
 
 
-def _check_undivided(names: Sequence[str], parts: Sequence[Rows], remedy: str) -> None:
-    counts = Counter(chain.from_iterable({names[row] for row in part} for part in parts))
+def _check_undivided(names: Sequence[str], subsets: Sequence[Rows], remedy: str) -> None:
+    counts = Counter(chain.from_iterable({names[row] for row in rows} for rows in subsets))
     if divided := sorted(name for name, times in counts.items() if times > 1):
-        cause = "The splits file divides groups between the parts of a split"
+        cause = "The splits file divides groups between training, validation and test samples"
         raise DataError(cause, first_few(divided), remedy)
 
 
 def check_covariates(covariates: Covariates, splits: Sequence[Split]) -> None:
-    """Warn about columns whose held-out categories are all unknown to the training samples."""
+    """Warn about columns if no held-out category occurs in the training samples."""
     for name, values in covariates.categories.items():
         unknown = [
             fold
@@ -657,6 +653,6 @@ def check_covariates(covariates: Covariates, splits: Sequence[Split]) -> None:
         if unknown:
             folds = f"fold {', '.join(map(str, unknown))}" if len(splits) > 1 else "the split"
             warn(
-                f"No held-out sample of {folds} has a category of '{name}' that the training "
-                "samples have: there the column counts as unknown."
+                f"No held-out sample of {folds} has a category of '{name}' that occurs in the "
+                "training samples, so the column counts as unknown there."
             )

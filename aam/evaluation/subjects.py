@@ -1,7 +1,7 @@
-"""Subjects of samples: who is one subject decides which samples a split keeps together.
+"""Subjects of samples, which every split keeps together in training, validation or test.
 
-Samples with equal reads are one sample, samples of one group are of one subject, and equal groups
-of two studies are one subject if their samples say so or the user does, see `aam.data.identity`.
+Samples with equal reads are one sample, and samples of one group belong to one subject. Equal group
+names in two studies are one subject if their samples or the user say so, see `aam.data.identity`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from aam.data.metadata import Metadata
 class Subjects:
     """Subjects of N samples."""
 
-    units_N: Rows  # number of the subject of each sample, in all studies
-    groups: list[str] | None = None  # names, within a study; None where each sample is a group
-    column: str | None = None  # column of the metadata with the groups
+    units_N: Rows  # number of the subject of each sample, across studies
+    groups: list[str] | None = None  # names within a study; None if each sample is a group
+    column: str | None = None  # metadata column with the groups
 
 
 def find_subjects(
@@ -38,16 +38,16 @@ def find_subjects(
     abundances: Abundances | None = None,
     studies: Sequence[str] | None = None,
 ) -> Subjects:
-    """Find the subjects of samples; print copies of samples, and groups of several studies.
+    """Find the subjects of samples; report copies of samples, and groups in several studies.
 
-    Without abundances samples are known by their ids alone.
+    Without abundances, samples are identified by their ids only.
     """
     none = np.empty((0, 2), dtype=np.int64)
     copies = none if abundances is None else abundances.equal_pairs()
     if len(copies):
         warn(
-            f"{len(np.unique(copies))} samples have the reads of another sample: "
-            f"{named_pairs(copies, sample_ids)}. They are one sample, so no split divides them."
+            f"{len(np.unique(copies))} samples have the same reads as another sample: "
+            f"{named_pairs(copies, sample_ids)}. Every split keeps such copies together."
         )
     names, links = list(sample_ids), none
     if column is not None:
@@ -67,9 +67,9 @@ def find_subjects(
     alike = alike[units_N[alike[:, 0]] != units_N[alike[:, 1]]]
     if len(alike):
         warn(
-            "Samples as alike as two draws of reads from one sample: "
-            f"{named_pairs(alike, sample_ids)}. If they are, give them one value of a "
-            "--group-column."
+            "Some samples are as similar as two sequencing runs of one sample: "
+            f"{named_pairs(alike, sample_ids)}. If they are one sample, give them the same value "
+            "in a --group-column."
         )
     if studies is not None:
         copies = copies[np.array([studies[i] == studies[j] for i, j in copies], dtype=np.bool_)]
@@ -86,28 +86,29 @@ def _equal_groups(
     studies: Sequence[str],
     abundances: Abundances | None,
 ) -> Rows:
-    """Return pairs of samples [P, 2] of different studies whose equal groups are one subject."""
+    """Return pairs of samples [P, 2] in different studies whose equal groups are one subject."""
     rows_of: dict[str, dict[str, list[int]]] = {}
     for row, (name, study) in enumerate(zip(names, studies, strict=True)):
         rows_of.setdefault(study, {}).setdefault(name, []).append(row)
-    links, same, several = [], set[str](), set[str]()
+    links, same, shared = [], set[str](), set[str]()
     for pair in combinations(sorted(rows_of), 2):
         common = rows_of[pair[0]].keys() & rows_of[pair[1]].keys()
-        several |= common
+        shared |= common
         is_same = values == "same"
         if values == "auto" and common and abundances is not None:
             rows = [np.sort(np.concatenate([*rows_of[study].values()])) for study in pair]
-            one, two = (abundances.take(chosen) for chosen in rows)
-            is_same = one.same_names(two, [[names[row] for row in chosen] for chosen in rows])
+            first, second = (abundances.take(study_rows) for study_rows in rows)
+            is_same = first.same_names(second, [[names[row] for row in study] for study in rows])
         if is_same:
             same |= common
             links += [[rows_of[study][name][0] for study in pair] for name in common]
-    for group_values, are, other in ((same, "one subject", "distinct"),
-                                     (several - same, "different subjects", "same")):  # fmt: skip
+    for group_values, identity, opposite in (
+        (same, "one subject", "distinct"), (shared - same, "different subjects", "same"),
+    ):  # fmt: skip
         if group_values:
-            by = "" if values != "auto" else f" by their samples (else add --group-values {other})"
+            reason = f", judged by their samples (otherwise add --group-values {opposite})"
             info(
-                f"Equal values of '{column}' in several studies are {are}{by}: "
-                f"{first_few(sorted(group_values))}."
+                f"Equal values of '{column}' in several studies are {identity}"
+                f"{reason if values == 'auto' else ''}: {first_few(sorted(group_values))}."
             )
     return np.array(sorted(links), dtype=np.int64).reshape(-1, 2)

@@ -1,8 +1,8 @@
 """Sensitivity, specificity and predictive values of two classes at a threshold.
 
-Each is the part of right predictions among some samples: of those of a class, or of those with a
-prediction, for which the frequency of the class counts. Its interval leaves out their groups in
-turn; of several studies it is the random-effects mean.
+Each is the share of correct predictions among the samples of a class, or among the samples with a
+prediction; predictive values depend on the class frequencies. Intervals are jackknife intervals
+over groups; with several studies a score is the random-effects mean.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class ThresholdScores:
     """Scores at a threshold of the probability of the positive class."""
 
     rule: str  # "default", "Youden's J" or "sensitivity 0.9"
-    threshold: float | None  # of the model for new samples; None where none is fitted
+    threshold: float | None  # threshold of the final model; None without a final model
     # sensitivity, specificity, positive_predictive_value and negative_predictive_value
     metrics: dict[str, Score]
-    # thresholds of the folds, each chosen in its training part; empty of one that is not chosen
+    # thresholds of the folds, each chosen in its training set; empty for the default
     folds: list[float] = field(default_factory=list)
 
 
 def score_thresholds(folds: Folds, combined: Combined) -> list[ThresholdScores]:
-    """Score the ensemble at 0.5 and at the chosen threshold; nothing but for two classes."""
+    """Score the ensemble at 0.5 and at the chosen threshold; empty unless there are two classes."""
     if len(folds.labels.classes) != 2:
         return []
     default_M = folds.scored(combined.predictions_MC).predicted
@@ -47,10 +47,10 @@ def score_thresholds(folds: Folds, combined: Combined) -> list[ThresholdScores]:
 
 
 def _scores(folds: Folds, combined: Combined, predicted_M: Rows) -> dict[str, Score]:
-    # Partitions of the samples are pooled: one of them may lack a prediction.
+    # Repeats are pooled: one of them may not predict a class.
     scored = folds.scored(combined.predictions_MC)
     scored = replace(scored, predicted=predicted_M, folds=(), repeats=())
-    several, scores = len(np.unique(scored.actual)) > 1, {}
+    has_two_classes, scores = len(np.unique(scored.actual)) > 1, {}
     for name, codes_M, code in (
         ("sensitivity", scored.actual, 1),
         ("specificity", scored.actual, 0),
@@ -59,12 +59,12 @@ def _scores(folds: Folds, combined: Combined, predicted_M: Rows) -> dict[str, Sc
     ):
         scores[name], rows = Score(None), np.flatnonzero(codes_M == code)
         groups_M = folds.held_out.groups[rows]
-        if len(rows) and several:
-            drawn = resample(scored.take(rows), groups_M, {"accuracy": accuracy})
-            score = drawn.score()["accuracy"]
+        if len(rows) and has_two_classes:
+            resampled = resample(scored.take(rows), groups_M, {"accuracy": accuracy})
+            score = resampled.score()["accuracy"]
             # Too few studies have no summary.
-            scores[name] = Score(drawn.whole["accuracy"]) if score.value is None else score
-        elif len(rows) and codes_M is scored.actual:  # as the verdict on samples of one class
+            scores[name] = Score(resampled.values["accuracy"]) if score.value is None else score
+        elif len(rows) and codes_M is scored.actual:  # as in the verdict on samples of one class
             right = float((predicted_M == scored.actual).mean())
             scores[name] = exact_proportion(right, len(np.unique(groups_M)))
     return scores

@@ -180,7 +180,7 @@ def explain_held_out(
     values_M, columns = folds.held_out.values, folds.labels.outputs_NC.shape[1]
     # The rank of ordered categories, the first column, is explained.
     predictions_MC = combined.predictions_MC[:, :columns]
-    baseline_MC = folds.dummy_MC[:, :columns]
+    baseline_MC = folds.baseline_MC[:, :columns]
     if folds.labels.classes:
         wrong_M = 1 - predictions_MC[np.arange(len(values_M)), values_M.astype(np.int64)]
     else:

@@ -31,8 +31,8 @@ from aam.evaluation.association import (
     CONDITIONAL,
     EQUAL_DEPTH,
     MIN_SAMPLES,
+    PERMUTATIONS,
     RATE,
-    SHUFFLED,
     association_sentence,
     mixed_model_test,
     rank_test,
@@ -112,7 +112,7 @@ def q_values(
     Also return the number of ASVs in each test, and its settings, for the run record.
     """
     relative, tests = samples.samples.relative, dict[str, F64]()
-    numbers = {"samples": MIN_SAMPLES, "permutations": SHUFFLED, "rate": RATE}
+    numbers = {"samples": MIN_SAMPLES, "permutations": PERMUTATIONS, "rate": RATE}
     samples_F = np.bincount(relative.indices, minlength=1)
     if samples_F.max() < MIN_SAMPLES:
         info(f"No ASV is in {MIN_SAMPLES} samples or more: none is tested for association.")

@@ -357,7 +357,7 @@ class Transformer:
             left_out.append(left_out_NC[rows])
         # Networks of different folds: moved to the mean label of all, see `Estimator.left_out`.
         columns = points_NC.shape[1]
-        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.dummy_MC[:, :columns]
+        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.baseline_MC[:, :columns]
         left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
         left_out_NC[folds.rows_M] = points_NC + move_MC
         left_out.append(left_out_NC[folds.fitted_rows[-1]])

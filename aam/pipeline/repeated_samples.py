@@ -26,7 +26,7 @@ from scipy.stats import rankdata, spearmanr
 from aam.arrays import F64, Rows
 from aam.data.metadata import Metadata, as_numbers
 from aam.data.table import FeatureTable
-from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import FILE_GROUPS
 
@@ -169,7 +169,7 @@ def find_repeated_samples(
     communities, ids = Communities.of(table.counts, folds.labels), table.sample_ids
     compared = [ids[row] for row in communities.rows_R.tolist()]
     columns = {name: metadata.values(name, compared).tolist() for name in metadata.columns}
-    fitted = [training_rows(split) for split in folds.splits]
+    fitted = [split.training_rows for split in folds.splits]
     best, most = None, (False, 0.0)
     for name in metadata.columns:
         if name in (target, folds.study_column):

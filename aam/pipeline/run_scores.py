@@ -26,7 +26,6 @@ from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import COMPARED, TITLES
 from aam.evaluation.learning_curve import learning_curve
-from aam.evaluation.metrics import value_of
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
 from aam.evaluation.scores import (
     EqualDepthScore,
@@ -114,7 +113,7 @@ def _beyond(adjustment: Covariates, result: Result) -> PairedDifference:
     columns = ", ".join(adjustment.columns)
     model, reference = f"The model of counts with {columns}", f"the model of {columns} alone"
     scored = {
-        title: folds.drawn(ensemble_predictions(names, inputs, folds))
+        title: folds.resampled(ensemble_predictions(names, inputs, folds))
         for title, inputs in ((model, samples), (reference, samples.metadata_alone))
     }
     return compare(scored, model, reference, folds.units)
@@ -149,12 +148,12 @@ def _score_at_equal_depth(
                 member, predictions_MC=scored_MC, left_out=left_out
             )
     predictions_MC = ensemble_predictions(estimators, samples, folds, "equal depth", networks)
-    equal = folds.drawn(predictions_MC)
+    equal = folds.resampled(predictions_MC)
     metric, score = next(iter(equal.score().items()))
-    plain = folds.drawn(result.combined.predictions_MC[scored_M]).whole[metric]
+    plain = folds.resampled(result.combined.predictions_MC[scored_M]).values[metric]
     if score.value is None or math.isnan(plain):
         return None
-    ahead = equal.paired_difference(folds.drawn(folds.dummy_MC))[1]
+    ahead = equal.paired_difference(folds.resampled(folds.baseline_MC))[1]
     better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
     claim = "" if better else ", not shown to be better than the baseline"
     scored = len(equal.scored.first.actual)
@@ -214,12 +213,12 @@ def _score_with_groups(
     if ungrouped_MC is None:
         ungrouped_MC = kernel.cross_validate(samples, folds, False, "split").predictions_MC
     metric, function = COMPARED[folds.labels.type]
-    value = value_of(function, folds.scored(ungrouped_MC))
-    apart_scores = apart.drawn(grouped_MC)
-    grouped = apart_scores.whole[metric]
+    value = folds.scored(ungrouped_MC).value(function)
+    apart_scores = apart.resampled(grouped_MC)
+    grouped = apart_scores.values[metric]
     if np.isnan(value) or np.isnan(grouped):
         return None
-    ahead = apart_scores.paired_difference(apart.drawn(apart.dummy_MC))[1]
+    ahead = apart_scores.paired_difference(apart.resampled(apart.baseline_MC))[1]
     return RepeatedScore(
         column=repeated.column,
         groups=repeated.groups,

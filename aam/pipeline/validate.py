@@ -276,7 +276,7 @@ def _folds(
         tuple(sorted(set(studies))),
         scale=facts.outputs.scale,
         sensitivity=flat(facts.options).get("sensitivity"),
-        guess=facts.labels.guess,
+        baseline=facts.labels.guess,
     )
 
 

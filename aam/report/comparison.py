@@ -14,7 +14,7 @@ import numpy as np
 from aam.contract.errors import DataError
 from aam.evaluation.intervals import ResampledMetrics, Score, joint_groups
 from aam.evaluation.meta_analysis import resample
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
 from aam.report.figures import (
     INK,
@@ -180,7 +180,7 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
             verdict = "not defined"
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
-                verdict = ahead if score.beyond_noise else "within noise"
+                verdict = ahead if score.excludes_zero else "within noise"
             rows.append([name, with_interval(metric, score), verdict])
     note = (
         "Each run minus the first, on the same samples (paired). Within "
@@ -240,7 +240,7 @@ def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
 def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     scores_of: list[dict[str, Score]] = []
     for scored_run in compared:
-        plain = compute_metrics(scored_run.scored).items()
+        plain = scored_run.scored.metrics().items()
         scores = {name: Score(value, None, None) for name, value in plain}
         scores_of.append(scores | (scored_run.drawn.score() if scored_run.drawn else {}))
     metrics = [name for name in TITLES if all(name in scores for scores in scores_of)]

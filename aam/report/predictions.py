@@ -17,7 +17,6 @@ from aam.evaluation.intervals import Score
 from aam.evaluation.metrics import (
     ScoredPredictions,
     class_auc,
-    compute_metrics,
     confusion,
     metric_text,
     quantile_bins,
@@ -82,7 +81,7 @@ def confusion_picture(given: ReportInput) -> Drawing | None:
         axes.text(column, row + 0.2, str(count), fontsize=size - 1, **look)
     axes.set(title="Confusion matrix", xlabel="predicted", ylabel="true", aspect="equal")
     caption = (
-        f"{compute_metrics(scored)['accuracy']:.1%} of {_samples(given)} are predicted as their "
+        f"{scored.metrics()['accuracy']:.1%} of {_samples(given)} are predicted as their "
         "true class. Percentages are of the true class (rows)."
     )
     if scored.studies:
@@ -101,7 +100,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
         return None
-    if (mean_auc := compute_metrics(scored).get("auc")) is None:
+    if (mean_auc := scored.metrics().get("auc")) is None:
         return None
     from sklearn.metrics import roc_curve
 
@@ -286,7 +285,7 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
     axes.set(xlim=ends, ylim=ends, xlabel=f"true {target}", ylabel=f"predicted {target}")
     axes.set(title="Predicted against true", aspect="equal")
     axes.legend(loc="upper left")
-    metrics = compute_metrics(scored)
+    metrics = scored.metrics()
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
     errors = [f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
     caption = f"{_samples(given)}: R² {r2}, {', '.join(errors)}."
@@ -310,7 +309,7 @@ def residual_picture(given: ReportInput) -> Drawing | None:
     reach = 1.08 * float(np.abs(errors).max() or 1.0)
     axes.set(title="Errors", xlabel=f"true {given.target}", ylabel="predicted - true")
     axes.set_ylim(-reach, reach)
-    half = given.measured(compute_metrics(scored)["median_error"] or 0.0)
+    half = given.measured(scored.metrics()["median_error"] or 0.0)
     bias = given.measured(float(np.mean(errors)), signed=True)
     caption = f"Half of the predictions are within {half} of the truth; the mean error is {bias}."
     description = f"Errors over true {given.target}. {caption}"
@@ -604,7 +603,7 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
     if not len(rows):  # an interpolated quantile between equal values leaves a bin empty
         return ["0", "", ""]
     part = scored.take(rows)
-    metrics = compute_metrics(part)
+    metrics = part.metrics()
     if scored.classes:
         figures = [metric_text(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
     else:

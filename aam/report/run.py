@@ -26,7 +26,7 @@ from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
 from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import resample
-from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions, compute_metrics
+from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions
 from aam.evaluation.prediction_files import (
     class_predictions,
     numeric_column,
@@ -257,7 +257,7 @@ class ReportInput:
         run, scored = self.run, self.run.scored
         if scored is None or run.partitions is None:
             return {}
-        plain = compute_metrics(scored if run.scores is None else run.partitions)
+        plain = (scored if run.scores is None else run.partitions).metrics()
         if run.scores is None:
             del plain["samples"]
             scores = {name: Score(value, None, None) for name, value in plain.items()}
@@ -281,7 +281,7 @@ class ReportInput:
             pairs = [
                 (
                     {name: score.value for name, score in study.metrics.items()},
-                    compute_metrics(parts[study.study][1]) if study.study in parts else {},
+                    parts[study.study][1].metrics() if study.study in parts else {},
                 )
                 for study in studies.studies
             ]

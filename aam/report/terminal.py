@@ -21,7 +21,7 @@ from aam.contract.options.groups import TargetType
 from aam.evaluation.intervals import SCORED, Score
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.evaluation.metrics import METRICS, metric_text
-from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference, Scores
+from aam.evaluation.scores import BASELINE, ENSEMBLE, PairedDifference, Scores
 from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
@@ -148,9 +148,9 @@ def models_table(
     }
     rows, names = [], names[:3] if brief else names
     for model, scores in models.items():
-        title = "baseline" if model == GUESS else model
+        title = "baseline" if model == BASELINE else model
         row = [title, *(with_interval(name, scores.get(name)) for name in names)]
-        first = 1 if model == GUESS else 2
+        first = 1 if model == BASELINE else 2
         if brief:
             row[first:] = [text.partition(" ")[0] for text in row[first:]]
         rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
@@ -227,7 +227,7 @@ def values_of_models(models: Mapping[str, Mapping[str, Score]], metric: str) -> 
     'R²: kernel 0.500, baseline 0.000'
     """
     values = (
-        f"{'baseline' if name == GUESS else name} "
+        f"{'baseline' if name == BASELINE else name} "
         + with_interval(metric, scores.get(metric)).partition(" ")[0]
         for name, scores in models.items()
     )

@@ -204,7 +204,7 @@ def test_a_single_member_has_the_scores_of_the_model() -> None:
     folds = folds_of(codes.astype(np.float64), ("a", "b", "c"))
     member = (chances**4 / (chances**4).sum(axis=1, keepdims=True))[folds.rows_M]
     combined = combine_members({"kernel": member}, folds)
-    auc = [folds.drawn(one).whole["auc"] for one in (member, combined.predictions_MC)]
+    auc = [folds.resampled(one).values["auc"] for one in (member, combined.predictions_MC)]
     assert auc[0] != auc[1]
     scores = evaluate("ill", folds, combined, {})
     assert scores.verdict.model == auc[1]

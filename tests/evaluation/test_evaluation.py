@@ -16,7 +16,6 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import Score
 from aam.evaluation.labels import Labels
 from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve, units_to_decide
-from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.prediction_files import class_predictions, read_predictions
 from aam.evaluation.scores import compare_inputs, evaluate
@@ -47,13 +46,13 @@ def folds() -> Folds:
 def noisy(folds: Folds, noise: float) -> F64:
     """Return probabilities that follow the labels, shifted by what each fold had to learn from."""
     rng = np.random.default_rng(1)
-    score = folds.held_out.values + noise * rng.normal(size=120) + 8 * folds.dummy_MC[:, 1]
+    score = folds.held_out.values + noise * rng.normal(size=120) + 8 * folds.baseline_MC[:, 1]
     chances = 1 / (1 + np.exp(-score + score.mean()))
     return np.column_stack([1 - chances, chances])
 
 
 def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
-    members = {"kernel": noisy(folds, 0.5), "constant": folds.dummy_MC}
+    members = {"kernel": noisy(folds, 0.5), "constant": folds.baseline_MC}
     scores = evaluate("ill", folds, combine_members(members, folds), {})
     for name in ("constant", "guess"):
         metrics = scores.models[name].metrics
@@ -82,12 +81,12 @@ def test_two_studies_do_not_show_a_model_to_be_better(
 
 def test_inputs_add_nothing_to_a_model_that_is_not_better_than_a_guess(folds: Folds) -> None:
     """Both are ahead of metadata that mislead."""
-    both = folds.dummy_MC + np.outer(folds.held_out.values - 0.5, [-1e-3, 1e-3])
+    both = folds.baseline_MC + np.outer(folds.held_out.values - 0.5, [-1e-3, 1e-3])
     predictions = {"metadata": noisy(folds, 0.1)[:, ::-1], "counts": both, "both": both}
     found = [
         compare_inputs(["age"], predictions, "both", folds, better) for better in (True, False)
     ]
-    assert found[0].counts_add and found[0].conclusion.startswith("The microbiome improves")
+    assert found[0].counts_add and found[0].conclusion.startswith("The microbiome improves on")
     assert not found[1].counts_add and "improve" not in found[1].conclusion
 
 
@@ -123,8 +122,8 @@ def test_a_constant_prediction_is_stated(folds: Folds) -> None:
     ("smaller", "larger", "end"),
     [
         (0.9, 0.3, "more samples would probably help."),
-        (0.3, 0.31, "as many samples again would probably add little."),
-        (0.9, 0.8, "whether more samples would help cannot be told."),
+        (0.3, 0.31, "twice as many samples would probably add little."),
+        (0.9, 0.8, "it is unclear whether more samples would help."),
     ],
 )
 def test_the_learning_curve_claims_what_its_interval_has(
@@ -161,11 +160,11 @@ def test_a_column_without_skill_is_no_confounder_of_a_model_without_skill() -> N
 
     def association(column: str, skill: float) -> Association:
         predictions_MC = (mean + skill * (folds.held_out.values - mean))[:, None]
-        r2 = folds.drawn(predictions_MC).whole["r2"]
+        r2 = folds.resampled(predictions_MC).values["r2"]
         return Association(column, "r2", r2, predictions_MC, False)
 
     found = [association("site", 0.1), association("batch", -0.02)]
-    assert folds.drawn(folds.dummy_MC).whole["r2"] < found[1].value < 0 < found[0].value
+    assert folds.resampled(folds.baseline_MC).values["r2"] < found[1].value < 0 < found[0].value
     named = confounders(found, folds, found[1].predictions_MC)
     assert [one.column for one in named] == ["site"]
 
@@ -177,9 +176,9 @@ def test_twelve_columns_and_the_depth_are_two_sentences(better: bool) -> None:
     found = [Confounder(name, "auc", 0.8) for name in names]
     depth, columns = confounding_sentences(found, better, "On tables of equal depth it has 0.5")
     assert depth.startswith("The sequencing depth") and depth.endswith("depth it has 0.5.")
-    assert columns.startswith("12 columns") and "'x4' 0.800 and 7 more" in columns
+    assert columns.startswith("12 metadata columns") and "'x4' 0.800 and 7 more" in columns
     for sentence in (depth, columns):
-        assert ("as well as the table does" in sentence) == better
+        assert ("as well as the microbiome does" in sentence) == better
 
 
 def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Pa
         path, sep="\t", index=False
     )
     frame = read_predictions(path)
-    found = compute_metrics(class_predictions(frame, frame["actual"].tolist()))
+    found = class_predictions(frame, frame["actual"].tolist()).metrics()
     for name, value in found.items():
         if name != "samples":
             assert scores.models["kernel"].metrics[name].value == pytest.approx(value)
@@ -206,7 +205,7 @@ def test_a_guess_of_ordered_categories_has_no_agreement(number: int) -> None:
     groups = [str(k) for k in infant]
     splits = make_splits(192, test_size=0.4, folds=number, seed=0, groups=groups)
     folds = Folds(Labels.of(ranks, (), groups, ("low", "mid", "high")), splits, 0, "infant")
-    found = compute_metrics(folds.scored(folds.dummy_MC))
+    found = folds.scored(folds.baseline_MC).metrics()
     kappa = found["weighted_kappa"]
     assert found["auc"] == 0.5
     assert kappa is not None and (kappa == 0 if number == 1 else kappa <= 0)
@@ -243,7 +242,7 @@ def test_more_groups_predict_better(study: tuple[Samples, np.ndarray, np.ndarray
     points = curve.points
     assert [point.units for point in points] == [MIN_GROUPS + 2, 20, 40]
     assert points[0].value < points[-1].value
-    assert points[-1].value == pytest.approx(folds.drawn(found.predictions_MC).whole["r2"])
+    assert points[-1].value == pytest.approx(folds.resampled(found.predictions_MC).values["r2"])
     assert all(point.lower < point.value < point.upper for point in points)
     difference = points[-1].value - points[-2].value
     assert f"From 20 to 40 groups of subject the R² changes by {difference:+.3f}" in curve.sentence

@@ -17,7 +17,6 @@ from aam.evaluation.metrics import (
     Metric,
     Metrics,
     ScoredPredictions,
-    compute_metrics,
     confusion,
     metric_text,
     summary,
@@ -25,16 +24,15 @@ from aam.evaluation.metrics import (
 
 
 def regression(actual: np.ndarray, predicted: np.ndarray) -> Metrics:
-    return compute_metrics(ScoredPredictions(actual, predicted))
+    return ScoredPredictions(actual, predicted).metrics()
 
 
 def classification(
     actual: np.ndarray, predicted: np.ndarray, classes: int, probabilities: np.ndarray
 ) -> Metrics:
     names = tuple(map(str, range(classes)))
-    return compute_metrics(
-        ScoredPredictions(actual, predicted, classes=names, probabilities=probabilities)
-    )
+    scored = ScoredPredictions(actual, predicted, classes=names, probabilities=probabilities)
+    return scored.metrics()
 
 
 def test_regression_by_hand() -> None:
@@ -105,7 +103,7 @@ def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> Non
     names = tuple(str(k) for k in range(classes))
     scored = ScoredPredictions(actual, predicted, (), names, ordered=True)
     kappa = cohen_kappa_score(actual, predicted, labels=range(classes), weights="quadratic")
-    assert compute_metrics(scored)["weighted_kappa"] == pytest.approx(kappa)
+    assert scored.metrics()["weighted_kappa"] == pytest.approx(kappa)
 
 
 def unequal_folds(classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -129,8 +127,8 @@ def test_class_frequencies_of_folds_have_the_auc_of_a_guess(classes: int, own: b
     shares = np.array([np.bincount(actual[rows], minlength=classes) / rows.sum() for rows in parts])
     chances, names = shares[fold], tuple(map(str, range(classes)))
     scored = ScoredPredictions(actual, chances.argmax(axis=1), names_of(fold), names, chances)
-    assert compute_metrics(scored)["auc"] == 0.5
-    pooled = compute_metrics(replace(scored, folds=()))["auc"]
+    assert scored.metrics()["auc"] == 0.5
+    pooled = replace(scored, folds=()).metrics()["auc"]
     assert pooled is not None
     assert pooled > 0.6 if own else pooled < 0.4
 
@@ -138,12 +136,12 @@ def test_class_frequencies_of_folds_have_the_auc_of_a_guess(classes: int, own: b
 def test_a_guess_of_numbers_is_no_better_than_a_guess() -> None:
     ranks, fold = unequal_folds(4)
     means = np.array([ranks[fold != k].mean() for k in range(5)])[fold]
-    found = compute_metrics(ScoredPredictions(ranks.astype(np.float64), means, names_of(fold)))
+    found = ScoredPredictions(ranks.astype(np.float64), means, names_of(fold)).metrics()
     assert (found["pearson"], found["spearman"]) == (None, None)
     assert found["r2"] is not None and found["r2"] < 0
     nearest = np.rint(means).astype(np.int64)
     scored = ScoredPredictions(ranks, nearest, names_of(fold), tuple("abcd"), ordered=True)
-    kappa = compute_metrics(scored)["weighted_kappa"]
+    kappa = scored.metrics()["weighted_kappa"]
     assert kappa is not None and kappa <= 0
 
 
@@ -160,7 +158,7 @@ def test_auc_counts_the_pairs_within_folds(classes: int) -> None:
         expected.append(above[pairs].mean())
     names = tuple(map(str, range(classes)))
     scored = ScoredPredictions(actual, chances.argmax(axis=1), names_of(fold), names, chances)
-    found = compute_metrics(scored)["auc"]
+    found = scored.metrics()["auc"]
     assert found == pytest.approx(expected[1] if classes == 2 else np.mean(expected))
 
 
@@ -172,12 +170,12 @@ def test_correlations_are_those_within_folds() -> None:
     actual, fold = rng.normal(size=90), np.repeat(np.arange(3), 30)
     predicted = actual + rng.normal(size=90)
     shifted = predicted - 10 * fold
-    found = compute_metrics(ScoredPredictions(actual, shifted, names_of(fold)))
-    unshifted = compute_metrics(ScoredPredictions(actual, predicted, names_of(fold)))
+    found = ScoredPredictions(actual, shifted, names_of(fold)).metrics()
+    unshifted = ScoredPredictions(actual, predicted, names_of(fold)).metrics()
     assert found["spearman"] == unshifted["spearman"]
     assert found["pearson"] == pytest.approx(unshifted["pearson"])
     same = np.concatenate([actual[:30]] * 3), np.concatenate([predicted[:30]] * 3)
-    found = compute_metrics(ScoredPredictions(*same, names_of(fold)))
+    found = ScoredPredictions(*same, names_of(fold)).metrics()
     assert found["pearson"] == pytest.approx(pearsonr(actual[:30], predicted[:30])[0])
     assert found["spearman"] == pytest.approx(spearmanr(actual[:30], predicted[:30])[0])
 
@@ -196,7 +194,7 @@ def test_folds_are_in_numeric_order() -> None:
     found = summary(scored, "ph")["folds"]
     assert list(found) == [str(k) for k in range(1, 12)]
     assert all(one["samples"] == 3 and one["mae"] == 1 for one in found.values())
-    assert compute_metrics(scored)["samples"] == 33
+    assert scored.metrics()["samples"] == 33
 
 
 def test_summary_can_be_written_as_json() -> None:

@@ -11,7 +11,7 @@ from scipy.stats import chi2, norm
 from aam.arrays import F64
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
-from aam.evaluation.permutation import PermutationTest, permutation_test, shuffled_rows
+from aam.evaluation.permutation import PermutationTest, permutation_test, permuted_rows
 from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split
 from aam.members.member import TrainingSamples, combine_results, estimator
@@ -24,7 +24,7 @@ SIGNALS = ("two", "three/groups", "ordered", "numbers", "varying/groups")
 def test_groups_are_shuffled_as_wholes(setting: str) -> None:
     target, _, grouped = setting.partition("/")
     _, folds = study(np.random.default_rng(3), target, bool(grouped))
-    rows_BN = shuffled_rows(folds, 20)
+    rows_BN = permuted_rows(folds, 20)
     groups = folds.labels.groups
     assert (rows_BN[0] == np.arange(len(groups))).all()
     assert len(np.unique(rows_BN, axis=0)) == 21
@@ -38,7 +38,7 @@ def test_groups_are_shuffled_as_wholes(setting: str) -> None:
 
 def test_stratified_folds_keep_their_classes() -> None:
     _, folds = study(np.random.default_rng(1), "rare", False)
-    for rows in shuffled_rows(folds, 50):
+    for rows in permuted_rows(folds, 50):
         shuffled = folds.labels.values[rows]
         for split in folds.splits:
             assert shuffled[split.test].sum() == folds.labels.values[split.test].sum()
@@ -206,7 +206,7 @@ def test_a_score_below_that_of_no_skill_is_not_better() -> None:
         for part in np.array_split(order, 5)
     )
     folds = replace(folds, splits=splits)
-    guess_MC = folds.dummy_MC
+    guess_MC = folds.baseline_MC
     predictions_MC = guess_MC + 0.05 * (folds.held_out.outputs_NC - guess_MC)
     combined = combine_members({"kernel": predictions_MC}, folds)
     verdict = evaluate("ph", folds, combined, {}, PermutationTest(0.001, 999, 1.0)).verdict
@@ -216,6 +216,6 @@ def test_a_score_below_that_of_no_skill_is_not_better() -> None:
 
 def test_the_dummy_is_not_better_than_itself() -> None:
     _, folds = study(np.random.default_rng(0), "two", False)
-    scores = evaluate("ill", folds, combine_members({"kernel": folds.dummy_MC}, folds), {})
+    scores = evaluate("ill", folds, combine_members({"kernel": folds.baseline_MC}, folds), {})
     assert scores.verdict.outcome == "not better"
     assert (scores.verdict.lower, scores.verdict.upper) == (0, 0)

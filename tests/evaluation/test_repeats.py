@@ -14,8 +14,8 @@ from sklearn.metrics import r2_score
 from aam import load
 from aam.contract.options.groups import SplitOptions
 from aam.data.metadata import Metadata, read_metadata
-from aam.evaluation.intervals import resample_metrics, units_of
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.intervals import Units, resample_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.splits import make_splits, read_splits, split_samples, write_splits
 from aam.evaluation.subjects import Subjects, find_subjects
 from tests.support.commands import aam, read
@@ -91,7 +91,7 @@ def test_no_partition_is_computed_twice(
     samples, names = (5, None) if groups is None else (len(groups), [str(k) for k in groups])
     splits = make_splits(samples, test_size=0, folds=folds, seed=0, groups=names, repeats=8)
     assert splits[-1].repeat == number
-    assert f"Partitions: {number} instead of 8" in capsys.readouterr().err
+    assert f"Repeats: {number} instead of 8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -218,12 +218,12 @@ def test_units_are_left_out_of_all_partitions() -> None:
         ("no", "yes"), probabilities, repeats=tuple("123"[k // 30] for k in range(90)),
     )  # fmt: skip
     samples = np.tile(np.arange(30), 3)
-    whole = resample_metrics(scored, units_of(samples))
+    whole = resample_metrics(scored, Units.of(samples))
     # A unit is left out with all its predictions.
-    alone = [resample_metrics(part, units_of(samples[rows])) for rows, part in scored.partitions]
+    alone = [resample_metrics(part, Units.of(samples[rows])) for rows, part in scored.partitions]
     expected = np.mean([one.replicates["accuracy"] for one in alone], axis=0)
     np.testing.assert_allclose(whole.replicates["accuracy"], expected)
-    assert compute_metrics(scored)["samples"] == 30
+    assert scored.metrics()["samples"] == 30
 
 
 def test_the_splits_of_a_repeated_run_are_read_again(

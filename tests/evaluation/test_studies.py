@@ -12,10 +12,10 @@ import pytest
 from aam.arrays import F64
 from aam.evaluation.ensemble import Combined, Ensemble
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import ResampledMetrics, Score, resample_metrics, units_of
+from aam.evaluation.intervals import ResampledMetrics, Score, Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.meta_analysis import Spread, random_effects, score_study, summarise
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split
@@ -39,7 +39,7 @@ def cases(positive: int, negative: int, separation: float, seed: int = 0) -> Sco
 
 def resampled(scored: ScoredPredictions, repeats: int = 1) -> ResampledMetrics:
     """Score samples, `repeats` in a row of which are one subject's."""
-    return resample_metrics(scored, units_of(np.arange(len(scored.actual)) // repeats))
+    return resample_metrics(scored, Units.of(np.arange(len(scored.actual)) // repeats))
 
 
 @pytest.mark.medium
@@ -168,7 +168,7 @@ def test_numbers_are_summarised_on_their_scales() -> None:
     for shift in (0.0, 0.5, 3.0):
         actual = rng.normal(size=40)
         models.append(resampled(ScoredPredictions(actual, actual + shift + rng.normal(size=40))))
-    errors = [model.whole["mae"] for model in models]
+    errors = [model.values["mae"] for model in models]
     mae, r2 = summarise("mae", models), summarise("r2", models)
     assert mae is not None and r2 is not None
     assert min(errors) < mae.value < max(errors)
@@ -247,7 +247,7 @@ def test_differences_between_studies_are_no_skill(classes: int) -> None:
     assert scores.verdict.p is None or scores.verdict.p > 0.05
     pooled = replace(folds, labels=replace(folds.labels, studies=None))
     scored = replace(pooled.scored(predictions_MC), folds=())
-    assert compute_metrics(scored)["auc" if classes else "r2"] > 0.65  # type: ignore[operator]
+    assert scored.metrics()["auc" if classes else "r2"] > 0.65  # type: ignore[operator]
 
 
 def test_two_studies_have_figures_and_no_summary() -> None:
@@ -276,9 +276,9 @@ def test_members_are_compared_within_the_studies() -> None:
     """The interval of a difference is over the studies, not over their samples."""
     folds, first_MC = three_studies(2, 4.0, studies=4)
     _, second_MC = three_studies(2, 2.0, studies=4)
-    one, two = folds.drawn(first_MC), folds.drawn(second_MC)
+    one, two = folds.resampled(first_MC), folds.resampled(second_MC)
     name, difference = one.paired_difference(two)
-    each = [one.studies[key].whole[name] - two.studies[key].whole[name] for key in one.studies]
+    each = [one.studies[key].values[name] - two.studies[key].values[name] for key in one.studies]
     half = 3.1824 * np.std(each, ddof=1) / 2
     assert difference.value == pytest.approx(np.mean(each))
     assert difference.upper == pytest.approx(np.mean(each) + half, rel=1e-3)
@@ -294,7 +294,7 @@ def test_proportions_of_the_studies_give_a_model_no_score() -> None:
         test = permutation_test(folds, predictions_MC)
         assert test is not None
         small += test.p <= 0.05
-        scores.append(folds.drawn(predictions_MC).whole["auc"])
+        scores.append(folds.resampled(predictions_MC).values["auc"])
     assert small <= 3
     # Three standard errors; the standard deviation of a run is 0.096 (60 runs).
     assert abs(np.mean(scores) - 0.5) < 3 * 0.096 / np.sqrt(len(scores))

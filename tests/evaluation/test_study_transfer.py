@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aam.arrays import F64
-from aam.evaluation.folds import Folds, training_rows
+from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
 from aam.evaluation.study_transfer import study_differences, transfer_matrix
@@ -23,7 +23,7 @@ def class_means(features_NF: F64) -> Callable[[Folds, str], F64]:
         found = []
         codes_N = folds.labels.values.astype(np.int64)
         for split in folds.splits:
-            rows, predicted = training_rows(split), split.held_out[1]
+            rows, predicted = split.training_rows, split.held_out[1]
             logits_MC = np.full((len(predicted), len(folds.labels.classes)), -50.0)
             for code in np.unique(codes_N[rows]):
                 mean_F = features_NF[rows[codes_N[rows] == code]].mean(axis=0)
@@ -70,7 +70,7 @@ def test_the_diagonal_is_cross_validated() -> None:
     folds, _ = studies((0, 0, 0))
     names_NF = 20 * np.eye(len(folds.labels.values))
 
-    found = transfer_matrix("means", class_means(names_NF), folds, folds.dummy_MC)
+    found = transfer_matrix("means", class_means(names_NF), folds, folds.baseline_MC)
     assert all(value is not None and value < 0.65 for value in np.diag(np.array(found.values)))
 
 

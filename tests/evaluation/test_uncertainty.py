@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aam.evaluation.calibration import calibrate, fit_temperature, half_width, held_out_half_widths
-from aam.evaluation.intervals import Score, resample_metrics, units_of
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.intervals import Score, Units, resample_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import difference_sentence
 from aam.evaluation.splits import MIN_UNITS
 from benchmarks.intervals import coverage
@@ -92,9 +92,9 @@ def test_intervals_leave_out_groups_as_wholes() -> None:
     predicted = actual + rng.normal(size=12)
     one = ScoredPredictions(actual, predicted)
     many = ScoredPredictions(np.repeat(actual, 50), np.repeat(predicted, 50))
-    narrow = resample_metrics(many, units_of(np.arange(600))).score()["mae"]
-    wide = resample_metrics(many, units_of(np.repeat(np.arange(12), 50))).score()["mae"]
-    alone = resample_metrics(one, units_of(np.arange(12))).score()["mae"]
+    narrow = resample_metrics(many, Units.of(np.arange(600))).score()["mae"]
+    wide = resample_metrics(many, Units.of(np.repeat(np.arange(12), 50))).score()["mae"]
+    alone = resample_metrics(one, Units.of(np.arange(12))).score()["mae"]
     assert astuple(wide) == pytest.approx(astuple(alone))
     assert narrow.upper - narrow.lower < (wide.upper - wide.lower) / 3  # type: ignore[operator]
 
@@ -112,40 +112,40 @@ def test_a_replicate_has_the_metrics_without_one_unit() -> None:
         ScoredPredictions(codes, ranks, (), names, chances),
         ScoredPredictions(codes, ranks, (), names, ordered=True),
     ):
-        metrics = [compute_metrics(scored.take(kept)) for kept in rows]
-        for name, values in resample_metrics(scored, units_of(groups)).replicates.items():
+        metrics = [scored.take(kept).metrics() for kept in rows]
+        for name, values in resample_metrics(scored, Units.of(groups)).replicates.items():
             assert values == pytest.approx([metric[name] for metric in metrics]), name
 
 
 def test_replicates_do_not_depend_on_the_size_of_a_block() -> None:
     """Many samples are scored in several blocks of replicates."""
-    few, many = units_of(np.arange(6)), units_of(np.repeat(np.arange(6), 200_000))
+    few, many = Units.of(np.arange(6)), Units.of(np.repeat(np.arange(6), 200_000))
     blocks = [weights_ZM[:, ::200_000] for weights_ZM in many.weights()]
     assert len(blocks) == 6
     np.testing.assert_array_equal(np.concatenate(blocks), np.concatenate([*few.weights()]))
 
 
 def test_few_units_have_no_interval() -> None:
-    """Nor has the AUC of a class with few units; then nothing is beyond noise."""
+    """Nor has the AUC of a class with few units; then no interval excludes 0."""
     rng = np.random.default_rng(0)
     actual, noise = rng.normal(size=(2, 60))
     for units in (1, 2, MIN_UNITS - 1):
         model = ScoredPredictions(actual, actual + 0.1 * noise)
         dummy = ScoredPredictions(actual, np.zeros(60))
-        groups = units_of(np.arange(60) % units)
+        groups = Units.of(np.arange(60) % units)
         found = resample_metrics(model, groups)
         assert all(score.lower is score.upper is None for score in found.score().values())
         _, difference = found.paired_difference(resample_metrics(dummy, groups))
         assert difference.value is not None and difference.value > 0.9
-        assert difference.lower is None and not difference.beyond_noise
+        assert difference.lower is None and not difference.excludes_zero
     for cases, given in ((MIN_UNITS - 1, False), (MIN_UNITS, True)):
         codes = (np.arange(60) < cases).astype(np.int64)
         chances = np.stack([1 - codes, codes], axis=1) * 0.8 + 0.1
         scored = ScoredPredictions(codes, codes, (), ("no", "yes"), chances)
         guess = replace(scored, probabilities=np.full((60, 2), 0.5))
-        found, known = (resample_metrics(one, units_of(np.arange(60))) for one in (scored, guess))
+        found, known = (resample_metrics(one, Units.of(np.arange(60))) for one in (scored, guess))
         _, difference = found.paired_difference(known)
-        assert difference.beyond_noise is given
+        assert difference.excludes_zero is given
         auc = found.score()["auc"]
         # A perfect order of six cases is no proof of an AUC of 1.
         assert auc.value == 1 and (auc.lower is None) is not given
@@ -181,14 +181,14 @@ def test_a_paired_difference_is_narrower_than_the_scores() -> None:
     actual = rng.normal(size=200)
     poor = ScoredPredictions(actual, actual + rng.normal(size=200))
     better = ScoredPredictions(actual, (actual + poor.predicted) / 2)
-    units = units_of(np.arange(200))
+    units = Units.of(np.arange(200))
     known = resample_metrics(poor, units)
     name, found = resample_metrics(better, units).paired_difference(known)
     assert name == "r2"
-    assert found.beyond_noise
+    assert found.excludes_zero
     _, same = known.paired_difference(known)
     assert same == Score(0.0, 0.0, 0.0)
-    assert not same.beyond_noise
+    assert not same.excludes_zero
 
 
 def test_sentences() -> None:
@@ -197,7 +197,7 @@ def test_sentences() -> None:
     )
     assert ahead == (
         "ensemble is ahead of forest by 0.031 R² (95 % -0.004 to 0.066, 42 groups of infant); "
-        "within noise"
+        "not significant"
     )
     # Both are right in every sample, whichever is left out.
     assert (
@@ -220,7 +220,7 @@ def test_intervals_of_spearman_cover_the_truth(correlation: float) -> None:
         rng = np.random.default_rng(study)
         actual, noise = rng.normal(size=(2, 100))
         scored = ScoredPredictions(actual, pearson * actual + math.sqrt(1 - pearson**2) * noise)
-        score = resample_metrics(scored, units_of(np.arange(100))).score()["spearman"]
+        score = resample_metrics(scored, Units.of(np.arange(100))).score()["spearman"]
         assert score.lower is not None and score.upper is not None
         covered += score.lower <= correlation <= score.upper
     assert 0.92 <= covered / 400 <= 0.98

@@ -308,7 +308,7 @@ def test_columns_that_predict_as_well_as_the_table_are_named(
     forms = {one["column"]: one["other_form"] for one in named}
     assert forms == {"batch": False, "run": False, "temperature": True}
     shown = " ".join(capsys.readouterr().err.split())
-    assert "2 columns alone predict the target" in shown and "'batch' 0." in shown
+    assert "2 metadata columns each predict the target" in shown and "'batch' 0." in shown
     assert shown.count("'temperature' determines 'ph' almost exactly (R² 0.") == 1
     assert "'temperature' alone" not in shown
     assert aam("report", "--run-dir", tmp_path / "run") == 0

@@ -32,7 +32,7 @@ from aam.evaluation.external_validation import (
     exact_proportion,
     part_scores,
 )
-from aam.evaluation.intervals import Score, units_of
+from aam.evaluation.intervals import Score, Units
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
@@ -181,7 +181,7 @@ def test_the_command_after_a_model_that_does_not_hold_runs(
 
 
 @pytest.mark.parametrize(
-    ("noise", "expected"), [((0.5, 5.0), "less accurate"), ((1.0, 1.0), "within noise")]
+    ("noise", "expected"), [((0.5, 5.0), "the former better"), ((1.0, 1.0), "not significant")]
 )
 def test_likeness_says_what_it_predicts(noise: tuple[float, float], expected: str) -> None:
     """Samples that are unlike the training count as less accurate if their score is lower."""
@@ -567,7 +567,7 @@ def test_calibration_lines_are_those_of_logistic_regression() -> None:
     chances = 1 / (1 + np.exp(-x))
     probabilities = np.stack([1 - chances, chances], axis=1)
     labels = Labels.of(codes, ("no", "yes"), None)
-    (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+    (line,) = calibration_lines(labels, probabilities, Units.of(labels.groups))
     fitted = LogisticRegression(C=1e9, tol=1e-8).fit(x[:, None], codes)
     assert line.slope.value == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
     assert line.intercept.value == pytest.approx(fitted.intercept_[0], abs=1e-4)
@@ -576,7 +576,7 @@ def test_calibration_lines_are_those_of_logistic_regression() -> None:
     assert (1 / (1 + np.exp(-(x + line.shift.value)))).mean() == pytest.approx(codes.mean())
     # A line that separates the classes has no slope.
     labels = Labels.of((x > 0).astype(float), ("no", "yes"), None)
-    (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+    (line,) = calibration_lines(labels, probabilities, Units.of(labels.groups))
     assert line.slope.value is None
 
 
@@ -589,7 +589,7 @@ def test_intervals_of_calibration_hold_their_level() -> None:
         codes = (rng.random(80) < chances).astype(float)
         labels = Labels.of(codes, ("no", "yes"), None)
         probabilities = np.stack([1 - chances, chances], axis=1)
-        (line,) = calibration_lines(labels, probabilities, units_of(labels.groups))
+        (line,) = calibration_lines(labels, probabilities, Units.of(labels.groups))
         for score, truth in ((line.slope, 1), (line.shift, 0)):
             assert score.lower is not None
             assert score.upper is not None

@@ -152,7 +152,7 @@ def test_copies_stay_on_one_side_of_a_split(tmp_path: Path, capsys: Capture) -> 
     (tmp_path / "divided.tsv").write_text("\n".join([lines[0], *moved]) + "\n")
     again = (*train[:-2], "--splits", tmp_path / "divided.tsv")
     assert aam(*again, "--output-dir", tmp_path / "again") == 0
-    assert "leave its training: 1 samples" in " ".join(capsys.readouterr().err.split())
+    assert "subject is held out: 1 samples" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_a_subject_of_two_studies_is_unseen_in_neither(
     shared = [one & two for one, two in zip(held_out, trained, strict=True)]
     scores = Scores.read(tmp_path / "run" / "scores.json")
     if values == "auto":
-        assert "are one subject by their samples" in printed and not any(shared)
+        assert "are one subject, judged by their samples" in printed and not any(shared)
         assert not scores.is_better
     else:
         assert all(len(names) == 16 for names in shared)

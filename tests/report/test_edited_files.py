@@ -19,7 +19,6 @@ from aam.contract.options import specs
 from aam.contract.options.command_line import read_config
 from aam.contract.options.commands import find
 from aam.data.ordination import read_embeddings, write_ordination
-from aam.evaluation.metrics import compute_metrics
 from aam.evaluation.splits import read_splits
 from aam.report import methods, page
 from aam.report.comparison import comparison
@@ -126,7 +125,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "ACGT\t0.5\t0.1\t1\t2\nGGTT\t-0.5\t0.1\t2\t1\n"
     )
     scored = read_run(run).scored or pytest.fail("no predictions")
-    found = compute_metrics(scored)
+    found = scored.metrics()
     score = {"value": found["r2"], "lower": 0.4, "upper": None}
     model = {"metrics": {"r2": score, "mae": {"value": found["mae"]}}}
     confounder = {"column": "depth", "metric": "r2", **score, "other_form": False}

@@ -21,7 +21,7 @@ from sklearn.metrics import auc as area
 from aam.cli import main
 from aam.data.distances import read_distances
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.report.figures import (
     MAX_CATEGORIES,
     MAX_VECTORS,
@@ -104,7 +104,7 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> Non
     for score in (shares, shares + 0.1 * actual + 0.1 * rng.normal(size=130)):
         chances = np.column_stack([1 - score, score])
         scored = ScoredPredictions(actual, (score > 0.5).astype(int), names, ("no", "yes"), chances)
-        auc = compute_metrics(scored)["auc"]
+        auc = scored.metrics()["auc"]
         axes = axes_of(roc_picture, run_folder, scored)
         wrong, right = axes.lines[1].get_xydata().T
         assert area(wrong, right) == pytest.approx(auc, abs=0.005)

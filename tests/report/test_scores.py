@@ -12,7 +12,6 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import DataError
-from aam.evaluation.metrics import compute_metrics
 from aam.report.page import Tile, tiles
 from aam.report.run import ReportInput, read_run
 from tests.report.test_page_parts import write_importance
@@ -78,7 +77,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
     """Return scores.json of an ensemble with the predictions of a run folder."""
     scored = read_run(folder).scored
     assert scored is not None
-    own = compute_metrics(scored)
+    own = scored.metrics()
     samples, r2 = own.pop("samples"), own["r2"]
     assert r2 is not None
 

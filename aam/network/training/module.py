@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.environment import shard_sizes
-from aam.evaluation.metrics import ScoredPredictions, compute_metrics
+from aam.evaluation.metrics import ScoredPredictions
 from aam.network.batches import Batch, BatchShard
 from aam.network.distributed.collectives import (
     all_gather_arrays,
@@ -429,6 +429,6 @@ def target_metrics(
     if target.classes:
         codes = labels_B.astype(np.int64), predicted_B.astype(np.int64)
         scored = ScoredPredictions(*codes, (), target.classes, predictions_BC)
-    scores = compute_metrics(scored)
+    scores = scored.metrics()
     names = {name: key for name, key in LOGGED_METRICS.items() if key in scores}
     return {name: math.nan if (v := scores[key]) is None else v for name, key in names.items()}

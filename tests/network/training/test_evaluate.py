@@ -157,7 +157,7 @@ def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixtur
             "sample-id\tpredicted\nx\t1\ny\t2\n",
             "age",
             65,
-            "no sample in common: predicted are 2 (x",
+            "no sample in common: the predictions have 2 (x",
         ),
         ("sample-id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean 'age'"),
         ("sample-id\tpredicted\na\tyes\nb\tno\n", "age", 65, "add --classifier"),
