@@ -105,8 +105,8 @@ def shortened(name: str, letters: int) -> str:
     >>> shortened("Lactobacillus", 6), shortened("_a", 6)
     ('Lacto…', ' _a')
     """
-    shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
-    return f" {shown}" if shown.startswith("_") else shown
+    short = name if len(name) <= letters else f"{name[: letters - 1]}…"
+    return f" {short}" if short.startswith("_") else short
 
 
 @contextmanager
@@ -154,9 +154,9 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
         axes.imshow(np.dstack([blue, alphas]), interpolation="none", aspect="auto")
     else:
         for (row, column), alpha in np.ndenumerate(alphas):
-            place = (column - 0.48, row - 0.48)
+            corner = (column - 0.48, row - 0.48)
             look: Any = {"facecolor": SERIES[0], "alpha": float(alpha), "lw": 0}
-            axes.add_patch(Rectangle(place, 0.96, 0.96, **look))
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, **look))
     turned = len(columns) > 4 or max(map(len, columns)) > 10
     look = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if turned else {}
     every = 1 + (len(columns) - 1) // 15
@@ -207,33 +207,33 @@ class Picture:
         file = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
         head, defs, tail = file.partition("<defs>")
         dark = "".join(
-            f'[style*="{what}: {plain}" i]{{{what}: {colour} !important}}'
+            f'[style*="{property_name}: {plain}" i]{{{property_name}: {colour} !important}}'
             for plain, colour in zip((INK, *SERIES), (DARK_INK, *DARK), strict=True)
-            for what in ("fill", "stroke")
+            for property_name in ("fill", "stroke")
         )
         dark = f"@media (prefers-color-scheme: dark){{#page{{fill: {DARK_CARD}}}{dark}}}"
         white = '<rect id="page" width="100%" height="100%" fill="white"/>'
         link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
 
-        drawn = file[file.index("<svg") :]
+        svg = file[file.index("<svg") :]
         # Ids are unique in a page: a clip path would otherwise be that of the first picture.
-        drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
-        drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
-        drawn = drawn.replace("url(#", f"url(#{name}-")
+        svg = re.sub(r'(?<=[ \n])id="', f'id="{name}-', svg)
+        svg = re.sub(r'href="#', f'href="#{name}-', svg)
+        svg = svg.replace("url(#", f"url(#{name}-")
         # The page's own font; the picture was laid out for a wider one.
         for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
             page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
-            drawn = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, drawn)
-        drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
+            svg = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, svg)
+        svg = re.sub(INK, "currentColor", svg, flags=re.IGNORECASE)
         for number, colour in enumerate(SERIES):
-            drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
+            svg = re.sub(colour, f"var(--series-{number})", svg, flags=re.IGNORECASE)
         for size in ("width", "height"):
-            drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
+            svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
         # Names and styles of points; a plot that was drawn as pixels has none.
-        before, gid, after = drawn.partition(f'id="{name}-{POINTS}"')
-        points = list(re.finditer(r"<use [^>]*/>", after))[: len(drawing.names)]
+        head_of_points, gid, tail_of_points = svg.partition(f'id="{name}-{POINTS}"')
+        points = list(re.finditer(r"<use [^>]*/>", tail_of_points))[: len(drawing.names)]
         if gid and len(points) == len(drawing.names):
-            parts, end = [before, gid], 0
+            pieces, end = [head_of_points, gid], 0
             for k, point in enumerate(points):
                 element = point[0][:-2]
                 if drawing.styles:
@@ -241,12 +241,12 @@ class Picture:
                     element += f' style="{drawing.styles[k]}"'
                 # matplotlib escapes its own texts; these names are added after it.
                 title = f"<title>{html.escape(drawing.names[k])}</title>"
-                parts += [after[end : point.start()], f"{element.rstrip()}>{title}</use>"]
+                pieces += [tail_of_points[end : point.start()], f"{element.rstrip()}>{title}</use>"]
                 end = point.end()
-            drawn = "".join([*parts, after[end:]])
+            svg = "".join([*pieces, tail_of_points[end:]])
         label = html.escape(drawing.description, quote=True)
-        drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-        return cls(name, drawn, drawing.caption, link)
+        svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        return cls(name, svg, drawing.caption, link)
 
 
 def data_link(text: str, media_type: str) -> str:
@@ -335,12 +335,12 @@ def ordination_figure(
 
     figure, axes = blank(4.8, 4.8)
     x, y = coords[:, :2].T
-    many = len(coords) > MAX_VECTORS
+    as_pixels = len(coords) > MAX_VECTORS
     look: dict[str, Any] = {
-        "s": 36 if len(coords) <= 300 else 7 if many else 18,
-        "alpha": 0.6 if many else 0.85,
+        "s": 36 if len(coords) <= 300 else 7 if as_pixels else 18,
+        "alpha": 0.6 if as_pixels else 0.85,
         "linewidths": 0,
-        "rasterized": many,
+        "rasterized": as_pixels,
     }
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set_title(title)
@@ -348,28 +348,32 @@ def ordination_figure(
         axes.scatter(x, y, color=SERIES[0], **look)
         return figure
     labels = np.array(colour.labels or (), dtype=str)
-    known = labels != "" if colour.values is None else np.isfinite(colour.values)
-    if not known.all():
+    has_value = labels != "" if colour.values is None else np.isfinite(colour.values)
+    if not has_value.all():
         hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
-        missing = f"no value ({(~known).sum()})"
-        axes.scatter(x[~known], y[~known], label=missing, **look | hollow)
+        missing = f"no value ({(~has_value).sum()})"
+        axes.scatter(x[~has_value], y[~has_value], label=missing, **look | hollow)
     if colour.values is not None:
         # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
-        drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
-        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
+        points = axes.scatter(
+            x[has_value], y[has_value], c=colour.values[has_value], cmap=plasma, **look
+        )
+        bar = figure.colorbar(points, ax=axes, label=colour.column, shrink=0.85)
         bar.outline.set_visible(False)
         bar.ax.grid(False)
         if bar.solids is not None:
             bar.solids.set_alpha(1)
         return figure
     # The most frequent categories have a colour and a marker each, the rest are grey.
-    times = Counter(labels[known].tolist())
+    times = Counter(labels[has_value].tolist())
     chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-    rest = known & ~np.isin(labels, chosen)
-    if rest.any():
+    unlisted_N = has_value & ~np.isin(labels, chosen)
+    if unlisted_N.any():
         unlisted = f"{len(times) - len(chosen)} others"
-        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=unlisted, **look)
+        axes.scatter(
+            x[unlisted_N], y[unlisted_N], color="#8b95a1", marker=".", label=unlisted, **look
+        )
     for number, name in enumerate(chosen):
         look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
         label = f"{shortened(name, 24)} ({times[name]})"

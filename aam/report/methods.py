@@ -113,7 +113,7 @@ def _design(run: Run) -> Sentences:
     design = f"in {folds}-fold cross-validation" if folds else "of a single split"
     if studies:
         design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
-    text = f"It was scored on {number} {run.part} samples {design}".replace("  ", " ")
+    text = f"It was scored on {number} {run.split} samples {design}".replace("  ", " ")
     if run.partitions is not None and run.partitions.repeats:
         text += f", repeated {len(run.partitions.partitions)} times (mean scores)"
     if group:

@@ -72,7 +72,7 @@ class Run:
     partitions: ScoredPredictions | None = None  # of all, whose mean scores are those of the run
     partition_ids: tuple[str, ...] = ()  # samples of `partitions`
     limits: F64 | None = None  # [n, 2], the prediction interval of each number
-    part: str = ""  # scored samples: "test" or "validation"; "" if unknown
+    split: str = ""  # scored samples: "test" or "validation"; "" if unknown
 
     @property
     def is_better(self) -> bool:
@@ -154,12 +154,12 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
-    curves, what = {}, "metrics file"
+    curves, kind = {}, "metrics file"
     for fold, file in metrics.items():
-        header, rows = read_rows(file, what, ("epoch",), delimiter=",")
+        header, rows = read_rows(file, kind, ("epoch",), delimiter=",")
         if rows:
             curves[fold] = {
-                name: np.array(numbers(rows, name, file, what, optional=True), dtype=np.float64)
+                name: np.array(numbers(rows, name, file, kind, optional=True), dtype=np.float64)
                 for name in ("epoch", *header)
             }
     return curves
@@ -191,36 +191,36 @@ def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         "partitions": partitions,
         "partition_ids": ids,
         "limits": limits,
-        "part": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
+        "split": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
     }
 
 
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of `aam importance`"
-    header, rows = read_rows(path, what, ("feature-id", "prevalence"))
+    kind = "table of `aam importance`"
+    header, rows = read_rows(path, kind, ("feature-id", "prevalence"))
     for name in header:
         # Checked here, with the line of the file: the tables convert the cells they show.
         # ASVs that the training study does not have were compared at no depth.
         if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", "depth_", FOLD_RANK)):
-            numbers(rows, name, path, what, optional=name.startswith("depth_"))
+            numbers(rows, name, path, kind, optional=name.startswith("depth_"))
     return tuple(rows)
 
 
 def _read_associations(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of associations"
+    kind = "table of associations"
     columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
-    header, rows = read_rows(path, what, columns)
+    header, rows = read_rows(path, kind, columns)
     for name in header:
         # A study in which too few samples have the feature has no z.
         if name in columns[2:] or name.startswith("z_"):
-            numbers(rows, name, path, what, optional=True)
+            numbers(rows, name, path, kind, optional=True)
     return tuple(rows)
 
 
 def _read_explanations(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of explanations"
-    _, rows = read_rows(path, what, ("sample", "feature", "kind", "effect", "unit", "group"))
-    numbers(rows, "effect", path, what)
+    kind = "table of explanations"
+    _, rows = read_rows(path, kind, ("sample", "feature", "kind", "effect", "unit", "group"))
+    numbers(rows, "effect", path, kind)
     return tuple(rows)
 
 
@@ -277,11 +277,11 @@ class ReportInput:
         file = REPEATS if REPEATS in run.files else PREDICTIONS
         if (studies := run.scores.studies) is not None:
             # The model's are summaries.
-            parts = {} if run.scored is None else run.scored.by_study
+            by_study = {} if run.scored is None else run.scored.by_study
             pairs = [
                 (
                     {name: score.value for name, score in study.metrics.items()},
-                    compute_metrics(parts[study.study][1]) if study.study in parts else {},
+                    compute_metrics(by_study[study.study][1]) if study.study in by_study else {},
                 )
                 for study in studies.studies
             ]
@@ -338,8 +338,8 @@ def choose_colours(
     if not run.described_ids:
         return ()
     if path is None and columns:
-        given = f"--color-by {' '.join(columns)}"
-        raise UsageError("No metadata to colour by", given, "give --metadata")
+        evidence = f"--color-by {' '.join(columns)}"
+        raise UsageError("No metadata to colour by", evidence, "give --metadata")
     if path is None or (metadata is None and not columns and not path.exists()):
         return ()
     table = read_metadata(path)
@@ -349,34 +349,34 @@ def choose_colours(
     group = run.option("group_column")
     is_category = run.option("classifier") or run.option("ordinal")
     columns = table.listed(columns)
-    named = {*table.listed(categories), group} | ({run.target} if is_category else set())
+    categorical = {*table.listed(categories), group} | ({run.target} if is_category else set())
     chosen = list(columns)
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)
     if not columns:
         # The groups, then columns with two to six values, known for most samples, the completest
         # first.
-        known = {}
+        filled = {}
         for name in table.columns:
             texts = [text for text in table.values(name, run.described_ids).tolist() if text]
             if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
-                known[name] = len(texts)
+                filled[name] = len(texts)
         chosen += [group] * (group in table.columns)
         if run.scores is not None:
             chosen += [c.column for c in run.scores.confounders if c.column in table.columns]
-        chosen += sorted(known, key=known.__getitem__, reverse=True)
+        chosen += sorted(filled, key=filled.__getitem__, reverse=True)
         chosen = list(dict.fromkeys(chosen))[:OFFERED]
     return tuple(
-        as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
+        as_colour(name, table.values(name, run.described_ids).tolist(), name in categorical)
         for name in chosen
     )
 
 
 def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
     """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
-    known = [text for text in texts if text]
-    if not category and len(set(known)) > FEW_VALUES:
+    filled = [text for text in texts if text]
+    if not category and len(set(filled)) > FEW_VALUES:
         values = as_numbers(texts)
-        if np.isfinite(values).sum() == len(known):
+        if np.isfinite(values).sum() == len(filled):
             return Colour(column, tuple(texts), values=values)
     return Colour(column, tuple(texts), labels=tuple(texts))

@@ -109,7 +109,7 @@ def test_a_path_that_may_not_be_read(
         status = aam("evaluate", "--predictions", table, *args)
     shown = capsys.readouterr().err
     assert status == NO_INPUT, shown
-    sentence = rf"aam: The predictions file may not be read: '{table}'.*; check .*permissions.\n"
+    sentence = rf"aam: The predictions file cannot be read: '{table}'.*; check .*permissions.\n"
     assert re.fullmatch(sentence, shown)
 
 

@@ -405,7 +405,7 @@ class SpeedOptions:
         "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag alone): not "
         "with ROCm, whose Triton has a fault; 'force': also with ROCm.",
         default="off",
-        alone="auto",
+        implied="auto",
     )
     gradient_checkpointing: bool = resumable_option(
         "Recompute activations in the backward pass: less memory, a third more time.", default=False
