@@ -14,8 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SHOWN_IDS = 5
-_SHOWN_CHARACTERS = 100
-"""Most characters of listed ids, enough for two sequences."""
+_SHOWN_CHARACTERS = 100  # most characters of listed ids, enough for two sequences
 
 
 _LONGEST = 600

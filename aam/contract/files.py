@@ -67,15 +67,6 @@ def names_beside(path: Path) -> list[str]:
         return []
 
 
-def is_regular(path: Path) -> bool:
-    """Return whether `require` accepts `path`."""
-    try:
-        require(path, "file")
-    except MissingInput:
-        return False
-    return True
-
-
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     import hashlib  # with OpenSSL; the launcher rarely needs it and starts 3 ms sooner

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aam.contract.dataclass import dataclass
 
@@ -26,31 +26,6 @@ class GpuVendor:
     driver_version: Callable[[str], str | None]  # parser of this file; None without a version
 
 
-def kfd_properties(text: str) -> dict[str, int]:
-    """Return the numeric properties ("name value" lines) of a node of AMD's compute driver.
-
-    Source: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`.
-    """
-    pairs = (line.split() for line in text.splitlines())
-    return {
-        pair[0]: int(pair[1])
-        for pair in pairs
-        if len(pair) == 2 and pair[1].isascii() and pair[1].isdecimal() and len(pair[1]) <= 20
-    }
-
-
-def kfd_address(properties: dict[str, int]) -> str:
-    """Return the PCI address of a node of AMD's compute driver.
-
-    All GPUs of a host can have the same location_id (MI300A has), and only the domain differs.
-
-    >>> kfd_address({"domain": 3, "location_id": 512}), kfd_address({"location_id": 1287})
-    ('0003:02:00.0', '0000:05:00.7')
-    """
-    domain, location = properties.get("domain", 0), properties.get("location_id", 0)
-    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
-
-
 def nvidia_driver_version(text: str) -> str | None:
     """Return the version in /proc/driver/nvidia/version.
 
@@ -61,20 +36,5 @@ def nvidia_driver_version(text: str) -> str | None:
     return match[1] if match else None
 
 
-def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the variables that restrict a process to one of the visible GPUs.
-
-    HIP reads its own variable, else CUDA's; both count the GPUs that the runtime shows.
-
-    >>> one_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1)
-    {'HIP_VISIBLE_DEVICES': 'GPU-2b', 'CUDA_VISIBLE_DEVICES': 'GPU-2b'}
-    """
-    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    visible = next((variables[name] for name in names if variables.get(name)), "")
-    seen = visible.split(",")[number].strip() if visible else str(number)
-    return dict.fromkeys(names, seen)
-
-
 AMD = GpuVendor("amd", "sys/module/amdgpu/version", lambda text: text.strip() or None)
 NVIDIA = GpuVendor("nvidia", "proc/driver/nvidia/version", nvidia_driver_version)
-VENDORS = {vendor.name: vendor for vendor in (AMD, NVIDIA)}

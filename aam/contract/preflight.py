@@ -92,7 +92,7 @@ def _check_in_folder(
     if mixed or replaced:
         evidence = f"{output.flag} has {spec.flag} '{path}'"
         remedy = "choose another folder" + (f", such as '{folder / 'run'}'" if mixed else "")
-        raise UsageError("The output folder contains an input", evidence, remedy)
+        raise UsageError("The output folder holds an input", evidence, remedy)
 
 
 def _owner(path: Path, command: str) -> str:
@@ -193,7 +193,7 @@ def check_run_folder(
     has_run = has_record or any(name.endswith("checkpoints") for name in existing)
     if has_run and not (overwrite or resumes):
         raise CannotCreate(
-            "The folder already has a run",
+            "The folder already holds a run",
             f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
             "continue it with --resume-from auto, " * resumable
             + "replace it with --overwrite, or choose another",

@@ -50,7 +50,7 @@ def run(program: str, command: Callable[[], int]) -> int:
         try:
             os.getcwd()
         except FileNotFoundError:
-            cause = "The current folder does not exist"
+            cause = "The current folder is gone"
             raise MissingInput(cause, "it was removed", "change to another one with `cd`") from None
         if sys.flags.optimize > 1:
             cause = "Python runs without docstrings, but its libraries need them"

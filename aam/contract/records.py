@@ -56,9 +56,7 @@ _Plain = bool | int | float | str | None
 PlainOptions = dict[str, _Plain | list[_Plain] | dict[str, _Plain | list[_Plain]]]
 """Options of a command as plain values, see `aam.contract.options.to_plain`."""
 
-MAX_BYTES = 64 << 20
-"""Most bytes of a document; the largest real ones have some hundred kilobytes."""
-
+MAX_BYTES = 64 << 20  # most bytes of a document; the largest real ones have some hundred kilobytes
 MAX_DEPTH, MAX_YAML_DEPTH = 32, 20
 """Most levels of nesting: PyYAML's C loader recurses without a limit and would crash."""
 

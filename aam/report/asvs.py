@@ -51,21 +51,13 @@ from aam.report.terminal import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ASVS = 15
-"""ASVs in figures, and first in the table."""
-
-ID_LETTERS = 16
-"""Letters of a printed feature id; a hash has `HASH_LETTERS`."""
-
+ASVS = 15  # ASVs in figures, and first in the table
+ID_LETTERS = 16  # letters of a printed feature id; a hash has `HASH_LETTERS`
 HASH_LETTERS = 8
 
-LISTED = 300
-"""ASVs in the table of the page; the filter finds hidden rows too."""
-
+LISTED = 300  # ASVs in the table of the page; the filter finds hidden rows too
 MAX_CLASSES = 12
-BINS = 20
-"""Columns of the heat map of a numeric target."""
-
+BINS = 20  # columns of the heat map of a numeric target
 HEAT_ROWS, HEAT_SAMPLES = 25, 4000
 """Most associated features and samples in the heat map of samples."""
 

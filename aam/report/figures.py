@@ -259,8 +259,7 @@ def data_link(text: str, media_type: str) -> str:
 
 
 UNKNOWN, OTHERS = "var(--unknown)", "var(--others)"
-STEPS = 10
-"""Colours of the scale of numbers, in `style.css`."""
+STEPS = 10  # colours of the scale of numbers, in `style.css`
 
 
 @cache

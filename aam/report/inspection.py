@@ -24,12 +24,8 @@ from aam.report.terminal import OTHER_FORM, TITLES, Table
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-MAX_COLUMNS = 150
-"""Most metadata columns with a picture; each takes 45 ms of CPU time and 20 KB."""
-
-MAX_RELATED = 25
-"""Most columns in the heat map of associations."""
-
+MAX_COLUMNS = 150  # most metadata columns with a picture; each takes 45 ms of CPU time and 20 KB
+MAX_RELATED = 25  # most columns in the heat map of associations
 MAX_PAIRED = 2000
 """Samples, evenly spaced, from which associations are computed: 25 columns take a second."""
 

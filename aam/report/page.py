@@ -35,14 +35,11 @@ from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
-_START = b"<!doctype html>"
-"""First bytes of a page, in lower case."""
-
+_START = b"<!doctype html>"  # first bytes of a page, in lower case
 _FIRST = ("studies", "agreement", "roc", "confusion", "curve-loss")
 """Pictures for the place beside the verdict: the page shows the first one that the run has."""
 
-_UNBROKEN = 30
-"""Most characters of a value with its interval; longer cells are texts."""
+_UNBROKEN = 30  # most characters of a value with its interval; longer cells are texts
 
 
 def write_report(report: ReportInput, path: Path) -> None:

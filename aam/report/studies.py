@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LETTERS = 16  # longest name of a study
-_REACH = 1.5
-"""Most that is drawn below the baseline; R² has no least value."""
+_REACH = 1.5  # most that is drawn below the baseline; R² has no least value
 
 
 def by_study_table(report: ReportInput) -> Table | None:

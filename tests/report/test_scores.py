@@ -55,10 +55,10 @@ def test_a_run_without_embedding_has_scores_by_category(
 @pytest.mark.medium
 def test_the_headline_names_its_samples(run_folder: Path) -> None:
     text = report(run_folder)
-    assert "24 validation samples, which did not train the model but chose its epoch" in text
+    assert "24 validation samples, which also chose the best epoch" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
-    assert "24 test samples that took no part in training" in report(run_folder)
+    assert "24 held-out samples: no model was trained on them" in report(run_folder)
     record = json.loads((run_folder / "run.json").read_text())
     parts = {"samples": {"train": 418, "validation": 116, "test": 141}}
     for members, note in (

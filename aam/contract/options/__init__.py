@@ -22,9 +22,7 @@ from aam.contract.dataclass import dataclass
 
 Role = Literal["value", "input", "output"]
 
-SYNONYMS = {"gpu": "cuda"}
-"""Synonyms of choices: PyTorch calls the GPUs of every vendor cuda."""
-
+SYNONYMS = {"gpu": "cuda"}  # synonyms of choices: PyTorch calls the GPUs of every vendor cuda
 T = TypeVar("T")
 
 Conditions = tuple[str, ...] | Mapping[str, str]

@@ -45,9 +45,7 @@ class MemberEntry:
     references: tuple[str, ...] = ()  # keys of `aam/report/references.bib`
 
 
-KERNEL, TRANSFORMER = "kernel", "transformer"
-"""Names of members."""
-
+KERNEL, TRANSFORMER = "kernel", "transformer"  # names of members
 MEMBERS = {
     KERNEL: MemberEntry(
         "sequence kernel",
@@ -99,6 +97,10 @@ TargetType = Literal["regression", "classification", "ordinal"]
 GroupValues = Literal["auto", "same", "distinct"]
 
 # Options of several groups and commands.
+TABLE_HELP = "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
+SEQUENCES = basic_option(
+    "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
+)
 GROUP_VALUES: GroupValues = option(
     "Whether equal values of --group-column in two studies are one subject. auto: yes if their "
     "samples are more similar than expected by chance. Samples of a held-out subject are left out "
@@ -150,12 +152,8 @@ ROOT_AT_MIDPOINT = option(
 class TableOptions:
     """The feature table and its sequences."""
 
-    table: Path = required_option(
-        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
-    )
-    sequences: Path | None = basic_option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
-    )
+    table: Path = required_option(TABLE_HELP)
+    sequences: Path | None = SEQUENCES
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
 

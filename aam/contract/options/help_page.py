@@ -16,8 +16,7 @@ from aam.contract.version import __version__
 
 WIDEST = 100  # most columns of a line, for readability
 COLUMN = 26  # first column of the help text of an option
-LONGEST_CHOICES = 24
-"""Most characters of choices beside the flag; longer ones follow the help text."""
+LONGEST_CHOICES = 24  # most characters of choices beside the flag; longer ones follow the help text
 
 
 def overview(

@@ -17,18 +17,8 @@ from aam.contract.options.groups import DEVICE_HELP, AttnImplementation, Device,
 
 ABOVE_ZERO = Range("more than 0", 0, open_below=True)
 
-PartName = Literal[
-    "host",
-    "check",
-    "golden",
-    "memory",
-    "speed",
-    "unified",
-    "ranks",
-    "interruption",
-    "launch",
-    "nodes",
-]
+PartName = Literal["host", "check", "golden", "memory", "speed", "unified", "ranks", "interruption",
+                   "launch", "nodes"]  # fmt: skip
 """Parts of `aam acceptance`."""
 
 
@@ -133,17 +123,8 @@ class Acceptance:
     overwrite: bool = basic_option("Measure finished parts again.", default=False)
 
 
-Subject = Literal[
-    "threads",
-    "workers",
-    "prefetch",
-    "attention",
-    "recompute",
-    "chunks",
-    "compile",
-    "precision",
-    "batch-size",
-]
+Subject = Literal["threads", "workers", "prefetch", "attention", "recompute", "chunks", "compile",
+                  "precision", "batch-size"]  # fmt: skip
 
 
 @dataclass(frozen=True)

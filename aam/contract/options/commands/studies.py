@@ -12,6 +12,8 @@ from aam.contract.options.groups import (
     RELABEL,
     RELABEL_FILE,
     ROOT_AT_MIDPOINT,
+    SEQUENCES,
+    TABLE_HELP,
     UNIFRAC_ALPHA,
     Device,
     MemberName,
@@ -132,12 +134,8 @@ class Inspect:
 
     leading: ClassVar = ("--table", "--metadata", "--metadata-column")
 
-    table: Path = required_option(
-        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
-    )
-    sequences: Path | None = basic_option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
-    )
+    table: Path = required_option(TABLE_HELP)
+    sequences: Path | None = SEQUENCES
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     tree: Path | None = basic_option("Phylogeny of the ASVs: Newick or .qza.")
     metadata: Path | None = basic_option("Sample metadata: TSV in QIIME 2 format.")
