@@ -1,8 +1,7 @@
-"""Figures of the report, in one style, and their conversion to SVG for a page and for a file.
+"""Figures of the report in one style, and their SVG for the page and for files.
 
-Figures use plain colours. In a page those become CSS variables, which follow its light or dark
-scheme. A file has the same SVG with plain colours, which programs that edit pictures read, and a
-style sheet for a dark scheme, which browsers read.
+On a page, plain colours become CSS variables of its light or dark scheme. A file keeps the plain
+colours, for image editors, and adds a style sheet for a dark scheme, for browsers.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 
 INK = "#1f2a37"
-# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one
-# is invisible on a dark page, the other on a light one.
+# Okabe and Ito (2008): distinct for common colour vision. Black is invisible on a dark page, yellow
+# on a light page.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DARK = ("#4aa3df", "#ff8a3d", "#2fc79a", "#e09abf", "#f0b429", "#8fd0f5")
 DARK_INK, DARK_CARD = "#e4e8ed", "#191f26"  # as in style.css
@@ -70,12 +69,12 @@ STYLE: Any = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name may contain dollar signs
-    # Ids of an SVG are random without it: the same figure is the same bytes.
+    # Fixed ids: the same figure is the same bytes.
     "svg.hashsalt": "aam",
 }
 
 
-# Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
+# matplotlib warns about a temporary cache if the home folder is read-only.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 _AXES: ContextVar[Axes | None] = ContextVar("axes", default=None)
@@ -85,7 +84,7 @@ T = TypeVar("T")
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a drawing function: it draws in `STYLE`, whatever the user's matplotlibrc sets."""
+    """Decorate a drawing function: it draws in `STYLE`, not in the user's matplotlibrc."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,7 +110,7 @@ def shortened(name: str, letters: int) -> str:
 
 @contextmanager
 def drawing_on(axes: Axes | None) -> Iterator[None]:
-    """Let `blank` return these axes, of a figure of the user; None for a figure of its own."""
+    """Let `blank` return the user's axes; None for a new figure."""
     from matplotlib.axes import Axes
 
     if not isinstance(axes, Axes | None):
@@ -125,7 +124,7 @@ def drawing_on(axes: Axes | None) -> Iterator[None]:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure, sized in inches, with axes; within `drawing_on` those of the user."""
+    """Return a figure, sized in inches, with axes; within `drawing_on` the user's axes."""
     from matplotlib.figure import Figure
 
     if (axes := _AXES.get()) is not None:
@@ -135,7 +134,7 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def legend_below(axes: Axes, **look: Any) -> None:
-    """Draw a legend below the axes, in the room that the layout of a figure of its own gives it."""
+    """Draw a legend below the axes."""
     figure = cast("Figure", axes.figure)
     if _AXES.get() is None:
         figure.legend(loc="outside lower center", **look)
@@ -144,7 +143,7 @@ def legend_below(axes: Axes, **look: Any) -> None:
 
 
 def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Draw shares, 0 to 1, as shades of cells, with the names of rows and columns."""
+    """Draw a heat map of shares, 0 to 1, with names of rows and columns."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
@@ -171,20 +170,20 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure for the page, with a caption and a text alternative for screen readers."""
+    """Figure for the page, with a caption and a text alternative for screen readers."""
 
     figure: Figure
     caption: str
     description: str
-    names: Sequence[str] = ()  # of each point with the gid `POINTS`, shown under the pointer
-    styles: Sequence[str] = ()  # CSS of each of these points, which replaces its colour
-    legend: Sequence[tuple[str, str]] = ()  # colours and texts that a page shows by itself
-    numbers: pd.DataFrame | None = None  # those of a file; None for what the artists draw
+    names: Sequence[str] = ()  # of the points with the gid `POINTS`, shown under the pointer
+    styles: Sequence[str] = ()  # CSS that replaces the colours of these points
+    legend: Sequence[tuple[str, str]] = ()  # colours and texts; a page has its own legend
+    numbers: pd.DataFrame | None = None  # numbers of the file; None: taken from the artists
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the page: an SVG element, and the same SVG as a file (a data URL)."""
+    """Picture on the page: an SVG element, and the same SVG as a file (a data URL)."""
 
     name: str
     svg: str
@@ -194,12 +193,12 @@ class Picture:
     @classmethod
     @styled
     def of(cls, name: str, drawing: Drawing) -> Picture:
-        """Draw a figure, once for the page and the file."""
+        """Draw a figure for the page and the file."""
         stream = io.StringIO()
-        # A date or the version of matplotlib would change the bytes of the same figure.
+        # Dates and versions would change the bytes of the same figure.
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         with warnings.catch_warnings():
-            # The browser has fonts for what the font of the layout lacks, such as Chinese.
+            # Browsers have fonts for missing glyphs, such as Chinese.
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             drawing.figure.savefig(
                 stream, format="svg", facecolor="none", metadata=nothing, dpi=160
@@ -216,11 +215,11 @@ class Picture:
         link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
 
         svg = file[file.index("<svg") :]
-        # Ids are unique in a page: a clip path would otherwise be that of the first picture.
+        # Unique ids in the page: a clip path would otherwise belong to the first picture.
         svg = re.sub(r'(?<=[ \n])id="', f'id="{name}-', svg)
         svg = re.sub(r'href="#', f'href="#{name}-', svg)
         svg = svg.replace("url(#", f"url(#{name}-")
-        # The page's own font; the picture was laid out for a wider one.
+        # The font of the page; the layout was made for a wider font.
         for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
             page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
             svg = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, svg)
@@ -229,7 +228,7 @@ class Picture:
             svg = re.sub(colour, f"var(--series-{number})", svg, flags=re.IGNORECASE)
         for size in ("width", "height"):
             svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-        # Names and styles of points; a plot that was drawn as pixels has none.
+        # Names and styles of points, unless they were drawn as pixels.
         head_of_points, gid, tail_of_points = svg.partition(f'id="{name}-{POINTS}"')
         points = list(re.finditer(r"<use [^>]*/>", tail_of_points))[: len(drawing.names)]
         if gid and len(points) == len(drawing.names):
@@ -239,7 +238,7 @@ class Picture:
                 if drawing.styles:
                     element = re.sub(r' style="[^"]*"', "", element)
                     element += f' style="{drawing.styles[k]}"'
-                # matplotlib escapes its own texts; these names are added after it.
+                # matplotlib escapes only its own texts.
                 title = f"<title>{html.escape(drawing.names[k])}</title>"
                 pieces += [tail_of_points[end : point.start()], f"{element.rstrip()}>{title}</use>"]
                 end = point.end()
@@ -264,7 +263,7 @@ STEPS = 10  # colours of the scale of numbers, in `style.css`
 
 @cache
 def plain_colours() -> dict[str, str]:
-    """Return the plain colour of each CSS variable of a light page, as `var(--scale-0)`."""
+    """Return the plain colours of the CSS variables of a light page."""
     style = (files("aam.report") / "style.css").read_text(encoding="utf-8")
     colours = re.findall(r"--([a-z]+(?:-\d)?): (#[0-9a-f]{6})", style.partition("@media")[0])
     colours += [(f"series-{number}", colour) for number, colour in enumerate(SERIES)]
@@ -273,7 +272,7 @@ def plain_colours() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Colour:
-    """Metadata column of N samples, as numbers or as labels; the other is None."""
+    """Metadata column of N samples for colours, as numbers or as labels."""
 
     column: str
     texts: tuple[str, ...]  # as in the metadata; "" where unknown
@@ -282,7 +281,7 @@ class Colour:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """CSS colour and text of each entry; the ends of the scale for numbers."""
+        """CSS colours and texts of the legend; the ends of the scale for numbers."""
         if self.values is not None:
             ends = (np.nanmin(self.values), np.nanmax(self.values))
             return [
@@ -328,7 +327,7 @@ class Colour:
 def ordination_figure(
     coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
 ) -> Figure:
-    """Plot samples by two principal coordinates [N, 2 or more], coloured by a metadata column."""
+    """Draw an ordination of samples [N, 2 or more], coloured by a metadata column."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 
@@ -353,7 +352,7 @@ def ordination_figure(
         missing = f"no value ({(~has_value).sum()})"
         axes.scatter(x[~has_value], y[~has_value], label=missing, **look | hollow)
     if colour.values is not None:
-        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
+        # Plasma without its ends, to contrast with dark and light pages.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
         points = axes.scatter(
             x[has_value], y[has_value], c=colour.values[has_value], cmap=plasma, **look
@@ -364,7 +363,7 @@ def ordination_figure(
         if bar.solids is not None:
             bar.solids.set_alpha(1)
         return figure
-    # The most frequent categories have a colour and a marker each, the rest are grey.
+    # Frequent categories have a colour and a marker each, others are grey.
     times = Counter(labels[has_value].tolist())
     chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
     unlisted_N = has_value & ~np.isin(labels, chosen)
@@ -378,7 +377,7 @@ def ordination_figure(
         label = f"{shortened(name, 24)} ({times[name]})"
         axes.scatter(x[labels == name], y[labels == name], label=label, **look)
     handles, names = axes.get_legend_handles_labels()
-    # What is not a category of its own was drawn first, under the others, and is listed last.
+    # Pooled categories are drawn first, at the bottom, and listed last.
     first = len(handles) - len(chosen)
     figure.legend(
         handles[first:] + handles[:first],

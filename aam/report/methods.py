@@ -93,7 +93,7 @@ def _model(run: Run) -> Sentences:
     mean = "the weighted mean of " if chosen else "the mean of "
     text = f"The model is {mean if len(titles) > 1 else ''}{' and '.join(titles)}."
     if chosen:
-        text += " The weights were chosen on left-out training groups."
+        text += " Weights were chosen on left-out training groups."
     if TRANSFORMER in members and run.option("pretrained_encoder"):
         frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
         text += f" The encoder of the transformer was pretrained without labels{frozen}."
@@ -134,10 +134,7 @@ def _scores(run: Run) -> Sentences:
         titles = [TITLES[name] for name in SCORED[scored.type] if name in model.metrics]
         *earlier_titles, last = titles or [measured]
         measured = f"{', '.join(earlier_titles)} and {last}" if earlier_titles else last
-    text = (
-        f"{measured} have {level:.0%} t intervals of the jackknife over {units} "
-        "(Efron and Stein 1981)."
-    )
+    text = f"{measured} have {level:.0%} jackknife t intervals over {units} (Efron and Stein 1981)."
     if scores is not None and scores.studies is not None and scores.studies.summaries:
         keys += ["hartung2001", "vanleeuwen2025"]
         text += (
@@ -146,7 +143,7 @@ def _scores(run: Run) -> Sentences:
         )
     elif scored.folds and scored.classes:
         keys.append("parker2007")
-        text += " The AUC compares samples of the same fold (Parker et al. 2007)."
+        text += " The AUC compares samples within folds (Parker et al. 2007)."
     if scores is not None and scores.verdict.p is not None:
         keys.append("phipson2010")
         within = " within studies" if scored.studies else ""
@@ -186,11 +183,10 @@ def _threshold(run: Run) -> Sentences:
     ]
     is_youden = chosen.rule.startswith("Youden")
     text = (
-        f"{run.scores.classes[1]} is predicted at a probability of at least "
-        f"{chosen.threshold:.2f} ({chosen.rule}{'; Youden 1950' * is_youden}); every "
-        "fold chose a threshold on left-out predictions of its training samples"
+        f"The threshold of {run.scores.classes[1]}, {chosen.threshold:.2f} ({chosen.rule}"
+        f"{'; Youden 1950' * is_youden}), was chosen on left-out training predictions"
     )
-    text += f" (held-out {' and '.join(named_values)})." if named_values else "."
+    text += f" (held-out {', '.join(named_values)})." if named_values else "."
     return (text, *["youden1950"] * is_youden)
 
 
@@ -208,15 +204,13 @@ def _associations(run: Run) -> Sentences:
         return ("",)
     text = (
         f"ASVs in at least {tested['samples']} samples or groups were tested for association "
-        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} in each family "
+        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} each "
         "(Benjamini and Hochberg 1995)."
     )
     columns = run.option("adjust_for")
     if columns and run.importance and ADJUSTED in run.importance[0]:
         associated = sum(float(row[ADJUSTED] or "nan") < tested["rate"] for row in run.importance)
-        text += (
-            f" Adjusted for {' and '.join(columns)}, {associated:,} ASVs were associated by rank."
-        )
+        text += f" Adjusted for {' and '.join(columns)}, {associated:,} ASVs were associated."
     return (text, *keys)
 
 

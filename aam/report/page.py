@@ -313,7 +313,7 @@ def measured_on(run: Run) -> str:
         return f"The scores are from {samples} held-out samples.{apart}"
     if run.split == "validation":
         return (
-            f"The scores are from {samples} validation samples, which also chose the best epoch: "
+            f"The scores are from {samples} validation samples that also chose the best epoch: "
             "new samples may be predicted a little worse. Use --folds for separate test samples."
             f"{apart}"
         )

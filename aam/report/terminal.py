@@ -297,9 +297,9 @@ def _cell(text: str) -> Text:
 
 def print_table(content: Table) -> None:
     """Print a table and its note; rows and columns are exchanged if it then fits."""
-    if console.quiet:  # called from Python, which prints nothing
+    if console.quiet:  # Python calls print nothing
         return
-    # A pipe has no width; 200 columns cut nothing.
+    # A pipe has no width: 200 columns cut nothing.
     output = Console(highlight=False, width=None if Console().is_terminal else 200)
     output.print()
     output.print(fitted(content, output.width))

@@ -55,7 +55,7 @@ def test_a_run_without_embedding_has_scores_by_category(
 @pytest.mark.medium
 def test_the_headline_names_its_samples(run_folder: Path) -> None:
     text = report(run_folder)
-    assert "24 validation samples, which also chose the best epoch" in text
+    assert "24 validation samples that also chose the best epoch" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
     assert "24 held-out samples: no model was trained on them" in report(run_folder)
@@ -164,5 +164,5 @@ def test_scores_of_other_predictions_are_refused(
     (run_folder / "scores.json").write_text(json.dumps(scores))
     assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
     message = " ".join(capsys.readouterr().err.split())
-    assert "scores.json and predictions.tsv contradict each other" in message
+    assert "scores.json and predictions.tsv disagree" in message
     assert shown in message

@@ -344,7 +344,7 @@ def parse_command(
     other_flags: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Parse the options of a command of `aam`: flag -> value, with those of --config."""
+    """Parse the options of a command of `aam`: flag -> value, including --config."""
     options = options_of(command)
     by_flag = parse_options(
         (*options, CONFIG), argv, command, program=program, other_flags=other_flags, incomplete=True

@@ -52,7 +52,7 @@ MEMBERS = {
         "ridge regression on kernels of the sequences and clades",
         "aam.members.kernel",
         default=True,
-        method="a kernel ridge regression on the sequences and clades of the ASVs",
+        method="a kernel ridge regression on ASV sequences and clades",
         references=("saunders1998",),
     ),
     "forest": MemberEntry(
@@ -538,7 +538,7 @@ class LoopOptions:
         takes=ONE_OR_MORE,
     )
     global_batch_size: int = option(
-        "Samples in an optimizer step, which sums the gradients of several batches.",
+        "Samples in an optimizer step; the gradients of several batches are added up.",
         default=16,
         takes=ONE_OR_MORE,
         only_with=("--batch-size auto",),
