@@ -366,12 +366,8 @@ def _word(kind: Any) -> str:
 
 def _unmet(value: Any, kind: Any) -> str:
     """Return the constraint that a value violates; "" without one."""
-    of_type: dict[str, Any] = {
-        "IntType": int,
-        "FloatType": (int, float),
-        "StrType": str,
-        "ListType": list,
-    }
+    of_type: dict[str, Any] = {"IntType": int, "FloatType": (int, float), "StrType": str,
+                               "ListType": list}  # fmt: skip
     if isinstance(value, bool) or not isinstance(value, of_type.get(type(kind).__name__, ())):
         return ""
     for bound, (sign, holds) in _BOUNDS.items():

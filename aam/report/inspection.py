@@ -61,31 +61,21 @@ def write_inspection(
     if inspection.metadata is not None:
         tiles.append(Tile(f"{len(inspection.metadata.columns):,}", "metadata columns"))
     # Constant, empty and naming columns have no distribution to draw.
-    distributed = [
-        column for column in inspection.columns if column.kind in ("numbers", "categories")
-    ]
+    distributed = [item for item in inspection.columns if item.kind in ("numbers", "categories")]
     columns = {
         f"column-{number}": column_picture(column, *SMALL)
         for number, column in enumerate(distributed[:MAX_COLUMNS])
     }
     without = {"one value": "Only one value", "empty": "Empty", "names": "A name for each sample"}
-    left_out = {
-        title: [column.name for column in inspection.columns if column.kind == kind]
-        for kind, title in without.items()
-    } | {"Without a picture": [column.name for column in distributed[MAX_COLUMNS:]]}
-    order, captions = (
-        ("error", "warning", "fact"),
-        {(column.name, column.text) for column in inspection.columns},
-    )
+    left_out = {title: [column.name for column in inspection.columns if column.kind == kind]
+                for kind, title in without.items()}  # fmt: skip
+    left_out["Without a picture"] = [column.name for column in distributed[MAX_COLUMNS:]]
     # Facts about columns are the captions of their pictures.
-    findings = sorted(
-        (
-            f
-            for f in inspection.findings
-            if f.severity != "fact" or (f.subject, f.text) not in captions
-        ),
-        key=lambda finding: order.index(finding.severity),
-    )
+    captions = {("fact", column.name, column.text) for column in inspection.columns}
+    findings = [f for f in inspection.findings if (f.severity, f.subject, f.text) not in captions]
+    findings.sort(key=lambda finding: ("error", "warning", "fact").index(finding.severity))
+    relations = {"missing": missing_picture(inspection.columns),
+                 "associations": association_picture(distributed)}  # fmt: skip
     errors = sum(finding.severity == "error" for finding in findings)
     text = render(
         "inspection.html.j2",
@@ -98,14 +88,7 @@ def write_inspection(
         reads=[Picture.of(*drawing) for drawing in drawings.items()],
         target=[Picture.of("target", column_picture(target[0], *LARGE))] if target else [],
         predictors=predictors_table(*target) if target else Table("", [], []),
-        relations=[
-            Picture.of(name, drawing)
-            for name, drawing in (
-                ("missing", missing_picture(inspection.columns)),
-                ("associations", association_picture(distributed)),
-            )
-            if drawing is not None
-        ],
+        relations=[Picture.of(name, drawing) for name, drawing in relations.items() if drawing],
         columns=[Picture.of(*drawing) for drawing in columns.items()],
         left_out=[
             f"{reason} ({len(names)}): {', '.join(names)}"

@@ -160,7 +160,7 @@ def heading(run: Run) -> str:
     if samples := _samples(run):
         sentence.append(f"with {samples:,} samples")
     if facts.get("asvs"):
-        sentence.append(f"of {facts['asvs']:,} ASVs")
+        sentence.append(f"and {facts['asvs']:,} ASVs")
     if depth := facts.get("rarefy_depth"):
         sentence.append(f"at {depth:,} reads each")
     folds = f"; {len(run.curves)}-fold cross-validation" if len(run.curves) > 1 else ""

@@ -235,10 +235,8 @@ def calibration_line_picture(report: ReportInput) -> Drawing | None:
         figure, axes = _unit_square(
             "Calibration", f"predicted probability of {of_class}", f"fraction of {of_class}"
         )
-        x, points = (
-            np.linspace(0.005, 0.995, 200),
-            [(chance[i].mean(), true[i].mean()) for i in bins],
-        )
+        x = np.linspace(0.005, 0.995, 200)
+        points = [(chance[rows].mean(), true[rows].mean()) for rows in bins]
         y = expit(intercept + slope * logit(x))
         ends, legend = (0.0, 1.0), f"samples in {len(bins)} bins"
     else:

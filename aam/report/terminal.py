@@ -173,7 +173,7 @@ def thresholds_table(scores: Scores | None) -> Table | None:
         note += "No threshold was chosen: there were no left-out training predictions. "
     names = scores.thresholds[0].metrics
     heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
-    title = f"At a threshold of the probability of {scores.classes[1]}"
+    title = f"At probability thresholds of {scores.classes[1]}"
     return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
 
 
@@ -199,7 +199,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
     heads = [scores.column, "Samples", *(TITLES[name] for name in names)]
     mean = f"Fraction of {classes[1]}" if len(classes) == 2 else "Mean"
-    heads += [f"{mean}, true", "predicted"] * means + ["Better than baseline"]
+    heads += [f"{mean}, actual", "predicted"] * means + ["Better than baseline"]
     note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
