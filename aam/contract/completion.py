@@ -63,9 +63,7 @@ def add_commands(
         parsers[name] = groups[first if second else ""].add_parser(second or first)
         add_options(parsers[name], options, values)
         if name in WRAPPERS:
-            add_commands(
-                parsers[name], {wrapped: commands[wrapped] for wrapped in WRAPPERS[name]}, values
-            )
+            add_commands(parsers[name], {sub: commands[sub] for sub in WRAPPERS[name]}, values)
     return parsers
 
 

@@ -41,7 +41,7 @@ def require(path: Path, kind: str) -> Path:
     except (OSError, ValueError) as error:
         reason = f"'{path}', {getattr(error, 'strerror', None) or error}"
         raise MissingInput(
-            f"The {kind} cannot be read", reason, "check the path and its permissions"
+            f"The {kind} cannot be read", reason, "check path and permissions"
         ) from error
     # Files of /proc and /sys have no size.
     pseudo = {os.stat(mount).st_dev for mount in ("/proc", "/sys") if os.path.ismount(mount)}
@@ -239,9 +239,7 @@ def system_error(error: OSError, location: str = "a file") -> AamError | None:
     if error.errno == errno.ETIMEDOUT and error.filename:
         return Unavailable("A program does not end", reason, "try it by itself, or again later")
     if error.errno in _REFUSED and error.filename:
-        return CannotCreate(
-            "The system refuses a file", reason, "check the path and its permissions"
-        )
+        return CannotCreate("The system refused a file", reason, "check path and permissions")
     return None
 
 

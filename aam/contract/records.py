@@ -276,9 +276,7 @@ def _content(path: Path, kind: str) -> bytes:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:
         evidence = f"'{path}', {error.strerror}"
-        raise MissingInput(
-            f"The {kind} cannot be read", evidence, "check its permissions"
-        ) from error
+        raise MissingInput(f"The {kind} cannot be read", evidence, "check permissions") from error
 
 
 def _require_bounded(value: Any, depth: int = 0) -> None:

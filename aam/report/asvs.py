@@ -191,23 +191,21 @@ def heat_picture(report: ReportInput) -> Drawing | None:
     # Rows of the predictions of the samples in the table, and the samples of each column.
     row_of = {name: row for row, name in enumerate(report.run.sample_ids) if name in table_row_of}
     actual = scored.actual[[*row_of.values()]]
-    rows_of_column: dict[str, npt.NDArray[np.int64]] = {}
+    rows_of: dict[str, npt.NDArray[np.int64]] = {}
     if scored.classes:
         times = np.bincount(scored.actual, minlength=len(scored.classes))
         most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
-        rows_of_column = {
-            scored.classes[code]: np.flatnonzero(actual == code) for code in most.tolist()
-        }
+        rows_of = {scored.classes[code]: np.flatnonzero(actual == code) for code in most.tolist()}
     elif row_of:
         for rows in filter(len, quantile_bins(actual, BINS).values()):
             name = significant(float(np.median(actual[rows])))
-            rows_of_column[name] = np.union1d(rows_of_column.get(name, rows), rows)
+            rows_of[name] = np.union1d(rows_of.get(name, rows), rows)
     # A quantile between equal values may leave a bin empty.
-    rows_of_column = {name: rows for name, rows in rows_of_column.items() if len(rows)}
-    if len(rows_of_column) < 2:
+    rows_of = {name: rows for name, rows in rows_of.items() if len(rows)}
+    if len(rows_of) < 2:
         return None
     logs = np.log10(1 + 1e4 * abundances.to_numpy()[[table_row_of[name] for name in row_of]])
-    means = np.array([logs[rows].mean(axis=0) for rows in rows_of_column.values()]).T
+    means = np.array([logs[rows].mean(axis=0) for rows in rows_of.values()]).T
     taxa = {row["feature-id"]: row for row in report.run.importance[:ASVS]}
     names = [
         shortened(f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}", LETTERS)
@@ -216,14 +214,14 @@ def heat_picture(report: ReportInput) -> Drawing | None:
     figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
     # Relative to the highest mean of the ASV: a few abundant ASVs would leave the others blank.
     shares = means / np.maximum(means.max(axis=1, keepdims=True), 1e-9)
-    heat_map(axes, shares, names, [shortened(name, 16) for name in rows_of_column])
+    heat_map(axes, shares, names, [shortened(name, 16) for name in rows_of])
     axes.set(title="Abundance", xlabel=report.run.target if scored.classes else report.target)
     division = "class" if scored.classes else "bin of samples, ordered by the target"
     caption = (
         f"Mean log abundance of each ASV in each {division}, relative to its highest mean (dark). "
         f"{len(row_of)} samples."
     )
-    numbers = pd.DataFrame(shares, abundances.columns, rows_of_column)
+    numbers = pd.DataFrame(shares, abundances.columns, rows_of)
     return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}", numbers=numbers)
 
 
@@ -241,9 +239,9 @@ def sample_heat_picture(report: ReportInput) -> Drawing | None:
     if scored is None or abundances is None:
         return None
     features = [name for name in associated_features(run) if name in abundances.columns]
-    measured = set(abundances.index)
+    in_table = abundances.index
     rows = np.array(
-        [k for k, name in enumerate(run.sample_ids) if name in measured], dtype=np.int64
+        [k for k, name in enumerate(run.sample_ids) if name in in_table], dtype=np.int64
     )
     if len(features) < 2 or len(rows) < 2:
         return None
@@ -324,7 +322,7 @@ def order_of(row: Mapping[str, str]) -> tuple[str, str]:
     if row.get("permutation"):
         return (
             "permutation",
-            "permutation, the change of the predictions when its reads are permuted",
+            "permutation, the change of the predictions if its reads are permuted",
         )
     if "rank" in row:
         return "rank", "mean rank over the models"
@@ -537,14 +535,14 @@ def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], samp
     bars.set_xlabel("% of the sample")
     bars.set_title(f"Attention in {sample}")
     bars.legend()
-    mixing = heat.imshow(
+    image = heat.imshow(
         100 * mixing_UU[: len(leading), : len(leading)], cmap="cividis", aspect="auto"
     )
     heat.set_xticks([])
     heat.set_xlabel("from the ASV of the row to the ASV of the column")
     heat.set_title("Between ASVs")
     heat.grid(visible=False)
-    figure.colorbar(mixing, ax=heat, label="%")
+    figure.colorbar(image, ax=heat, label="%")
     return figure
 
 

@@ -171,11 +171,9 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
         for scored_run in shared
         if scored_run.resampled is not None
     ]
-    (reference, reference_metrics), *compared = paired
-    differences = [
-        (name, *resampled.paired_difference(reference_metrics)) for name, resampled in compared
-    ]
-    equal = {name for name, resampled in compared if resampled.equals(reference_metrics)}
+    (reference, first), *compared = paired
+    differences = [(name, *resampled.paired_difference(first)) for name, resampled in compared]
+    equal = {name for name, resampled in compared if resampled.equals(first)}
     rows = []
     for name, metric, score in differences:
         if divided[name] != divided[reference]:

@@ -196,12 +196,12 @@ class Picture:
         """Draw a figure for the page and the file."""
         stream = io.StringIO()
         # Dates and versions would change the bytes of the same figure.
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        undated = {"Date": None, "Creator": None, "Format": None, "Type": None}
         with warnings.catch_warnings():
             # Browsers have fonts for missing glyphs, such as Chinese.
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             drawing.figure.savefig(
-                stream, format="svg", facecolor="none", metadata=nothing, dpi=160
+                stream, format="svg", facecolor="none", metadata=undated, dpi=160
             )
         file = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
         head, defs, tail = file.partition("<defs>")
@@ -346,17 +346,15 @@ def ordination_figure(
         axes.scatter(x, y, color=SERIES[0], **look)
         return figure
     labels = np.array(colour.labels or (), dtype=str)
-    has_value = labels != "" if colour.values is None else np.isfinite(colour.values)
-    if not has_value.all():
+    present = labels != "" if colour.values is None else np.isfinite(colour.values)
+    if not present.all():
         hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
-        missing = f"no value ({(~has_value).sum()})"
-        axes.scatter(x[~has_value], y[~has_value], label=missing, **look | hollow)
+        missing = f"no value ({(~present).sum()})"
+        axes.scatter(x[~present], y[~present], label=missing, **look | hollow)
     if colour.values is not None:
         # Plasma without its ends, to contrast with dark and light pages.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
-        points = axes.scatter(
-            x[has_value], y[has_value], c=colour.values[has_value], cmap=plasma, **look
-        )
+        points = axes.scatter(x[present], y[present], c=colour.values[present], cmap=plasma, **look)
         bar = figure.colorbar(points, ax=axes, label=colour.column, shrink=0.85)
         bar.outline.set_visible(False)
         bar.ax.grid(False)
@@ -364,9 +362,9 @@ def ordination_figure(
             bar.solids.set_alpha(1)
         return figure
     # Frequent categories have a colour and a marker each, others are grey.
-    times = Counter(labels[has_value].tolist())
+    times = Counter(labels[present].tolist())
     chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-    unlisted_N = has_value & ~np.isin(labels, chosen)
+    unlisted_N = present & ~np.isin(labels, chosen)
     if unlisted_N.any():
         unlisted = f"{len(times) - len(chosen)} others"
         axes.scatter(

@@ -190,9 +190,7 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
         axes.set(ylabel="samples")
     elif in_order:
         values = sorted(counts, key=float)
-        axes.bar(
-            range(len(values)), [counts[value] for value in values], color=SERIES[0], width=0.8
-        )
+        axes.bar(range(len(values)), [counts[v] for v in values], color=SERIES[0], width=0.8)
         names = [shortened(name, 8) for name in values]
         # About 22 digits fit below the small picture.
         every = 1 + (len(names) * (1 + max(map(len, names)))) // 22

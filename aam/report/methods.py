@@ -70,9 +70,7 @@ def _data(run: Run) -> Sentences:
         times_of = zip(run.scored.classes, times, strict=True)
         text += f" ({', '.join(f'{name}: {number}' for name, number in times_of)})"
     depth = facts.get("rarefy_depth") if TRANSFORMER in _members(run) else None
-    rarefied = (
-        f" For the transformer the samples were rarefied to {depth:,} reads." if depth else ""
-    )
+    rarefied = f" For the transformer, samples were rarefied to {depth:,} reads." if depth else ""
     return (f"{text} with aam {facts.get('aam', '')}.{rarefied}",)
 
 
@@ -225,7 +223,7 @@ def _options(run: Run) -> Sentences:
     values = () if command is None else specs(command)
     stated = {spec.flag for spec in values if spec.role == "value" and spec.field not in _STATED}
     changed = [
-        f"{flag} {text}" for flag, text, differs in option_rows(run) if differs and flag in stated
+        f"{flag} {text}" for flag, text, is_set in option_rows(run) if is_set and flag in stated
     ]
     return (f"Options that differ from the defaults: {', '.join(changed)}." if changed else "",)
 
@@ -300,6 +298,6 @@ def _text(value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{name} {item}" for name, item in value.items())
-    return (
-        "" if value is None else "yes" if value is True else "no" if value is False else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

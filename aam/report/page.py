@@ -239,9 +239,7 @@ def tiles(report: ReportInput) -> list[Tile]:
         epoch = f"epoch {curve['epoch'][best] + 1:.0f}"
         figures.append(Tile(significant(loss[best]), "validation loss", epoch))
         if "val_unifrac" in curve:
-            figures.append(
-                Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation")
-            )
+            figures.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "UniFrac loss", "validation"))
         if "val_nucleotide_accuracy" in curve:
             accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
             figures.append(Tile(accuracy, "masked nucleotides predicted", "validation"))
@@ -252,9 +250,8 @@ def tiles(report: ReportInput) -> list[Tile]:
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
         sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
         size, unit = next((pair for pair in sizes if number >= pair[0]), (0, ""))
-        figures.append(
-            Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
-        )
+        value = f"{number / size:.3g}{unit}" if size else str(number)
+        figures.append(Tile(value, "parameters", note))
     return figures
 
 

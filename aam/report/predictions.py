@@ -145,9 +145,8 @@ def precision_recall_picture(report: ReportInput) -> Drawing | None:
             averages.append(average_precision_score(positive, score))
             shares.append(positive.mean())
             samples.append(positive.sum())
-        label = (
-            f"{shortened(scored.classes[code], 20)}, {np.average(averages, weights=samples):.2f}"
-        )
+        average = np.average(averages, weights=samples)
+        label = f"{shortened(scored.classes[code], 20)}, {average:.2f}"
         mean = np.average(curves, axis=0, weights=samples)
         axes.step(_GRID, mean, color=SERIES[number], lw=2, label=label, where="post")
         chance = float(np.average(shares, weights=samples))
@@ -173,19 +172,15 @@ def calibration_picture(report: ReportInput) -> Drawing | None:
     scored = report.run.scored
     if scored is None or scored.probabilities is None or _lines(report):
         return None
-    figure, axes = _unit_square(
-        "Calibration", "probability of the predicted class", "fraction correct"
-    )
+    figure, axes = _unit_square("Calibration", "probability of predicted class", "fraction correct")
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6, label="calibrated")
-    predictions_of = {
-        study: predictions for study, (_, predictions) in scored.by_study.items()
-    } or {"": scored}
-    largest = sorted(predictions_of, key=lambda study: -len(predictions_of[study].actual))[
-        :MAX_CURVES
-    ]
+    scored_of = {study: predictions for study, (_, predictions) in scored.by_study.items()} or {
+        "": scored
+    }
+    largest = sorted(scored_of, key=lambda study: -len(scored_of[study].actual))[:MAX_CURVES]
     errors = []
     for colour, study in zip(SERIES, sorted(largest), strict=False):
-        means, shares, numbers = _calibration_curve(predictions_of[study])
+        means, shares, numbers = _calibration_curve(scored_of[study])
         errors.append(float(np.average(np.abs(means - shares), weights=numbers)))
         label = f"{shortened(study, 20)}, {errors[-1]:.2f}" if study else None
         axes.plot(means, shares, color=colour, lw=2, marker="o", label=label)
@@ -199,7 +194,7 @@ def calibration_picture(report: ReportInput) -> Drawing | None:
         axes.legend(loc="upper left")
     caption = "Numbers: samples at each point. Below the diagonal, probabilities are too high. "
     if scored.studies:
-        which = "each large study" if len(predictions_of) > len(largest) else "each study"
+        which = "each large study" if len(scored_of) > len(largest) else "each study"
         caption += f"One curve for {which}."
     else:
         caption += f"Expected calibration error: {errors[0]:.3f}."
@@ -364,13 +359,13 @@ def _one_against_rest(
 
 
 def _look(points: int) -> dict[str, Any]:
-    as_pixels = points > MAX_VECTORS
-    size = 30 if points <= 300 else 14 if not as_pixels else 6
+    dense = points > MAX_VECTORS
+    size = 30 if points <= 300 else 14 if not dense else 6
     return {
         "s": size,
-        "alpha": 0.4 if as_pixels else 0.75,
+        "alpha": 0.4 if dense else 0.75,
         "linewidths": 0,
-        "rasterized": as_pixels,
+        "rasterized": dense,
     }
 
 
@@ -378,9 +373,7 @@ def _point_names(report: ReportInput) -> list[str]:
     run, scored = report.run, report.run.scored
     assert scored is not None
     numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
-    return [
-        f"{name}\ntrue {true:.4g}, predicted {predicted:.4g}" for name, true, predicted in numbers
-    ]
+    return [f"{name}\ntrue {true:.4g}, predicted {value:.4g}" for name, true, value in numbers]
 
 
 def _samples(report: ReportInput) -> str:
@@ -441,9 +434,7 @@ def parts_table(report: ReportInput) -> Table | None:
         "unlike_training: yes if a sample is farther from the training samples than 95 % of the "
         "training samples are from each other. In brackets: 95 % interval; none with few samples."
     )
-    return Table(
-        "By subset of the study", ["", "Samples", *(TITLES[name] for name in names)], rows, note
-    )
+    return Table("By subset", ["", "Samples", *(TITLES[name] for name in names)], rows, note)
 
 
 def calibration_table(report: ReportInput) -> Table | None:

@@ -70,14 +70,12 @@ def curve_picture(
     from matplotlib.ticker import MaxNLocator
 
     run, curves = report.run, report.run.curves.values()
-    measured = {
-        name for fold in curves for name, values in fold.items() if np.isfinite(values).any()
-    }
+    filled = {name for fold in curves for name, values in fold.items() if np.isfinite(values).any()}
     other_parts = {
-        f"{side}_{name}" for side in ("train", "val") for name in LOSS_PARTS if name != loss
+        f"{split}_{name}" for split in ("train", "val") for name in LOSS_PARTS if name != loss
     }
-    columns = {name: label for name, label in columns.items() if name in measured}
-    if not columns or (loss in LOSS_PARTS and not other_parts & measured):
+    columns = {name: label for name, label in columns.items() if name in filled}
+    if not columns or (loss in LOSS_PARTS and not other_parts & filled):
         return None
     # The dot marks the checkpoint with the lowest loss. Another metric may have chosen the
     # checkpoint, and each fold has a best epoch of its own: then there is no dot.
@@ -89,13 +87,11 @@ def curve_picture(
         pair = len(columns) == 2
         look: Any = {"color": SERIES[1 - number if pair else number]}
         look["ls"] = "--" if pair and number == 0 else "-"
-        curves_of_folds = [fold for fold in curves if column in fold]
-        for fold in curves_of_folds if has_folds else ():
+        fold_curves = [fold for fold in curves if column in fold]
+        for fold in fold_curves if has_folds else ():
             axes.plot(fold["epoch"] + 1, fold[column], alpha=0.35, lw=1, **look)
         # The mean over the folds that reached an epoch.
-        of_folds = pd.concat(
-            [pd.Series(fold[column], fold["epoch"] + 1) for fold in curves_of_folds]
-        )
+        of_folds = pd.concat([pd.Series(fold[column], fold["epoch"] + 1) for fold in fold_curves])
         means = of_folds.groupby(level=0).mean()
         marker = "." if len(means) == 1 else None
         axes.plot(means.index, means, lw=2, marker=marker, label=label, **look)
@@ -110,9 +106,7 @@ def curve_picture(
                 ha="right" if means.index.get_loc(best) > len(means) / 2 else "left",
                 fontsize=9,
             )
-        finite = [
-            values[np.isfinite(values)] for values in (fold[column] for fold in curves_of_folds)
-        ]
+        finite = [values[np.isfinite(values)] for values in (fold[column] for fold in fold_curves)]
         ends = [np.mean([values[at] for values in finite if len(values)]) for at in (0, -1)]
         trends.append(f"{label} from {significant(ends[0])} to {significant(ends[1])}")
     axes.set_title(title)
@@ -203,9 +197,7 @@ def _ordination(
     row_of = {name: row for row, name in enumerate(report.run.described_ids)}
     for name in ids:
         row = row_of[name]
-        texts = (
-            f"{colour.column} {colour.texts[row]}" for colour in report.colours if colour.texts[row]
-        )
+        texts = (f"{c.column} {c.texts[row]}" for c in report.colours if c.texts[row])
         names.append("\n".join([name, *texts]))
         styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
     figure, axes = blank(4.6, 4.4)

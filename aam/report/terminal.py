@@ -78,9 +78,7 @@ def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
     for column, scores_of_values in summary.get("by", {}).items():
-        names = [
-            name for name in TITLES if any(name in scores for scores in scores_of_values.values())
-        ]
+        names = [name for name in TITLES if any(name in s for s in scores_of_values.values())]
         rows = [[value, *metric_cells(names, scores)] for value, scores in scores_of_values.items()]
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")

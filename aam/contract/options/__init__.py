@@ -177,9 +177,8 @@ def values_of(options: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        values |= (
-            values_of(value) if dataclasses.is_dataclass(value) else {flag_of(field.name): value}
-        )
+        is_group = dataclasses.is_dataclass(value)
+        values |= values_of(value) if is_group else {flag_of(field.name): value}
     return values
 
 
@@ -257,12 +256,10 @@ def fits(annotation: Any, value: Any) -> bool:
     >>> fits(int | Literal["auto"], "auto"), fits(float, 1), fits(bool, 1)
     (True, True, False)
     """
-    allowed, is_tuple = alternatives(annotation), typing.get_origin(annotation) is tuple
+    kinds, is_tuple = alternatives(annotation), typing.get_origin(annotation) is tuple
     if is_tuple and not isinstance(value, (tuple, list)):
         return False
-    return all(
-        any(_is(kind, item) for kind in allowed) for item in (value if is_tuple else [value])
-    )
+    return all(any(_is(kind, item) for kind in kinds) for item in (value if is_tuple else [value]))
 
 
 def _is(kind: Any, value: Any) -> bool:

@@ -263,9 +263,7 @@ def parse_options(
     unknown = next((argument for argument in positional if _names_an_option(argument)), None)
     if unknown is not None:
         flag = _flag(unknown)
-        remedy = _remedy_of_unknown(
-            flag, (*declared, *other_flags), f"see `{program} {command} --help`"
-        )
+        remedy = _remedy_for(flag, (*declared, *other_flags), f"see `{program} {command} --help`")
         raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
     first = next((spec for spec in declared.values() if spec.first), None)
     if positional and first is not None and first.flag not in by_flag:
@@ -291,7 +289,7 @@ def parse_options(
     return by_flag
 
 
-def _remedy_of_unknown(flag: str, flags: Collection[str], otherwise: str) -> str:
+def _remedy_for(flag: str, flags: Collection[str], otherwise: str) -> str:
     if flag in FAMILIAR_MODES:
         return FAMILIAR_MODES[flag]
     if flag in FAMILIAR:  # its spelling may be close to unrelated options
@@ -426,9 +424,7 @@ def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict
         # The recorded path of an input is absolute, unlike the value of the option.
         values = value if isinstance(value, list) else [value]
         inputs = {flag: file.path for flag, file in record.inputs.items()}
-        stored = [
-            inputs.get(flag) or value for flag, value in numbered(flag_of(name), values).items()
-        ]
+        stored = [inputs.get(flag) or v for flag, v in numbered(flag_of(name), values).items()]
         by_flag |= typed(spec, Sourced(stored if isinstance(value, list) else stored[0], str(path)))
     return by_flag
 
@@ -600,14 +596,14 @@ def parse(
         )
         return ParsedCommand(name, by_flag)
     options, end = options_of(name), _end_of_options(name, remaining)
-    own_argv, wrapped, wrapped_argv = (
+    own_args, wrapped, wrapped_argv = (
         remaining[:end],
         "".join(remaining[end : end + 1]),
         remaining[end + 1 :],
     )
     wrapped, program_argv = ("", tuple(wrapped_argv)) if wrapped == PROGRAM else (wrapped, ())
     by_flag = parse_command(
-        name, own_argv, program=program, other_flags=other_flags, incomplete=True
+        name, own_args, program=program, other_flags=other_flags, incomplete=True
     )
     form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
     if not incomplete:

@@ -31,9 +31,7 @@ def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
         for kind in ("needs", "excludes", "only_with"):
             conditions = getattr(spec, kind)
             if isinstance(conditions, Mapping):
-                conditions = [
-                    condition for word, condition in conditions.items() if word in words(value)
-                ]
+                conditions = [text for word, text in conditions.items() if word in words(value)]
             for condition in conditions:
                 # A command may lack the options of a condition.
                 applies = any(flag in declared for flag in flags(condition))

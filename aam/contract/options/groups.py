@@ -493,9 +493,7 @@ class ModelOptions:
         takes=Range("1 to 1000", 1, 1000),
     )
     nucleotide_patch: Literal[1, 3, 5] = option("Nucleotides in a token of the encoder.", default=5)
-    dropout: float = option(
-        "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
-    )
+    dropout: float = option("Dropout outside attention, below 1.", default=0.1, takes=BELOW_ONE)
 
 
 @dataclass(frozen=True)
@@ -515,9 +513,7 @@ class MaskOptions:
     )
 
 
-_epochs = partial(
-    basic_option, "Passes over the training samples.", takes=ONE_OR_MORE, resumable=True
-)
+_epochs = partial(basic_option, "Passes over training samples.", takes=ONE_OR_MORE, resumable=True)
 _learning_rate = partial(
     basic_option,
     "Highest learning rate, after the warm-up; then a cosine decay to zero.",

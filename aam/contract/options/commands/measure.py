@@ -165,9 +165,7 @@ class Tune:
         -- python train.py --kernel {kernel}
     """
 
-    output_dir: Path = required_option(
-        "Folder for the measurements and the settings.", role="output"
-    )
+    output_dir: Path = required_option("Folder for measurements and settings.", role="output")
     overwrite: bool = basic_option("Replace the measurements in the folder.", default=False)
     subjects: tuple[Subject, ...] = basic_option(
         "Settings to vary; all that the device has by default.", default=()
@@ -216,9 +214,7 @@ class Profile:
         aam profile trace.json --compare trace_cuda.json --kernels 5
     """
 
-    profile: Path | None = basic_option(
-        "Output of a profiler; `--profile` can be omitted.", first=True
-    )
+    profile: Path | None = basic_option("Profiler output; `--profile` can be omitted.", first=True)
     compare: Path | None = basic_option(
         "Second profile of the same work, for example on CUDA instead of ROCm.",
         needs=("--profile",),

@@ -262,9 +262,7 @@ class Search(Train):
         default=(),
         metavar="NAME=VALUES",
     )
-    trials: int = basic_option(
-        "Trials per fold, and on all samples.", default=20, takes=ONE_OR_MORE
-    )
+    trials: int = basic_option("Trials per fold and on all samples.", default=20, takes=ONE_OR_MORE)
     inner_folds: int = basic_option(
         "Folds of the training samples that score a trial; a trial below the median stops early. "
         "With --study-column each study is a fold, if three remain.",

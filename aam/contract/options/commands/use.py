@@ -57,9 +57,7 @@ class Predict:
         "Taxonomy of the ASVs, as in `aam train`: --explain adds up the ASVs of a taxon.",
         needs=("--explain",),
     )
-    force: bool = option(
-        "Predict even if the table has no ASV of the training data.", default=False
-    )
+    force: bool = option("Predict even if the table has no ASV of the training.", default=False)
     overwrite: bool = basic_option("Replace an existing output file.", default=False)
 
 
@@ -212,7 +210,7 @@ class Evaluate:
         metavar="COLUMN",
     )
     classifier: bool = basic_option(
-        "The column is a category; the default for words.", default=False
+        "The column is a category, the default for words.", default=False
     )
     ordinal: tuple[str, ...] = basic_option(
         "The column is an ordered category: all categories, lowest first, as a,b,c.",
