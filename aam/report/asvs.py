@@ -414,8 +414,8 @@ def associations_table(report: ReportInput, kind: str) -> Table | None:
     note = (
         f"{sentence if kind == 'ASV' else ''} Rank test within studies, combined over the studies "
         "(van Elteren). z: standard normal without association; above 0 the abundance rises with "
-        f"{report.run.target}. The last columns have the z of each study. The tests read the data, "
-        "the rank in the model reads the model."
+        f"{report.run.target}. The last columns have the z of each study. The tests use the data; "
+        "the rank comes from the model."
     ).strip()
     cells, ids = list(zip(*columns.values(), strict=True)), [row["feature"] for row in first]
     title = "ASVs" if kind == "ASV" else "Taxa"

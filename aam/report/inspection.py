@@ -54,7 +54,7 @@ def write_inspection(
         if table.quantity == "reads":
             drawings["reads"] = reads_picture(table)
             reads = f"{np.median(table.reads):,.0f}"
-            tiles.insert(2, Tile(reads, "reads", "median of the samples"))
+            tiles.insert(2, Tile(reads, "reads", "median per sample"))
         drawings["prevalence"] = prevalence_picture(table)
     if inspection.overlaps:
         drawings["overlap"] = overlap_picture(inspection.overlaps)
@@ -108,7 +108,7 @@ def reads_picture(table: FeatureTable) -> Drawing:
     bins = np.geomspace(max(low, 1), max(high, low + 1) * 1.001, MAX_BINS + 1)
     axes.hist(reads_N, bins.tolist(), color=SERIES[0])
     axes.axvline(depth, color=SERIES[1], lw=2, label=f"rarefaction depth (auto): {depth:,}")
-    axes.set(title="Reads of the samples", xscale="log", xlabel="reads", ylabel="samples")
+    axes.set(title="Reads per sample", xscale="log", xlabel="reads", ylabel="samples")
     _plain_ticks(axes.xaxis, high / max(low, 1))
     figure.legend(loc="outside lower center")
     below = int((reads_N < depth).sum())
