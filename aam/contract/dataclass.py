@@ -1,7 +1,7 @@
 """Frozen dataclasses without generated code, for modules that every launch imports.
 
-`dataclasses` compiles six methods for each class: a fifth of the launcher's start. Here all classes
-share five methods that read `dataclasses.fields`.
+`dataclasses` writes and compiles the source of six methods for each class, which took a fifth of
+the launcher's start. Here all classes share five methods that read `dataclasses.fields`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ else:
 
     def dataclass(*, frozen: bool, kw_only: bool = False) -> Any:
         """Make a frozen dataclass, as `dataclasses.dataclass` does with the same arguments."""
-        assert frozen, "the shared methods make frozen classes"
+        assert frozen, "the shared methods are those of frozen classes"
         declare = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)
 
         def declared(cls: type) -> type:
@@ -26,17 +26,17 @@ else:
         return declared
 
 
-def _init(self: Any, *positional: Any, **by_name: Any) -> None:
+def _init(self: Any, *positional: Any, **named: Any) -> None:
     fields = {field.name: field for field in dataclasses.fields(self)}
     leading = dict(zip(self.__match_args__, positional, strict=False))
     if (
         len(leading) < len(positional)
-        or leading.keys() & by_name
-        or not by_name.keys() <= fields.keys()
+        or leading.keys() & named
+        or not named.keys() <= fields.keys()
     ):
         form = f"{type(self).__qualname__}({', '.join(fields)})"
-        raise TypeError(f"{form} got {len(positional)} positional arguments and {[*by_name]}")
-    values = leading | by_name
+        raise TypeError(f"{form} got {len(positional)} positional arguments and {[*named]}")
+    values = leading | named
     for name, field in fields.items():
         if name not in values:
             if field.default is not dataclasses.MISSING:
