@@ -98,7 +98,7 @@ def test_classes_have_folds_and_methods(page: Callable[[str], str]) -> None:
         "Thin: 3 folds; thick: their mean.",
         "held-out samples: each was predicted by models of the other folds (3 folds)",
         "ROC curves, mean AUC",
-        "AUC: part of the pairs of samples of the same fold",
+        "AUC: fraction of pairs of samples of the same fold",
         "with aam 0.1.0.",
         "3-fold cross-validation",
         "Software: python 3.11.7, torch 2.13.0.",
@@ -151,9 +151,9 @@ def test_what_is_missing_is_left_out_with_a_sentence(run_folder: Path) -> None:
     (run_folder / "run.json").write_text(json.dumps(record))
     text = report(run_folder)
     for sentence in (
-        "no predictions with true values in this run folder yet",
-        "no learning curves in this run folder yet",
-        "no embedding in this run folder yet",
+        "This run folder has no predictions with true values yet",
+        "This run folder has no learning curves yet",
+        "This run folder has no embedding yet",
         "This run has not finished",
     ):
         assert sentence in text

@@ -41,7 +41,7 @@ def test_a_run_without_embedding_has_scores_by_category(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_folder / "embeddings.tsv").unlink()
-    assert "There is no embedding in this run folder yet" in report(run_folder)
+    assert "This run folder has no embedding yet" in report(run_folder)
     record = json.loads((run_folder / "run.json").read_text())
     (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel", "forest"]}))
     text = report(run_folder)
@@ -149,7 +149,7 @@ def test_importance_of_a_model_no_better_than_the_dummy_is_marked(
     text = report(run_folder)
     assert '<p class="verdict unproven">It is not shown.</p>' in text
     section = text[text.index('id="part-asvs"') :]
-    assert section.index("not shown to be better than a guess") < section.index("<figure>")
+    assert section.index("not shown to be better than the baseline") < section.index("<figure>")
     assert "With the groups it has 0.1." in text
 
 
