@@ -403,6 +403,30 @@ def comparison_table(report: ReportInput) -> Table | None:
     return replace(table, title=title, note=note)
 
 
+def thresholds_table(report: ReportInput) -> Table | None:
+    """Return the table of sensitivity, specificity and predictive values by threshold."""
+    scores = report.run.scores
+    if scores is None or not scores.thresholds:
+        return None
+    rows = [
+        [
+            f"{metric_text('', at.threshold, 2)}, {at.rule}",
+            *(with_interval("", score) for score in at.metrics.values()),
+        ]
+        for at in scores.thresholds
+    ]
+    note = "Predictive values are for the class frequencies of these samples. "
+    if chosen := [metric_text("", threshold, 2) for threshold in scores.thresholds[-1].folds]:
+        ends = " to ".join(dict.fromkeys((min(chosen), max(chosen))))
+        note += f"Thresholds of the folds, chosen on left-out training predictions: {ends}. "
+    else:
+        note += "No threshold was chosen: there were no left-out training predictions. "
+    names = scores.thresholds[0].metrics
+    heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
+    title = f"At probability thresholds of {scores.classes[1]}"
+    return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
+
+
 def inputs_table(report: ReportInput) -> Table | None:
     """Return the table of scores of metadata alone, counts alone, and both."""
     inputs = None if report.run.scores is None else report.run.scores.inputs

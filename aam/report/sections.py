@@ -25,7 +25,7 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput
-from aam.report.terminal import Table, thresholds_table
+from aam.report.terminal import Table
 
 Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
@@ -264,7 +264,7 @@ TABLES: dict[Section, tuple[Tabulate, ...]] = {
     "studies": (studies.by_study_table,),
     "predictions": (
         predictions.comparison_table,
-        lambda report: thresholds_table(report.run.scores),
+        predictions.thresholds_table,
         predictions.parts_table,
         predictions.calibration_table,
         predictions.inputs_table,

@@ -18,7 +18,7 @@ from aam.contract.errors import printable, shortened
 from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores, StudySummary
 from aam.evaluation.metrics import METRICS, metric_text
-from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference, Scores
+from aam.evaluation.scores import ENSEMBLE, GUESS, PairedDifference
 from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
@@ -150,29 +150,6 @@ def models_table(
         rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
     heads = ["", *(TITLES[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
     return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
-
-
-def thresholds_table(scores: Scores | None) -> Table | None:
-    """Return the table of sensitivity, specificity and predictive values by threshold."""
-    if scores is None or not scores.thresholds:
-        return None
-    rows = [
-        [
-            f"{metric_text('', at.threshold, 2)}, {at.rule}",
-            *(with_interval("", score) for score in at.metrics.values()),
-        ]
-        for at in scores.thresholds
-    ]
-    note = "Predictive values are for the class frequencies of these samples. "
-    if chosen := [metric_text("", threshold, 2) for threshold in scores.thresholds[-1].folds]:
-        ends = " to ".join(dict.fromkeys((min(chosen), max(chosen))))
-        note += f"Thresholds of the folds, chosen on left-out training predictions: {ends}. "
-    else:
-        note += "No threshold was chosen: there were no left-out training predictions. "
-    names = scores.thresholds[0].metrics
-    heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
-    title = f"At probability thresholds of {scores.classes[1]}"
-    return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool = False) -> Table:
