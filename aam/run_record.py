@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract import run_files
-from aam.contract.errors import AamError, DataError
-from aam.contract.files import is_regular, sha256, write_json
+from aam.contract.errors import AamError, DataError, MissingInput
+from aam.contract.files import require, sha256, write_json
 from aam.contract.options import fits, flat, numbered, specs, to_plain, values_of
 from aam.contract.options.command_line import OF_A_STUDY
 from aam.contract.options.commands import find
@@ -165,6 +165,14 @@ def input_files(options: Any) -> dict[str, dict[str, Any]]:
     return {flag: file for flag, path in read.items() if (file := input_file(path)) is not None}
 
 
+def _is_regular(path: Path) -> bool:
+    try:
+        require(path, "file")
+    except MissingInput:
+        return False
+    return True
+
+
 def input_file(path: Path) -> dict[str, Any] | None:
     """Describe an input by path, size and SHA-256; None if it is no regular file.
 
@@ -177,10 +185,10 @@ def input_file(path: Path) -> dict[str, Any] | None:
     elif path.is_dir():
         path = path if (path / "model.json").is_file() else path / "model"
         content = path / "model.json"
-        if not is_regular(content):
+        if not _is_regular(content):
             return None
         size = sum(f.stat().st_size for f in path.iterdir())
-    if not is_regular(content):
+    if not _is_regular(content):
         return None
     return {
         "path": str(path.resolve()),

@@ -14,7 +14,7 @@ from aam.contract.options.command_line import CONFIG, Parser
 from aam.contract.options.commands import WRAPPERS, names, options_of
 
 REQUESTED = "_ARGCOMPLETE"
-"""Variable that argcomplete's shell code sets when it starts the program for a completion."""
+"""Variable of argcomplete: its shell code starts the program for a completion."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,22 @@ def add_commands(
         parsers[name] = groups[first if second else ""].add_parser(second or first)
         add_options(parsers[name], options, values)
         if name in WRAPPERS:
-            add_commands(
-                parsers[name], {wrapped: commands[wrapped] for wrapped in WRAPPERS[name]}, values
-            )
+            add_commands(parsers[name], {sub: commands[sub] for sub in WRAPPERS[name]}, values)
     return parsers
 
 
 def add_options(
     parser: Parser, options: Iterable[OptionSpec], values: Values | None = None
 ) -> None:
-    """Add options with the candidates for their values; without any the shell offers files."""
+    """Add options with candidates for their values; without candidates the shell offers files."""
     for spec in {spec.flag: spec for spec in options}.values():
-        named = (values or {}).get(spec.flag)
+        candidates = (values or {}).get(spec.flag)
         first = [parser.add_argument(spec.field, nargs="*")] if spec.first else []
         for action in (parser.add(spec), *first):
-            if named or spec.choices:
+            if candidates or spec.choices:
                 action.completer = (  # type: ignore[attr-defined]
-                    lambda named=named, spec=spec, **_: [
-                        str(value) for value in (named() if named else spec.choices)
+                    lambda candidates=candidates, spec=spec, **_: [
+                        str(value) for value in (candidates() if candidates else spec.choices)
                     ]
                 )
 

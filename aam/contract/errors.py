@@ -1,7 +1,7 @@
-"""Errors that a user can cause, each with its exit status (sysexits.h), for both programs.
+"""Errors that a user can cause, with their exit status (sysexits.h), for both programs.
 
-A message is one sentence of three parts: cause, evidence (ids, numbers, files) and remedy. Any
-other exception is a bug and keeps its traceback.
+A message is one sentence: cause, evidence (ids, numbers, files) and remedy. Any other exception is
+a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SHOWN_IDS = 5
-_SHOWN_CHARACTERS = 100
-"""Length of listed ids after which no further one is shown: of sequences two."""
+_SHOWN_CHARACTERS = 100  # most characters of listed ids, enough for two sequences
 
 
 _LONGEST = 600
-"""Characters of a part of a message; the middle of a longer one, as of a long path, is left out."""
+"""Most characters of cause, evidence and remedy each; the middle of a longer text is left out."""
 
-_NEAR = 0.7  # part of the letters that two spellings have in common from which they are near
-_WORD = re.compile(r"[-. ]")  # what separates the words of a name
+_NEAR = 0.7  # least similarity of two near spellings
+_WORD = re.compile(r"[-. ]")  # separator of the words of a name
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, line ends and marks of the direction of text."""
+"""Control characters, line ends, marks of text direction."""
 
 
 class Problem:
-    """Sentence about an error, a warning or a note; the class has the default `severity`."""
+    """Message of an error, a warning or a note; the class has the default `severity`."""
 
     severity = "note"
 
@@ -113,7 +112,7 @@ class CannotCreate(AamError):
 
 
 def repeated(ids: Iterable[T]) -> list[T]:
-    """Return the ids that occur more than once, in the order in which they first occur.
+    """Return the duplicate ids, in order of first occurrence.
 
     >>> repeated(["b", "a", "b"])
     ['b']
@@ -122,25 +121,24 @@ def repeated(ids: Iterable[T]) -> list[T]:
 
 
 def first_few(ids: Iterable[object]) -> str:
-    """Return the number of `ids` and up to five of them, as evidence of a message.
+    """Return the number of `ids` and up to five of them, for the evidence of a message.
 
     >>> first_few(["a", "b"])
     '2 (a, b)'
     """
-    listed = [shortened(str(name)) for name in ids]
-    shown = listed[:SHOWN_IDS]
-    while len(shown) > 1 and sum(map(len, shown)) > _SHOWN_CHARACTERS:
-        shown.pop()
-    more = ", ..." if len(listed) > len(shown) else ""
-    return f"{len(listed)} ({', '.join(shown)}{more})"
+    names = [shortened(str(name)) for name in ids]
+    first_names = names[:SHOWN_IDS]
+    while len(first_names) > 1 and sum(map(len, first_names)) > _SHOWN_CHARACTERS:
+        first_names.pop()
+    more = ", ..." if len(names) > len(first_names) else ""
+    return f"{len(names)} ({', '.join(first_names)}{more})"
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
-    """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
+def nearest(name: str, candidates: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """Return the remedy for a misspelt name: the nearest candidates, or `otherwise`.
 
-    Near are the names that begin with it as a whole word, else spellings of the same letters, else
-    those that have seven of ten letters in common, in this order, and else those that have the name
-    as a whole word, or are one of it. Leading dashes do not count, and - is _.
+    Candidates in order of preference: names that begin with it as a whole word; permutations of its
+    letters; names at least 70 % similar; names that share a whole word. Dashes are underscores.
 
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
@@ -151,7 +149,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     """
     import difflib  # 0.5 ms that only an error costs
 
-    plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in known}
+    plain, spellings = _plain(name), {_plain(spelling): spelling for spelling in candidates}
     matches = [text for text in spellings if re.match(rf"{re.escape(plain)}[\W_]", text)]
     if not 0 < len(matches) <= most:
         swapped = [text for text in spellings if sorted(text) == sorted(plain)][:most]
@@ -161,7 +159,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
         for text in spellings
         if plain in re.split(_WORD, text) or text in re.split(_WORD, plain)
     ]
-    # A word that many names contain tells none of them.
+    # A word that many names contain identifies none of them.
     if not matches and len(containing) <= most:
         matches = containing
     near = [spellings[text] for text in matches]
@@ -173,7 +171,7 @@ def _plain(name: str) -> str:
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
-    r"""Return a text, perhaps of an input, on one line: escaped, and its middle left out.
+    r"""Return a text of an input on one line: escaped, the middle of a long one left out.
 
     >>> printable("a\nb"), printable("x" * 20, longest=9)
     ('a\\nb', 'xxx...xxx')
@@ -181,15 +179,15 @@ def printable(text: str, longest: int = _LONGEST) -> str:
     escaped = _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
     if len(escaped) <= longest:
         return escaped
-    kept = (longest - 3) // 2
-    return f"{escaped[:kept]}...{escaped[-kept:]}"
+    half = (longest - 3) // 2
+    return f"{escaped[:half]}...{escaped[-half:]}"
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the message of an error on one line, or the name of its type."""
+    """Return the message of an exception on one line, or the name of its type."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def shortened(name: str, longest: int = 40) -> str:
-    """Return a name that may be long, such as a sequence, with its end left out."""
+    """Return a name, such as a sequence, cut to `longest` characters."""
     return name if len(name) <= longest else f"{name[: longest - 3]}..."

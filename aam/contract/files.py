@@ -25,36 +25,36 @@ _FREE_WHEN_FULL = 64 * 1024  # free bytes below which a failed write is attribut
 
 _LOCKED = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
-"""Errors of a lock that another process has, and of a file system that has no locks."""
+"""Errors of a lock held by another process, and of a file system without locks."""
 
 _LONGEST_NAME = 150
-"""Bytes of an output's name: file systems take 255, temporary names add host and process."""
+"""Most bytes of an output's name: file systems take 255, temporary names add host and process."""
 
 
-def require(path: Path, what: str) -> Path:
+def require(path: Path, kind: str) -> Path:
     """Return `path` if it is a readable regular file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         remedy = nearest(path.name, names_beside(path), "check the path")
-        raise MissingInput(f"No {what}", f"'{path}' does not exist", remedy) from None
+        raise MissingInput(f"No {kind}", f"'{path}' does not exist", remedy) from None
     except (OSError, ValueError) as error:
         reason = f"'{path}', {getattr(error, 'strerror', None) or error}"
         raise MissingInput(
-            f"The {what} may not be read", reason, "check the path and its permissions"
+            f"The {kind} cannot be read", reason, "check path and permissions"
         ) from error
     # Files of /proc and /sys have no size.
-    pseudo = {os.stat(place).st_dev for place in ("/proc", "/sys") if os.path.ismount(place)}
+    pseudo = {os.stat(mount).st_dev for mount in ("/proc", "/sys") if os.path.ismount(mount)}
     if stat.S_ISDIR(status.st_mode):
-        raise MissingInput(f"No {what}", f"'{path}' is a folder", "name the file in it")
+        raise MissingInput(f"No {kind}", f"'{path}' is a folder", "name the file in it")
     if not stat.S_ISREG(status.st_mode) or status.st_dev in pseudo:
         raise MissingInput(
-            f"The {what} is not a regular file",
+            f"The {kind} is not a regular file",
             f"'{path}' is a device, a pipe or a file of the kernel",
-            "save its content as a file and name that",
+            "save its content as a file and name the file",
         )
     if not os.access(path, os.R_OK):
-        raise MissingInput(f"The {what} may not be read", f"'{path}'", "check its permissions")
+        raise MissingInput(f"The {kind} cannot be read", f"'{path}'", "check its permissions")
     return path
 
 
@@ -65,15 +65,6 @@ def names_beside(path: Path) -> list[str]:
             return [entry.name for entry in itertools.islice(entries, 1000)]
     except OSError:
         return []
-
-
-def is_regular(path: Path) -> bool:
-    """Return whether `require` accepts `path`."""
-    try:
-        require(path, "file")
-    except MissingInput:
-        return False
-    return True
 
 
 def sha256(path: Path) -> str:
@@ -88,7 +79,7 @@ def sha256(path: Path) -> str:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Refuse an output path that cannot be written, or that exists without `overwrite`."""
+    """Refuse an output path that cannot be written, or exists without `overwrite`."""
     _require_output(path)
     try:
         exists, is_folder = path.exists(), path.is_dir()
@@ -105,13 +96,13 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path, renamed to `path` if the block succeeds."""
     make_parent(path)
-    # Temporary files of `path` whose process, of this host, has ended.
+    # Remove temporary files of `path` left by ended processes of this host.
     start, end = f".{path.stem}.{os.uname().nodename}-", path.suffix
     for leftover in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
         number = leftover.name[len(start) : len(leftover.name) - len(end)]
         if number.isdecimal() and not process_exists(int(number)):
             leftover.unlink(missing_ok=True)
-    # The suffix stays last: some writers choose the format by it.
+    # The suffix stays last, since some writers choose the format by suffix.
     temporary = path.with_name(f"{start}{os.getpid()}{end}")
     try:
         with report_full_disk(path):
@@ -140,7 +131,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def dump_json(content: Any, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Return a value as JSON, in which NaN and infinity are null: JSON has no word for them."""
+    """Return a value as JSON; NaN and infinity, which JSON lacks, become null."""
     return json.dumps(_finite(content), indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
@@ -169,8 +160,8 @@ def try_lock(
     """Lock a file exclusively without waiting.
 
     Returns:
-        "held"; "taken" if another process has the lock; "unsupported" on a file system without
-        locks, such as Lustre without the mount option `flock`, where callers continue without.
+        "held"; "taken" by another process; "unsupported" by the file system (Lustre without the
+        mount option `flock`), and callers continue without a lock.
     """
     try:
         lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,7 +187,7 @@ def make_parent(path: Path) -> None:
 
 
 def _require_output(path: Path) -> None:
-    """Check that a file may have this name, and is not to replace a device or a pipe."""
+    """Refuse a name that is too long, and a path to a device or a pipe."""
     if (size := len(os.fsencode(path.name))) > _LONGEST_NAME:
         raise CannotCreate(
             "The name of the output is too long",
@@ -206,7 +197,7 @@ def _require_output(path: Path) -> None:
     with suppress(OSError, ValueError):
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            # A file renamed to /dev/null would take its place for every program.
+            # A rename onto /dev/null would break every program.
             raise CannotCreate("The output is a device or a pipe", f"'{path}'", "name a file")
 
 
@@ -234,26 +225,24 @@ def report_full_disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def system_error(error: OSError, place: str = "a file") -> AamError | None:
-    """Return the error of a refusal by the system that no code can foresee; None for a bug."""
-    place = f"'{error.filename}'" if error.filename else place
-    reason = f"{place}, {error.strerror}"
+def system_error(error: OSError, location: str = "a file") -> AamError | None:
+    """Return the `AamError` of an error of the system, such as a full disk; None for a bug."""
+    location = f"'{error.filename}'" if error.filename else location
+    reason = f"{location}, {error.strerror}"
     if error.errno in _FULL:
         return CannotCreate("The disk is full", reason, "free some space or choose another folder")
     if error.errno == errno.EFBIG:
-        return _too_large(place)
+        return _too_large(location)
     if error.errno in _MANY_FILES:
         reason = f"'{error.filename}'" if error.filename else str(error.strerror)
         return Unavailable("Too many open files", reason, "raise their limit with `ulimit -n`")
     if error.errno == errno.ETIMEDOUT and error.filename:
         return Unavailable("A program does not end", reason, "try it by itself, or again later")
     if error.errno in _REFUSED and error.filename:
-        return CannotCreate(
-            "The system refuses a file", reason, "check the path and its permissions"
-        )
+        return CannotCreate("The system refused a file", reason, "check path and permissions")
     return None
 
 
-def _too_large(place: str) -> CannotCreate:
-    cause = "A file would be larger than this process may write"
-    return CannotCreate(cause, place, "raise the limit with `ulimit -f`")
+def _too_large(location: str) -> CannotCreate:
+    cause = "A file exceeds the size that this process may write"
+    return CannotCreate(cause, location, "raise the limit with `ulimit -f`")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from aam.contract.errors import Unavailable
 
-DISTRIBUTION = "attention-all-microbes"  # name on the package index, where `aam` is another project
+DISTRIBUTION = "attention-all-microbes"  # name on PyPI, where `aam` is another project
 
 
 def origin() -> str:
-    """Return what `pip install` installs this program from."""
+    """Return the source from which pip installs this program."""
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return str(checkout)
-    # Together 16 ms, spent only on the message that names the origin.
+    # Imports of 16 ms, only for the message that names the origin.
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit
 
@@ -36,7 +36,7 @@ def origin() -> str:
 
 
 def requirement(extra: str = "") -> str:
-    """Return the requirement by which `pip install` installs this program, with an extra."""
+    """Return the pip requirement of this program, with an extra."""
     source, extras = origin(), f"[{extra}]" if extra else ""
     return f"{DISTRIBUTION}{extras} @ {source}" if "://" in source else f"{source}{extras}"
 
@@ -48,14 +48,14 @@ def install_command(extra: str = "model", python: str | None = None) -> str:
 
 
 NETWORK_LIBRARIES = ("torch", "tensorboard")
-"""Modules of the extra `model` that the extra `study` does not have."""
+"""Modules that the extra `model` adds to the extra `study`."""
 
 
 def not_installed(
-    what: str, error: ImportError, extra: str = "", alternative: str = ""
+    cause: str, error: ImportError, extra: str = "", alternative: str = ""
 ) -> Unavailable:
     """Return the error about a missing package, with the command that installs it."""
     module = (error.name or "").partition(".")[0]
     extra = extra or ("model" if module in NETWORK_LIBRARIES else "study")
     remedy = f"install it with `{install_command(extra)}`{alternative and f', or {alternative}'}"
-    return Unavailable(what, f"no module '{error.name}'", remedy)
+    return Unavailable(cause, f"no module '{error.name}'", remedy)

@@ -1,7 +1,6 @@
-"""Checks of the paths and metadata columns of a command, before its libraries are imported.
+"""Preflight checks of the paths and metadata columns of a command, before libraries are imported.
 
-The launcher makes the same checks before a job waits in the queue: `require_no_password`,
-`require_inputs`, `require_columns` and, of a command with a run folder, `check_run_folder`.
+The launcher makes the same checks before it submits a job.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _COLUMNS = ("--metadata-column", "--group-column", "--categorical-columns", "--n
             "--color-by", "--categories", "--by")  # fmt: skip
 _PASSWORD = re.compile("pass(?!file)|pwd|secret|token", re.IGNORECASE)
 _ID_HEADERS = ("#sampleid", "#sample id", "#otuid", "#otu id")
-"""First headers, in lower case, that begin as a comment does."""
+"""First headers, in lower case, that look like a comment."""
 
 
 def require_inputs(command: ParsedCommand) -> None:
-    """Check that the inputs of a command exist, and that no output would replace one."""
+    """Check that the inputs of a command exist and no output replaces an input."""
     for spec, path in (*command.paths("input"), *command.paths("output")):
         if (name := str(path).encode(errors="replace").decode()) != str(path):
             evidence, remedy = f"{spec.flag} '{name}'", "rename it: run records are in UTF-8"
@@ -50,9 +49,9 @@ def require_inputs(command: ParsedCommand) -> None:
     study = {spec.flag: path for spec, path in command.paths("input") if spec.flag in _STUDY}
     if [_is_of_samples(path) for path in study.values() if os.path.isfile(path)] == [True, False]:
         raise UsageError(
-            "Table and metadata are exchanged",
+            "Table and metadata are swapped",
             ", ".join(f"{flag} '{path}'" for flag, path in study.items()),
-            "exchange the two",
+            "swap the two",
         )
     for spec, path in command.paths("input"):
         absent = False
@@ -64,9 +63,9 @@ def require_inputs(command: ParsedCommand) -> None:
             pass  # its reader gives the reason
         if absent:
             remedy = nearest(path.name, names_beside(path), "check the path")
-            parts = [Path(part.strip()) for part in str(path).split(",")]
-            if len(parts) > 1 and all(part.exists() for part in parts):
-                remedy = "give each file after a blank, or the option once for each"
+            paths = [Path(item.strip()) for item in str(path).split(",")]
+            if len(paths) > 1 and all(item.exists() for item in paths):
+                remedy = "separate files by blanks, or repeat the option for each"
             evidence = f"'{path}' does not exist"
             raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
         real = os.path.realpath(path)
@@ -82,13 +81,13 @@ def require_inputs(command: ParsedCommand) -> None:
 def _check_in_folder(
     command: ParsedCommand, output: OptionSpec, folder: Path, spec: OptionSpec, path: Path
 ) -> None:
-    """Refuse an input in an output folder that is replaced, or mixed with a study."""
+    """Refuse an input in an output folder that replaces it or mixes with its study."""
     name = path.relative_to(folder).as_posix()
     mixed = output.field == "output_dir" and spec.flag in _STUDY_FILES and path.parent == folder
     writes_run = command.command == "evaluate" or command.option("--resume-from") is not None
-    listed = run_files.files_of(folder) if writes_run else []
-    of_run = not run_files.not_listed([name], listed)
-    # A study of `aam prepare` is replaced as a whole, a run by its list.
+    run_names = run_files.files_of(folder) if writes_run else []
+    of_run = not run_files.not_listed([name], run_names)
+    # `aam prepare` replaces the whole folder, a run the files in its list.
     replaced = command.value("--overwrite") and (of_run or command.command == "prepare")
     if mixed or replaced:
         evidence = f"{output.flag} has {spec.flag} '{path}'"
@@ -97,16 +96,16 @@ def _check_in_folder(
 
 
 def _owner(path: Path, command: str) -> str:
-    """Return the run, model or study that contains a path; nothing if none does.
+    """Return the run, model or study that contains a path, or "".
 
-    In a run folder a command may replace the file of its own name, such as importance.tsv.
+    A command may replace the file of its own name, such as importance.tsv, in a run folder.
     """
     if os.path.isfile(path / run_files.RECORD):
         return ""  # a run of its own, such as the run of one target
     for folder in path.parents:
-        for header, what in (("model.json", "model"), ("store.json", "study")):
+        for header, kind in (("model.json", "model"), ("store.json", "study")):
             if os.path.isfile(folder / header):
-                return f"the {what} in '{folder}'"
+                return f"the {kind} in '{folder}'"
         if os.path.isfile(folder / run_files.RECORD):
             name = path.relative_to(folder).as_posix()
             names = (run_files.RECORD, *run_files.files_of(folder))
@@ -116,7 +115,7 @@ def _owner(path: Path, command: str) -> str:
 
 
 def require_no_password(command: ParsedCommand) -> None:
-    """Refuse the password of a database: run records, job scripts and `ps` would show it."""
+    """Refuse a database password: run records, job scripts and `ps` would show it."""
     try:
         url = urlsplit(str(command.value("--storage") or ""))
     except ValueError:  # no URL: Optuna gives the reason
@@ -134,33 +133,33 @@ def require_no_password(command: ParsedCommand) -> None:
 
 
 def require_columns(command: ParsedCommand) -> None:
-    """Check that the metadata has the columns that a command names, by its header alone."""
+    """Check that the header of the metadata has the columns of a command."""
     metadata = command.value("--metadata")
     if command.value("--relabel") or command.value("--relabel-file"):
-        return  # columns that the file does not have
+        return  # the file lacks the new names
     if not isinstance(metadata, Path) or (columns := metadata_columns(metadata)) is None:
         return
     for flag in _COLUMNS:
-        given = command.value(flag) or ()
-        for named in (given,) if isinstance(given, str) else given:
-            parts = [named] if named in columns else [part.strip() for part in named.split(",")]
-            for column in filter(None, parts):
+        value = command.value(flag) or ()
+        for text in (value,) if isinstance(value, str) else value:
+            names = [text] if text in columns else [name.strip() for name in text.split(",")]
+            for column in filter(None, names):
                 if column not in columns:
-                    shown = ", ".join(columns[:50] + ["..."] * (len(columns) > 50))
+                    listing = ", ".join(columns[:50] + ["..."] * (len(columns) > 50))
                     raise DataError(
                         f"The metadata has no column '{column}'",
-                        f"{flag} for '{metadata}'; it has {len(columns)}: {shown}",
+                        f"{flag} for '{metadata}'; it has {len(columns)}: {listing}",
                         nearest(column, columns, "name one of them", most=3),
                     )
 
 
 def metadata_columns(path: Path) -> list[str] | None:
-    """Read the columns in the header of a metadata TSV, gzipped or not; None if it has none."""
+    """Read the columns of a metadata TSV, gzipped or not; None if it has none."""
     return [name for name in _header(path)[1:] if name] or None
 
 
 def _header(path: Path) -> list[str]:
-    """Read the cells of the header of a TSV, gzipped or not; none if it has none."""
+    """Read the header cells of a TSV, gzipped or not."""
     try:
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
@@ -182,7 +181,7 @@ def _is_of_samples(path: Path) -> bool:
 def check_run_folder(
     folder: Path, overwrite: bool = False, resumes: bool = False, resumable: bool = True
 ) -> None:
-    """Refuse a folder that cannot be written to, or whose files a run would replace or mix with."""
+    """Refuse a folder that cannot be written, or whose files a run would replace or mix with."""
     try:
         existing, files = run_files.recognized(folder), run_files.listed(folder)
         has_record = (folder / run_files.RECORD).exists()
@@ -203,20 +202,20 @@ def check_run_folder(
         raise CannotCreate(
             "The run in the folder does not list its files",
             f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
-            "remove what is no longer needed, or choose another --output-dir",
+            "remove old files, or choose another --output-dir",
         )
-    # A run without a list that is resumed has them all.
+    # A resumed run without a list owns all files.
     foreign = [] if has_run and files is None else run_files.not_listed(existing, files or ())
     if foreign:
         raise CannotCreate(
-            "The folder holds files that have the names of a run's files but belong to none",
+            "The folder has files that are named like files of a run but belong to no run",
             f"'{folder}' has {', '.join(foreign)}",
             "move them, or choose another --output-dir",
         )
     path = folder.absolute()
     parent = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        reason = "may not be written to" if parent.is_dir() else "is no folder"
+        reason = "is not writable" if parent.is_dir() else "is not a folder"
         raise CannotCreate(
             "The run folder cannot be made or written to",
             f"'{folder}', '{parent}' {reason}",

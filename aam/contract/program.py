@@ -1,4 +1,4 @@
-"""Entry of both programs: standard streams, and errors and signals as exit statuses."""
+"""Entry point of both programs: standard streams, exit statuses of errors and signals."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ STOPPED = 75
 
 _MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map segment",
            "can't start new thread", "std::length_error", "Unable to allocate")  # fmt: skip
-"""Texts of errors of the dynamic loader, of C++ and of PyTorch when no memory is left."""
+"""Texts of out-of-memory errors of the dynamic loader, C++ and PyTorch."""
 
 
-_AGAIN = 0.5  # seconds after which a stop signal that had no effect is handled again
+_AGAIN = 0.5  # seconds until a stop signal without effect is handled again
 
 
 class Stopped(BaseException):
-    """A signal that ends a command which has no checkpoint to write; `str` is its name."""
+    """Signal that ends a command without a checkpoint; `str` is its name."""
 
 
 def run(program: str, command: Callable[[], int]) -> int:
     """Run a command and return its exit status; each error becomes one sentence.
 
-    Results are never lost to the terminal: output that fails (a closed pipe, a full disk) is
-    dropped and the command goes on. Only where standard output failed for another reason than that
-    its reader ended, the status says so at the end.
+    A command goes on if its output fails (a closed pipe, a full disk), so that no result is lost.
+    The status is an error if standard output failed for another reason than a closed pipe.
     """
     stdout = _open_streams()
     try:
@@ -66,16 +65,16 @@ def run(program: str, command: Callable[[], int]) -> int:
     except AamError as error:
         return _end(program, str(error), error.status)
     except (MemoryError, OSError, ImportError, RuntimeError, SystemError) as error:
-        known = system_error(error) if isinstance(error, OSError) else None
-        if known is None:
-            # The dynamic loader, C++ and PyTorch have errors of their own where no memory is left.
+        problem = system_error(error) if isinstance(error, OSError) else None
+        if problem is None:
+            # The dynamic loader, C++ and PyTorch raise their own out-of-memory errors.
             no_memory = isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM
             if not no_memory and not any(text in str(error) for text in _MEMORY):
                 raise
             reason = reason_of(error) if str(error) else "no memory is left"
             remedy = "use more memory, or less input"
-            known = DataError("The input does not fit in memory", reason, remedy)
-        return _end(program, str(known), known.status)
+            problem = DataError("The input does not fit in memory", reason, remedy)
+        return _end(program, str(problem), problem.status)
     except Stopped as stopped:
         return _end(program, f"Stopped by {stopped}; start the command again.", STOPPED)
     except KeyboardInterrupt:
@@ -84,16 +83,15 @@ def run(program: str, command: Callable[[], int]) -> int:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """End the block with status 75 on SIGTERM and SIGHUP, of a scheduler or a terminal.
+    """End the block with status 75 on SIGTERM and SIGHUP, from a scheduler or a terminal.
 
-    The handler raises `Stopped` wherever the main thread is. Python drops an exception that is
-    raised in a callback of a weak reference or in `__del__`, and a library may catch it or raise
-    another one instead. So the handler repeats itself until `Stopped` is on its way, and any error
-    after a signal counts as the stop. A training of the transformer replaces the handler by one
-    that saves a checkpoint.
+    The handler raises `Stopped` in the main thread. Python drops exceptions in callbacks of weak
+    references and in `__del__`, and a library may catch or replace them. So the handler repeats
+    until `Stopped` is raised, and any error after a signal counts as the stop. Training of the
+    transformer installs a handler that saves a checkpoint.
     """
     process = os.getpid()
-    before: dict[int, Any] = {}
+    handlers: dict[int, Any] = {}
     received: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -102,9 +100,9 @@ def stopped_by_signals() -> Iterator[None]:
             os.kill(os.getpid(), number)
         if not received:
             received.append(signal.Signals(number))
-            before[signal.SIGALRM] = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL
+            handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
-        # While it unwinds, a second one would interrupt the removal of temporary files.
+        # A second exception would interrupt the removal of temporary files.
         if not _is_stopping(sys.exc_info()[1]):
             raise Stopped(received[0].name)
 
@@ -112,7 +110,7 @@ def stopped_by_signals() -> Iterator[None]:
         # nohup starts a program with SIGHUP ignored.
         unset = [number for number in (signal.SIGTERM, signal.SIGHUP)
                  if signal.getsignal(number) == signal.SIG_DFL]  # fmt: skip
-        before |= {number: signal.signal(number, stop) for number in unset}
+        handlers |= {number: signal.signal(number, stop) for number in unset}
     try:
         yield
     except Exception as error:
@@ -122,23 +120,23 @@ def stopped_by_signals() -> Iterator[None]:
     finally:
         if received:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _is_stopping(error: BaseException | None) -> bool:
-    """Return whether an exception is `Stopped`, or one was raised while it was handled."""
+    """Return whether an exception or one of its contexts is `Stopped`."""
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__
     return error is not None
 
 
 class _Output(io.FileIO):
-    """File of a standard stream: the first failure is kept, and later output goes nowhere."""
+    """File of a standard stream: after the first failure, output is discarded."""
 
     failure: OSError | None = None
     replaced: TextIO | None = None
-    """Kept, since a stream that is collected may close its descriptor."""
+    """Former stream: its garbage collection could close the descriptor."""
 
     def write(self, data: Any) -> int:
         try:
@@ -146,12 +144,12 @@ class _Output(io.FileIO):
         except OSError as error:
             self.failure = error
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            return len(data)  # of bytes, or of the memoryview of bytes of a buffered writer
+            return len(data)  # bytes, or a memoryview of bytes
 
 
 def _open_streams() -> _Output | None:
     """Prepare the standard streams of this process; return the file of standard output."""
-    # Python has None in place of a closed stream, and the next file would get its number.
+    # A closed stream is None in Python, and the next file would get its number.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -159,8 +157,8 @@ def _open_streams() -> _Output | None:
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
     sys.stdout, stdout = _lasting(sys.stdout, 1)
     sys.stderr, _ = _lasting(sys.stderr, 2)
-    # File names that the locale cannot decode are printed as their original bytes, characters that
-    # an ASCII terminal lacks, such as "²", as escapes.
+    # File names that the locale cannot decode are printed as their bytes; an ASCII terminal gets
+    # escapes of characters such as "²".
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             utf8 = codecs.lookup(stream.encoding).name == "utf-8"
@@ -169,7 +167,7 @@ def _open_streams() -> _Output | None:
 
 
 def _lasting(stream: TextIO, number: int) -> tuple[TextIO, _Output | None]:
-    """Return a standard stream that outlives its reader; another one, as in tests, unchanged."""
+    """Return a standard stream that outlives its reader; other streams (tests) unchanged."""
     buffer = getattr(stream, "buffer", None)
     file = getattr(buffer, "raw", buffer)  # no buffer with PYTHONUNBUFFERED
     if isinstance(file, _Output):

@@ -1,8 +1,7 @@
 """Records: JSON and YAML files, read within bounds and decoded by type with msgspec.
 
-Users edit, shorten and replace these files. A reader names the type that it expects (a frozen
-dataclass, a `msgspec.Struct`, `dict[str, float]`, ...), and either gets a value of it or raises one
-sentence with the file, the field and what is wrong there:
+Users edit and replace these files. A reader expects a type (a frozen dataclass, a `msgspec.Struct`,
+`dict[str, float]`, ...) and either gets a value or raises an error with file, field and fault:
 
     class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
         max_time: str | None = None
@@ -10,9 +9,8 @@ sentence with the file, the field and what is wrong there:
 
     site = read_json(path, Site, "site file")
 
-Keys that a type lacks are ignored, unless it is a Struct with `forbid_unknown_fields`: the message
-about an unknown key then has the nearest known one. Numbers are finite. `Annotated[T, Meta(ge=0)]`
-states a range; the common ones are below.
+Unknown keys are ignored, except in a Struct with `forbid_unknown_fields`: the message then suggests
+the nearest key. Numbers are finite. `Annotated[T, Meta(ge=0)]` states a range.
 """
 
 from __future__ import annotations
@@ -58,13 +56,11 @@ _Plain = bool | int | float | str | None
 PlainOptions = dict[str, _Plain | list[_Plain] | dict[str, _Plain | list[_Plain]]]
 """Options of a command as plain values, see `aam.contract.options.to_plain`."""
 
-MAX_BYTES = 64 << 20
-"""Bytes of a document; the largest, of scores and records, have some hundred kilobytes."""
-
+MAX_BYTES = 64 << 20  # most bytes of a document; the largest real ones have some hundred kilobytes
 MAX_DEPTH, MAX_YAML_DEPTH = 32, 20
-"""Levels of lists and mappings: PyYAML's C loader recurses without a limit and would crash."""
+"""Most levels of nesting: PyYAML's C loader recurses without a limit and would crash."""
 
-EDITED = "restore the file if it was edited, or make it again"
+EDITED = "restore the file if it was edited, or create it again"
 
 _WORDS = {"IntType": "a whole number", "FloatType": "a number", "StrType": "text",
           "BoolType": "true or false", "NoneType": "null",
@@ -85,7 +81,7 @@ class RecordedFile(msgspec.Struct):
 
 
 class AssociationTests(msgspec.Struct):
-    """Tests of association of a run: how many, and their settings."""
+    """Association tests of a run: numbers and settings."""
 
     samples: int
     permutations: int
@@ -95,7 +91,7 @@ class AssociationTests(msgspec.Struct):
 
 
 class RecordEntries(msgspec.Struct):
-    """Entries of run.json, the record of a run; the facts of a command may be any others."""
+    """Entries of run.json, the record of a run; commands add others."""
 
     aam: str
     command: str
@@ -120,34 +116,34 @@ class RecordEntries(msgspec.Struct):
 
 
 class Mismatch(ValueError):
-    """A value that is not of its declared type; only an unknown key has a remedy."""
+    """Value of another type than declared; only an unknown key has a remedy."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(f"{message}, {remedy}" if remedy else message)
         self.message, self.remedy = message, remedy
 
 
-def read_json(path: Path, expected: type[T], what: str, remedy: str = EDITED) -> T:
+def read_json(path: Path, expected: type[T], kind: str, remedy: str = EDITED) -> T:
     """Read a JSON file as a value of a type."""
-    return decode_json(_content(path, what), expected, what, f"'{path}'", remedy)
+    return decode_json(_content(path, kind), expected, kind, f"'{path}'", remedy)
 
 
 def read_json_object(
-    path: Path, expected: type[msgspec.Struct], what: str, remedy: str = EDITED
+    path: Path, expected: type[msgspec.Struct], kind: str, remedy: str = EDITED
 ) -> dict[str, Any]:
-    """Read a JSON object with all of its entries; the entries of a Struct have its types."""
-    content: dict[str, Any] = read_json(path, dict[str, Any], what, remedy)
+    """Read a JSON object with all of its entries; those in a Struct are checked."""
+    content: dict[str, Any] = read_json(path, dict[str, Any], kind, remedy)
     try:
         convert(content, expected)
     except Mismatch as error:
-        raise DataError(f"The {what} is damaged", f"'{path}', {error}", remedy) from error
+        raise DataError(f"The {kind} is damaged", f"'{path}', {error}", remedy) from error
     return content
 
 
 def decode_json(
-    content: bytes | str, expected: type[T], what: str, source: str, remedy: str = EDITED
+    content: bytes | str, expected: type[T], kind: str, source: str, remedy: str = EDITED
 ) -> T:
-    """Decode a JSON document as a value of a type; `source` is its place, for messages."""
+    """Decode a JSON document as a value of a type; `source` names it in messages."""
     try:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
@@ -159,37 +155,37 @@ def decode_json(
     except (ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
         reason = "nested too deeply" if deep else reason_of(error)
-    raise DataError(f"The {what} is damaged", f"{source}, {reason}", remedy)
+    raise DataError(f"The {kind} is damaged", f"{source}, {reason}", remedy)
 
 
-def convert(value: Any, expected: type[T], place: str = "") -> T:
+def convert(value: Any, expected: type[T], field: str = "") -> T:
     """Convert plain dictionaries, lists, strings and numbers to a type."""
     try:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError:
-        raise _mismatch(value, expected, place) from None
+        raise _mismatch(value, expected, field) from None
 
 
-def check_format(what: str, stored: int, known: int, file: str) -> None:
-    """Refuse a file of another format than this version writes."""
-    if stored != known:
-        newer = stored > known
+def check_format(kind: str, stored: int, current: int, file: str) -> None:
+    """Refuse a file whose format is not the one of this version."""
+    if stored != current:
+        newer = stored > current
         raise DataError(
-            f"The {what} was written by {'a newer' if newer else 'an earlier'} version",
-            f"{file}, format {stored}; this is {__version__}, format {known}",
+            f"The {kind} was written by {'a newer' if newer else 'an earlier'} version",
+            f"{file}, format {stored}; this is {__version__}, format {current}",
             "use that version" if newer else "use that version, or train again with this one",
         )
 
 
 @dataclass(frozen=True)
 class Sourced(Generic[T]):
-    """A value and its source: a line of a file ("/etc/launch.yaml:3"), an option, a variable."""
+    """Value with its source: a line of a file ("/etc/launch.yaml:3"), an option, a variable."""
 
     value: T
     source: str
 
     def decoded(self, expected: type[V], key: str) -> Sourced[V]:
-        """Return the value in its type; a number is text where text is expected."""
+        """Return the value as its type; numbers become text if text is expected."""
         value: Any = self.value
         # YAML reads an account 1234 or a limit of 30 minutes as numbers.
         is_text = str in (expected, getattr(expected, "__origin__", None))
@@ -204,24 +200,24 @@ class Sourced(Generic[T]):
 
 
 def read_yaml_entries(
-    path: Path, what: str, known: Iterable[str], remedy: str = ""
+    path: Path, kind: str, keys: Iterable[str], remedy: str = ""
 ) -> dict[str, Sourced[Any]]:
-    """Read the top-level mapping of a YAML file; `what` is its name."""
+    """Read the top-level mapping of a YAML file; `kind` names it in messages."""
     try:
-        text = _content(path, what).decode("utf-8-sig")
+        text = _content(path, kind).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         evidence = f"'{path}', {error}"
         raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
-    return yaml_entries(text, str(path), known, remedy)
+    return yaml_entries(text, str(path), keys, remedy)
 
 
 def yaml_entries(
-    text: str, name: str, known: Iterable[str], remedy: str = ""
+    text: str, name: str, keys: Iterable[str], remedy: str = ""
 ) -> dict[str, Sourced[Any]]:
     """Read the top-level mapping of a YAML document: each value with its line.
 
-    An empty document is an empty mapping. 24:00:00 is text. The error of a key that is not `known`
-    has the `remedy`, or lists those that are.
+    An empty document is an empty mapping. 24:00:00 is text. The error about an unknown key has the
+    `remedy`, or lists the `keys`.
     """
     import yaml  # 10 ms that programs without YAML do not spend
 
@@ -264,29 +260,27 @@ def yaml_entries(
         remedy = "correct it, or quote it to make it text"
         raise ConfigurationError("Not a value", f"{name}, {error}", remedy) from error
     lines = [node.start_mark.line + 1 for node, _ in root.value]
-    known, entries = tuple(known), {}
+    keys, entries = tuple(keys), {}
     for (key, item), line in zip(content.items(), lines, strict=True):
         where = f"{name}:{line}"
-        if key not in known:
-            evidence, listed = f"'{key}' in {where}", remedy or f"known are {', '.join(known)}"
-            raise ConfigurationError("An unknown key", evidence, nearest(str(key), known, listed))
+        if key not in keys:
+            evidence, fallback = f"'{key}' in {where}", remedy or f"known are {', '.join(keys)}"
+            raise ConfigurationError("An unknown key", evidence, nearest(str(key), keys, fallback))
         entries[key] = Sourced(item, where)
     return entries
 
 
-def _content(path: Path, what: str) -> bytes:
+def _content(path: Path, kind: str) -> bytes:
     try:
-        with require(path, what).open("rb") as stream:
+        with require(path, kind).open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:
         evidence = f"'{path}', {error.strerror}"
-        raise MissingInput(
-            f"The {what} may not be read", evidence, "check its permissions"
-        ) from error
+        raise MissingInput(f"The {kind} cannot be read", evidence, "check permissions") from error
 
 
 def _require_bounded(value: Any, depth: int = 0) -> None:
-    """Refuse values that other code cannot print, write or compute with."""
+    """Refuse NUL characters, numbers above 63 bits and deep nesting."""
     if isinstance(value, str):
         if "\0" in value:
             raise ValueError("a text holds a NUL character")
@@ -303,16 +297,16 @@ def _require_bounded(value: Any, depth: int = 0) -> None:
             _require_bounded(item, depth + 1)
 
 
-def _mismatch(value: Any, expected: Any, place: str) -> Mismatch:
-    """Return the error of a value that is wrong, with the name of its first wrong entry."""
+def _mismatch(value: Any, expected: Any, location: str) -> Mismatch:
+    """Return the error of a wrong value, with the name of its first wrong entry."""
     for key, item, kind in _entries(value, expected):
         try:
             msgspec.convert(item, kind)
         except msgspec.ValidationError:
-            inside = f"[{key}]" if isinstance(key, int) else f".{key}"
-            return _mismatch(item, kind, place + inside)
-    # No entry is wrong by itself: it is the value.
-    name, kinds = place.removeprefix(".") or "the content", _kinds(expected)
+            suffix = f"[{key}]" if isinstance(key, int) else f".{key}"
+            return _mismatch(item, kind, location + suffix)
+    # All entries are right: the value itself is wrong.
+    name, kinds = location.removeprefix(".") or "the content", _kinds(expected)
     fields = {field.encode_name: field for kind in kinds for field in getattr(kind, "fields", ())}
     if isinstance(value, dict) and fields:
         for key in fields:
@@ -320,17 +314,17 @@ def _mismatch(value: Any, expected: Any, place: str) -> Mismatch:
                 return Mismatch(f"{name} has no '{key}'")
         if unknown := [str(key) for key in value if key not in fields]:
             remedy = nearest(unknown[0], fields, f"known are {', '.join(fields)}")
-            where = f" in '{name}'" if place else ""
+            where = f" in '{name}'" if location else ""
             return Mismatch(f"unknown key '{printable(unknown[0])}'{where}", remedy)
     if isinstance(value, dict | list):
-        shown = "a list" if isinstance(value, list) else "a mapping"
+        printed = "a list" if isinstance(value, list) else "a mapping"
     else:
-        shown = printable(repr(value), 60)
+        printed = printable(repr(value), 60)
     if choices := [str(choice) for kind in kinds for choice in getattr(kind, "values", ())]:
-        return Mismatch(f"{name} is {shown}, not one of {', '.join(choices)}")
+        return Mismatch(f"{name} is {printed}, not one of {', '.join(choices)}")
     unmet = [text for kind in kinds if (text := _unmet(value, kind))]
-    words = unmet or dict.fromkeys(map(_word, kinds))
-    return Mismatch(f"{name} is {shown}, expected {' or '.join(words)}")
+    expectations = unmet or dict.fromkeys(map(_word, kinds))
+    return Mismatch(f"{name} is {printed}, expected {' or '.join(expectations)}")
 
 
 def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
@@ -338,11 +332,11 @@ def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
 
     origin, kinds = typing.get_origin(expected), typing.get_args(expected)
     if origin in (Annotated, typing.Union, types.UnionType):
-        parts = kinds[:1] if origin is Annotated else kinds
-        return [entry for part in parts for entry in _entries(value, part)]
+        subtypes = kinds[:1] if origin is Annotated else kinds
+        return [entry for subtype in subtypes for entry in _entries(value, subtype)]
     if isinstance(value, list) and origin in (list, tuple, Sequence):
-        several = kinds if origin is tuple and Ellipsis not in kinds else kinds[:1] * len(value)
-        return list(zip(range(len(value)), value, several, strict=False))
+        item_types = kinds if origin is tuple and Ellipsis not in kinds else kinds[:1] * len(value)
+        return list(zip(range(len(value)), value, item_types, strict=False))
     if isinstance(value, dict) and origin is dict:
         return [(key, item, kinds[1]) for key, item in value.items()]
     if isinstance(value, dict) and (fields := getattr(inspect.type_info(expected), "fields", ())):
@@ -353,13 +347,13 @@ def _entries(value: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _kinds(expected: Any) -> list[Any]:
-    """Return msgspec's descriptions of the types that a type allows."""
+    """Return msgspec's descriptions of a type, or of each type of a union."""
     from msgspec import inspect
 
     if typing.get_origin(expected) in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(expected) for kind in _kinds(part)]
+        return [kind for subtype in typing.get_args(expected) for kind in _kinds(subtype)]
     kind: Any = inspect.type_info(expected)
-    kind = getattr(kind, "type", kind)  # with a description around it
+    kind = getattr(kind, "type", kind)  # without its description
     return list(getattr(kind, "types", (kind,)))
 
 
@@ -369,13 +363,9 @@ def _word(kind: Any) -> str:
 
 
 def _unmet(value: Any, kind: Any) -> str:
-    """Return the constraint of a type that a value of it does not meet; "" without one."""
-    of_type: dict[str, Any] = {
-        "IntType": int,
-        "FloatType": (int, float),
-        "StrType": str,
-        "ListType": list,
-    }
+    """Return the constraint that a value violates; "" without one."""
+    of_type: dict[str, Any] = {"IntType": int, "FloatType": (int, float), "StrType": str,
+                               "ListType": list}  # fmt: skip
     if isinstance(value, bool) or not isinstance(value, of_type.get(type(kind).__name__, ())):
         return ""
     for bound, (sign, holds) in _BOUNDS.items():
@@ -391,7 +381,7 @@ def _unmet(value: Any, kind: Any) -> str:
 
 @functools.cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader without numbers to base 60, and with keys once each."""
+    """Return PyYAML's safe loader without numbers to base 60 and duplicate keys."""
     import yaml  # 10 ms that programs without YAML do not spend
 
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

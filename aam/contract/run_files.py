@@ -1,9 +1,8 @@
-"""Files of a run folder: their names, and the list of them in `run.json`.
+"""Files of a run folder: names, and the list `files` in `run.json`.
 
-A run lists its files, under `files`: all that it may write before it writes the first, and at its
-end those that are there, as paths below the folder. Only what is listed is the run's: to replace,
-copy or show a run is to act on the list. A run folder in the folder (`target-COLUMN`) has a list of
-its own.
+The list has paths relative to the folder: at the start of a run all files that it may write, at its
+end the existing ones. Only listed files are replaced, copied or shown. A run folder inside
+(`target-COLUMN`) has its own list.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ RECORD, CRATE = "run.json", "ro-crate-metadata.json"
 MODEL = "model"  # folder of the model in a run folder
 
 COUNTS_ALONE = "counts-alone"
-"""Folder of the transformer that reads counts alone, within the one that reads metadata too."""
+"""Subfolder of the transformer trained on counts alone, if the run reads metadata too."""
 
 PREDICTIONS, REPEATS = "predictions.tsv", "predictions-repeats.tsv"
-"""Predictions of the held-out samples: a row for each, and all where repeats predict it again."""
+"""Predictions of the held-out samples: one row per sample, and one per sample and repeat."""
 
 UNIFRAC = "unifrac.tsv"  # distances that `aam unifrac` adds to a run, for the report
 
 FILES = {
     PREDICTIONS: "true and predicted values of the held-out samples",
-    REPEATS: "the same of each repeat of the cross-validation, of which the scores are",
+    REPEATS: "the same in each repeat of the cross-validation; the scores are means over repeats",
     "splits.tsv": "training, validation and test samples",
-    "scores.json": "metrics of the model and its members, with intervals",
-    "importance.tsv": "ASVs by their importance for the predictions",
-    "associations.tsv": "ASVs and taxa by their association within the studies",
-    "explanations.tsv": "what moved the predictions of the worst and of typical samples",
+    "scores.json": "metrics of the models, with intervals",
+    "importance.tsv": "ASVs by importance for the predictions",
+    "associations.tsv": "ASVs and taxa by association within studies",
+    "explanations.tsv": "effects behind the predictions of the worst and of typical samples",
     "embeddings.tsv": "embedding of each sample",
-    "ordination.txt": "principal coordinates of the samples by the kernel of the sequences",
+    "ordination.txt": "principal coordinates of the samples by the sequence kernel",
     "unifrac.tsv": "UniFrac distances",
     "metrics.csv": "losses and metrics of each epoch",
     CRATE: "the run as a research object (RO-Crate), for archives",
-    RECORD: "options, versions, host, SHA-256 of the inputs",
+    RECORD: "options, versions, host, SHA-256 of inputs",
 }
 """Descriptions of files of a run folder, for readers."""
 
@@ -57,7 +56,7 @@ _FOLD = re.compile(r"fold-\d+")
 
 
 def planned(folds: int = 1) -> list[str]:
-    """Return all files and folders that a run of so many folds may write, besides its record."""
+    """Return the files and folders that a run with these folds may write, besides run.json."""
     fits = [""] if folds == 1 else [f"fold-{fold}/" for fold in range(1, folds + 1)]
     return [*_OF_RUN, *_of_networks(fits)]
 
@@ -71,7 +70,7 @@ def _of_networks(fits: Sequence[str]) -> list[str]:
 
 
 def recognized(folder: Path) -> list[str]:
-    """Return what is in a folder and has the name of a file of a run."""
+    """Return the existing names in a folder that are names of run files."""
     if not folder.is_dir():
         return []
     fits = ["", *(f"{path.name}/" for path in fold_folders(folder))]
@@ -80,7 +79,7 @@ def recognized(folder: Path) -> list[str]:
 
 
 def fold_folders(run: Path) -> list[Path]:
-    """Return the folders of the folds of a run, in their order."""
+    """Return the fold folders of a run, in order."""
     if not run.is_dir():
         return []
     folders = (path for path in run.iterdir() if _FOLD.fullmatch(path.name) and path.is_dir())
@@ -88,7 +87,7 @@ def fold_folders(run: Path) -> list[Path]:
 
 
 def listed(run: Path) -> list[str] | None:
-    """Return the files that a run lists; None without a record, or with one that has no list."""
+    """Return the files that a run lists; None without a record or list."""
     files = _record(run).get("files")
     if not isinstance(files, list) or not all(map(_is_inside, files)):
         return None
@@ -96,19 +95,19 @@ def listed(run: Path) -> list[str] | None:
 
 
 def files_of(run: Path) -> list[str]:
-    """Return the files that a run lists and that are there."""
+    """Return the existing files that a run lists."""
     return [name for name in listed(run) or () if os.path.lexists(run / name)]
 
 
 def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:
-    """Return the `names` that are neither among the listed files nor in a listed folder."""
+    """Return the `names` that are neither listed files nor in a listed folder."""
     listed_paths = set(map(PurePosixPath, files))
     paths = {name: PurePosixPath(name) for name in names}
     return [name for name, path in paths.items() if not listed_paths & {path, *path.parents}]
 
 
 def add(run: Path, *names: str) -> None:
-    """Add files that another command wrote to the list of a run."""
+    """Add files of another command to the list of a run."""
     if (files := listed(run)) is None or names[0] not in (*_OF_RUN, *_OF_NETWORK, UNIFRAC):
         return
     if new := not_listed(names, files):
@@ -116,18 +115,18 @@ def add(run: Path, *names: str) -> None:
 
 
 def remove(run: Path) -> None:
-    """Remove the listed files of a run, and the folders in it that they leave empty.
+    """Remove the listed files of a run and the emptied folders.
 
-    The record stays: a removal that is interrupted can be repeated.
+    The record stays, so that an interrupted removal can be repeated.
     """
     files = listed(run) or []
     for name in files:
         path = run / name
         if (path / RECORD).is_file():
             remove(path)
-            for left in (path / RECORD, path / ".lock"):
-                left.unlink(missing_ok=True)
-            with suppress(OSError):  # it holds files of the user
+            for file in (path / RECORD, path / ".lock"):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):  # it has files of the user
                 path.rmdir()
         elif path.is_dir() and not path.is_symlink():
             import shutil  # 2 ms; the launcher removes no run
@@ -142,19 +141,19 @@ def remove(run: Path) -> None:
 
 
 def target_folder(run: Path, column: str) -> Path:
-    """Return the folder of one of several targets of a run."""
+    """Return the folder of a target of a run with several targets."""
     return run / ("target-" + quote(column, safe=" "))
 
 
 def target_folders(run: Path) -> list[Path]:
-    """Return the folders of the targets of a run; none for a run of one target."""
+    """Return the target folders of a run; none for a single target."""
     targets = _record(run).get("targets")
     names = targets.values() if isinstance(targets, dict) else ()
     return sorted(run / name for name in names if _is_inside(name) and (run / name).is_dir())
 
 
 def _record(run: Path) -> dict[str, Any]:
-    """Read the record of a run without checks; empty if there is none or it is damaged."""
+    """Read run.json without checks; empty if it is missing or damaged."""
     try:
         content = json.loads((run / RECORD).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -163,7 +162,7 @@ def _record(run: Path) -> dict[str, Any]:
 
 
 def _is_inside(name: object) -> bool:
-    """Return whether a name of an edited record does not lead out of the folder."""
+    """Return whether a name of an edited record stays in the folder."""
     if not isinstance(name, str) or "\0" in name:
         return False
     path = PurePosixPath(name)

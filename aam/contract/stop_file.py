@@ -15,11 +15,11 @@ VARIABLE = "AAM_STOP_FILE"  # environment variable that names the file to `aam`
 REQUEUE, END = "requeue", "end"
 
 MIN_STEPS = 3
-"""Optimizer steps that a start has to make before its time limit, or it does not start again."""
+"""Least optimizer steps of a start within its time limit; with fewer it is not requeued."""
 
 
 def request(file: Path, reason: str) -> None:
-    """Request a stop, unless one has been requested."""
+    """Request a stop, unless the file has a request."""
     try:
         with file.open("x") as stream:
             stream.write(f"{reason}\n")
@@ -36,12 +36,12 @@ def requested(file: Path) -> str:
 
 
 def count_steps(file: Path, steps: int) -> None:
-    """Add to the optimizer steps that this start of the job has made."""
+    """Add optimizer steps to the count of this start of the job."""
     write_text(file.with_name("steps"), str(steps_made(file) + steps))
 
 
 def steps_made(file: Path) -> int:
-    """Return the optimizer steps that this start of the job has made and counted."""
+    """Return the counted optimizer steps of this start of the job."""
     try:
         return int(file.with_name("steps").read_text())
     except (OSError, ValueError):

@@ -154,7 +154,7 @@ def _score_at_equal_depth(
     if score.value is None or math.isnan(plain):
         return None
     ahead = equal.paired_difference(folds.resampled(folds.baseline_MC))[1]
-    better = ahead.beyond_noise and ahead.value is not None and ahead.value > 0
+    better = ahead.excludes_zero and ahead.value is not None and ahead.value > 0
     claim = "" if better else ", not shown to be better than the baseline"
     scored = len(equal.scored.first.actual)
     text = (

@@ -1,7 +1,7 @@
-"""ASVs of the report: importance, abundance along the target, attention, and explanations.
+"""ASVs in the report: importance, abundance, associations, attention, explanations.
 
-Pictures of explanations are those of SHAP (Lundberg et al. 2020, doi:10.1038/s42256-019-0138-9):
-the waterfall of one sample, and the beeswarm over samples.
+The waterfall of one sample and the beeswarm over samples are the plots of SHAP (Lundberg et al.
+2020, doi:10.1038/s42256-019-0138-9).
 """
 
 from __future__ import annotations
@@ -51,43 +51,34 @@ from aam.report.terminal import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ASVS = 15
-"""ASVs that are drawn and shown first."""
-
-ID_LETTERS = 16
-"""Letters of a feature id that are shown; of a hash the first `HASH_LETTERS`."""
-
+ASVS = 15  # ASVs in figures, and first in the table
+ID_LETTERS = 16  # letters of a printed feature id; a hash has `HASH_LETTERS`
 HASH_LETTERS = 8
 
-LISTED = 300
-"""ASVs of the table of the page, of which the filter finds those beyond the first."""
-
+LISTED = 300  # ASVs in the table of the page; the filter finds hidden rows too
 MAX_CLASSES = 12
-BINS = 20
-"""Columns of the heat map of a number."""
-
+BINS = 20  # columns of the heat map of a numeric target
 HEAT_ROWS, HEAT_SAMPLES = 25, 4000
-"""Associated features, and samples, of the heat map of samples at most."""
+"""Most associated features and samples in the heat map of samples."""
 
 LARGEST_TABLE = 200 * 2**20
-"""Bytes of a table that is read for the heat map: 200 MiB take about 10 s."""
+"""Largest table in bytes that is read for the heat map: 200 MiB take about 10 s."""
 
-LETTERS = 34  # of a name beside a row
-SHORT_LABEL = 13  # letters of a label of which three fit beside each other
-MAX_ASVS = 25  # ASVs with the highest attention, which are drawn
-FEATURE_ROWS = 10  # features of an explanation with a row of their own
+LETTERS = 34  # longest name beside a row
+SHORT_LABEL = 13  # longest label for three columns of a legend
+MAX_ASVS = 25  # ASVs in the attention plot
+FEATURE_ROWS = 10  # rows of features in an explanation
 
 _NO_FINDING = (
-    "The model is not shown to be better than a guess: this tells how it computes, not which ASVs "
-    "matter. "
+    "The model is not shown to be better than the baseline: the bars explain its computation, not "
+    "which ASVs matter. "
 )
 
 
 def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame | None:
-    """Read the relative abundances of the leading ASVs in the table of a run, samples x ASVs.
+    """Read the relative abundances of the leading ASVs of a run, samples x ASVs.
 
-    None without importance.tsv or predictions, or where the table is gone or larger than
-    `LARGEST_TABLE`.
+    None without importance.tsv, predictions or the table, or for one above `LARGEST_TABLE`.
     """
     if not run.importance or run.scored is None:
         return None
@@ -100,7 +91,7 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
     features = {
         name: columns
         for name, ids in (leading | associated_features(run)).items()
-        if (columns := [column_of[one] for one in ids if one in column_of])
+        if (columns := [column_of[asv] for asv in ids if asv in column_of])
     }
     if not features:
         return None
@@ -112,13 +103,10 @@ def read_abundances(run: Run, table: FeatureTable | None = None) -> pd.DataFrame
 
 
 def associated_features(run: Run) -> dict[str, list[str]]:
-    """Return the ids of the ASVs of each associated genus or, without any, each associated ASV.
-
-    Genera are those of associations.tsv; the least q is the first.
-    """
+    """Return the ASV ids of each associated genus (of each ASV without genera), by least q."""
     members = taxa_of_asvs(row.get("taxon") or "" for row in run.importance)
     genera = {"; ".join(ranks): rows for ranks, rows in members.items() if ranks[-1][:3] == "g__"}
-    found = {
+    candidates = {
         row["feature"]: (
             row["q"],
             [run.importance[k]["feature-id"] for k in genera[row["feature"]]],
@@ -128,9 +116,9 @@ def associated_features(run: Run) -> dict[str, list[str]]:
     } or {
         row["feature-id"]: (row.get(ASSOCIATED, ""), [row["feature-id"]]) for row in run.importance
     }
-    q_values = {name: float(q or "nan") for name, (q, _) in found.items()}
+    q_values = {name: float(q or "nan") for name, (q, _) in candidates.items()}
     names = sorted((name for name, q in q_values.items() if q < RATE), key=q_values.__getitem__)
-    return {name: found[name][1] for name in names[:HEAT_ROWS]}
+    return {name: candidates[name][1] for name in names[:HEAT_ROWS]}
 
 
 def _recorded_table(path: Path) -> FeatureTable | None:
@@ -141,17 +129,17 @@ def _recorded_table(path: Path) -> FeatureTable | None:
     return Store(path).open()[0] if mapped else read_table(path)
 
 
-def importance_picture(given: ReportInput) -> Drawing | None:
-    """Draw the measure of the most important ASVs of importance.tsv as bars."""
-    drawing = importance_drawing(given.run.importance, given.with_unit("effect"))
-    if drawing is None or given.run.is_better:
+def importance_picture(report: ReportInput) -> Drawing | None:
+    """Draw the importance of the leading ASVs as bars, with a notice below the baseline."""
+    drawing = importance_drawing(report.run.importance, report.with_unit("effect"))
+    if drawing is None or report.run.is_better:
         return drawing
     return Drawing(drawing.figure, _NO_FINDING + drawing.caption, drawing.description)
 
 
 @styled
 def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> Drawing | None:
-    """Draw the measure of the most important ASVs as bars; None where there is none."""
+    """Draw the importance of the leading ASVs as bars; None without a measure."""
     from matplotlib.patches import Patch
 
     rows = importance[:ASVS]
@@ -162,8 +150,8 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     names = [f"{number}. {asv_name(row)}" for number, row in enumerate(rows, start=1)]
     figure, axes = blank(4.6, 1.2 + 0.26 * len(names))
     colours = [SERIES[0] if size >= 0 else SERIES[1] for size in sizes]
-    # The bar of an effect on one of several classes has the colour of the class.
-    if several := len(set(classes)) > 1:
+    # With several classes, a bar has the colour of its class.
+    if has_classes := len(set(classes)) > 1:
         frequent = [name for name, _ in Counter(classes).most_common(len(SERIES) - 1)]
         colour_of = dict(zip(frequent, SERIES, strict=False))
         colours = [colour_of.get(name, SERIES[-1]) for name in classes]
@@ -171,7 +159,7 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
         if len(set(classes)) > len(frequent):
             labels["others"] = SERIES[-1]
         handles = [Patch(color=colour, label=label) for label, colour in labels.items()]
-        across = 3 if max(map(len, labels)) <= SHORT_LABEL else 2  # what is beyond is cut off
+        across = 3 if max(map(len, labels)) <= SHORT_LABEL else 2  # a wider legend is cut off
         legend_below(axes, handles=handles, ncols=across)
     of_effects = measure in ("effect", NETWORK_EFFECT)
     axes.barh(range(len(names)), sizes, color=colours, height=0.7)
@@ -179,12 +167,12 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
     axes.set_yticks(range(len(names)), [shortened(name, LETTERS) for name in names])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    if not several and classes[0]:
+    if not has_classes and classes[0]:
         effect = f"{effect} on {classes[0]}"
     axes.set(title="Most important ASVs", xlabel=effect if of_effects else measure)
     axes.locator_params(axis="x", nbins=5)
-    caption = f"The first {len(rows)} ASVs in the order of {order_of(rows[0])[1]}" + (
-        "; bars: change of the prediction for one standard deviation of the log abundance."
+    caption = f"The first {len(rows)} ASVs, ordered by {order_of(rows[0])[1]}" + (
+        ". Bars: change of the prediction per standard deviation of the log abundance."
         if of_effects
         else "."
     )
@@ -192,74 +180,76 @@ def importance_drawing(importance: Sequence[Mapping[str, str]], effect: str) -> 
 
 
 @styled
-def heat_picture(given: ReportInput) -> Drawing | None:
-    """Draw the mean abundance of the leading ASVs in each class, or along the target, as shades."""
-    scored, abundances = given.run.scored, given.abundances
+def heat_picture(report: ReportInput) -> Drawing | None:
+    """Draw a heat map of the leading ASVs: mean abundance by class or along the target."""
+    scored, abundances = report.run.scored, report.abundances
     if scored is None or abundances is None:
         return None
-    leading = [row["feature-id"] for row in given.run.importance[:ASVS]]
+    leading = [row["feature-id"] for row in report.run.importance[:ASVS]]
     abundances = abundances[[name for name in leading if name in abundances.columns]]
-    place = {name: row for row, name in enumerate(abundances.index)}
-    # Samples of the table with a prediction, by its row, and the parts that they are drawn in.
-    row_of = {name: row for row, name in enumerate(given.run.sample_ids) if name in place}
+    table_row_of = {name: row for row, name in enumerate(abundances.index)}
+    # Rows of the predictions of the samples in the table, and the samples of each column.
+    row_of = {name: row for row, name in enumerate(report.run.sample_ids) if name in table_row_of}
     actual = scored.actual[[*row_of.values()]]
-    parts: dict[str, npt.NDArray[np.int64]] = {}
+    rows_of: dict[str, npt.NDArray[np.int64]] = {}
     if scored.classes:
         times = np.bincount(scored.actual, minlength=len(scored.classes))
         most = np.sort(np.argsort(-times, kind="stable")[:MAX_CLASSES])
-        parts = {scored.classes[code]: np.flatnonzero(actual == code) for code in most.tolist()}
+        rows_of = {scored.classes[code]: np.flatnonzero(actual == code) for code in most.tolist()}
     elif row_of:
-        for inside in filter(len, quantile_bins(actual, BINS).values()):
-            name = significant(float(np.median(actual[inside])))
-            parts[name] = np.union1d(parts.get(name, inside), inside)
-    # Between equal values an interpolated quantile may leave a bin empty.
-    parts = {name: inside for name, inside in parts.items() if len(inside)}
-    if len(parts) < 2:
+        for rows in filter(len, quantile_bins(actual, BINS).values()):
+            name = significant(float(np.median(actual[rows])))
+            rows_of[name] = np.union1d(rows_of.get(name, rows), rows)
+    # A quantile between equal values may leave a bin empty.
+    rows_of = {name: rows for name, rows in rows_of.items() if len(rows)}
+    if len(rows_of) < 2:
         return None
-    logs = np.log10(1 + 1e4 * abundances.to_numpy()[[place[name] for name in row_of]])
-    means = np.array([logs[inside].mean(axis=0) for inside in parts.values()]).T
-    taxa = {row["feature-id"]: row for row in given.run.importance[:ASVS]}
+    logs = np.log10(1 + 1e4 * abundances.to_numpy()[[table_row_of[name] for name in row_of]])
+    means = np.array([logs[rows].mean(axis=0) for rows in rows_of.values()]).T
+    taxa = {row["feature-id"]: row for row in report.run.importance[:ASVS]}
     names = [
         shortened(f"{number}. {asv_name(taxa.get(name, {'feature-id': name}))}", LETTERS)
         for number, name in enumerate(abundances.columns, start=1)
     ]
     figure, axes = blank(4.6, 1.5 + 0.26 * len(names))
-    # Each ASV relative to its own highest mean: a few abundant ones would leave the others blank.
+    # Relative to the highest mean of the ASV: a few abundant ASVs would leave the others blank.
     shares = means / np.maximum(means.max(axis=1, keepdims=True), 1e-9)
-    heat_map(axes, shares, names, [shortened(name, 16) for name in parts])
-    axes.set(title="Abundance", xlabel=given.run.target if scored.classes else given.target)
-    what = "class" if scored.classes else "part of the samples, ordered by the target"
+    heat_map(axes, shares, names, [shortened(name, 16) for name in rows_of])
+    axes.set(title="Abundance", xlabel=report.run.target if scored.classes else report.target)
+    division = "class" if scored.classes else "bin of samples, ordered by the target"
     caption = (
-        f"Mean log abundance of each ASV in each {what}, relative to its highest mean: dark is "
-        f"where it is abundant. {len(row_of)} samples."
+        f"Mean log abundance of each ASV in each {division}, relative to its highest mean (dark). "
+        f"{len(row_of)} samples."
     )
-    numbers = pd.DataFrame(shares, abundances.columns, parts)
+    numbers = pd.DataFrame(shares, abundances.columns, rows_of)
     return Drawing(figure, caption, f"Heat map of {len(names)} ASVs. {caption}", numbers=numbers)
 
 
 @styled
-def sample_heat_picture(given: ReportInput) -> Drawing | None:
-    """Draw the abundance of associated features in each sample, ordered by the prediction.
+def sample_heat_picture(report: ReportInput) -> Drawing | None:
+    """Draw a heat map of associated features by sample, ordered by prediction.
 
-    Bars above show prediction, target, study and confounders, as in SIAMCAT (Wirbel et al. 2021,
+    Bars above have prediction, target, study and confounders, as in SIAMCAT (Wirbel et al. 2021,
     doi:10.1186/s13059-021-02306-1).
     """
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Patch
 
-    run, scored, abundances = given.run, given.run.scored, given.abundances
+    run, scored, abundances = report.run, report.run.scored, report.abundances
     if scored is None or abundances is None:
         return None
     features = [name for name in associated_features(run) if name in abundances.columns]
-    inside = set(abundances.index)
-    rows = np.array([k for k, name in enumerate(run.sample_ids) if name in inside], dtype=np.int64)
+    in_table = abundances.index
+    rows = np.array(
+        [k for k, name in enumerate(run.sample_ids) if name in in_table], dtype=np.int64
+    )
     if len(features) < 2 or len(rows) < 2:
         return None
     scale = scored.predicted
     if scored.probabilities is not None and len(scored.classes) == 2:
         scale = scored.probabilities[:, 1]
     rows = rows[np.argsort(scale[rows], kind="stable")][:: 1 + (len(rows) - 1) // HEAT_SAMPLES]
-    ids, bars = [run.sample_ids[row] for row in rows], _sample_bars(given, rows)
+    ids, bars = [run.sample_ids[row] for row in rows], _sample_bars(report, rows)
     logs = np.log10(1 + 1e4 * abundances.loc[ids, features].to_numpy())
     shares = logs / np.maximum(logs.max(axis=0), 1e-9)
     # Features that rise with the prediction first, those that fall last.
@@ -283,16 +273,16 @@ def sample_heat_picture(given: ReportInput) -> Drawing | None:
     labels = [shortened(name, LETTERS) for name in (*titles, "", *names)]
     axes.set_yticks(range(len(cells)), labels, fontsize=8.5)
     axes.set(xticks=[], xlabel=f"{len(ids)} samples, ordered by {titles[0]}")
-    what = "ASVs" if features[0] in taxa else "genera"
-    axes.set_title(f"Associated {what}")
+    kind = "ASVs" if features[0] in taxa else "genera"
+    axes.set_title(f"Associated {kind}")
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     legend_below(axes, handles=handles, ncols=len(bars) - 1, fontsize=8.5)
     which = "The most strongly associated" if len(features) == HEAT_ROWS else "All associated"
     caption = (
-        f"{which} {what} ({len(features)}; rank test, q < {RATE:g}) in {len(ids)} samples. Dark: "
-        "abundant, on a log scale relative to the highest abundance. Above: "
+        f"{which} {kind} ({len(features)}; rank test, q < {RATE:g}) in {len(ids)} samples. Dark: "
+        "high log abundance relative to the highest of the row. Bars above: "
         f"{', '.join(titles)}."
     )
     numbers = pd.DataFrame({"sample": ids, **{bar.column: bar.texts for bar in bars}})
@@ -301,57 +291,60 @@ def sample_heat_picture(given: ReportInput) -> Drawing | None:
     return Drawing(figure, caption, description, numbers=numbers.set_index("sample"))
 
 
-def _sample_bars(given: ReportInput, rows: Rows) -> list[Colour]:
-    """Return prediction, target, study and confounders of scored samples."""
-    run, scored, target = given.run, given.run.scored, given.target_colour
+def _sample_bars(report: ReportInput, rows: Rows) -> list[Colour]:
+    """Return prediction, target, study and confounders of samples as colours."""
+    run, scored, target = report.run, report.run.scored, report.target_colour
     assert scored is not None
     texts = [f"{value:.4g}" for value in scored.predicted[rows].tolist()]
-    title, several = f"predicted {given.target}", len(scored.classes) > 0
+    title, is_category = f"predicted {report.target}", len(scored.classes) > 0
     if scored.probabilities is not None and len(scored.classes) == 2:
         texts = [f"{value:.4g}" for value in scored.probabilities[rows, 1].tolist()]
-        title, several = f"probability of {scored.classes[1]}", False
-    elif several:
+        title, is_category = f"probability of {scored.classes[1]}", False
+    elif is_category:
         texts = [scored.classes[code] for code in scored.predicted[rows].tolist()]
-    bars = [as_colour(title, texts, several)]
-    bars.append(as_colour(given.target, [target.texts[row] for row in rows], bool(scored.classes)))
+    bars = [as_colour(title, texts, is_category)]
+    bars.append(as_colour(report.target, [target.texts[row] for row in rows], bool(scored.classes)))
     if scored.studies:
         names = [scored.studies[row] for row in rows]
         bars.append(as_colour(str(run.option("study_column") or "study"), names, True))
     confounders = set() if run.scores is None else {c.column for c in run.scores.confounders}
-    place = {name: row for row, name in enumerate(run.described_ids)}
-    for colour in given.colours:
+    row_of = {name: row for row, name in enumerate(run.described_ids)}
+    for colour in report.colours:
         if colour.column in confounders:
-            known = [place.get(run.sample_ids[row]) for row in rows]
-            texts = ["" if row is None else colour.texts[row] for row in known]
+            positions = [row_of.get(run.sample_ids[row]) for row in rows]
+            texts = ["" if row is None else colour.texts[row] for row in positions]
             bars.append(as_colour(colour.column, texts, colour.labels is not None))
     return bars
 
 
 def order_of(row: Mapping[str, str]) -> tuple[str, str]:
-    """Return the column by which importance.tsv is ordered, "" if it has none, and what it is."""
+    """Return the column that orders importance.tsv, "" without one, and its description."""
     if row.get("permutation"):
-        return "permutation", "permutation, the change of the predictions when the ASV is shuffled"
+        return (
+            "permutation",
+            "permutation, the change of the predictions if its reads are permuted",
+        )
     if "rank" in row:
-        return "rank", "rank, the mean over the members"
+        return "rank", "mean rank over the models"
     return "", "importance.tsv"
 
 
-def importance_table(given: ReportInput) -> Table | None:
-    """List the most important ASVs of importance.tsv, with effects and stability over folds."""
-    rows = given.run.importance
+def importance_table(report: ReportInput) -> Table | None:
+    """Return the table of ASVs by importance: effects, q-values, stability over folds."""
+    rows = report.run.importance
     if not rows:
         return None
-    first, target = rows[:LISTED], given.run.target or "the target"
+    first, target = rows[:LISTED], report.run.target or "the target"
     columns = {"ASV": [f"{number}. {asv_name(row)}" for number, row in enumerate(first, start=1)]}
     measure, effects = _measure(rows, "effect", NETWORK_EFFECT)
     if effects:
         sizes, classes = zip(*(_strongest(row, measure, effects) for row in first), strict=True)
         cells, of_class = _with_class([f"{size:+.3g}" for size in sizes], classes)
-        columns[given.with_unit(f"Effect{of_class}")] = cells
+        columns[report.with_unit(f"Effect{of_class}")] = cells
     columns["Prevalence"] = [f"{float(row['prevalence']):.0%}" for row in first]
-    # Tests of the samples, not of the model: q-values control the false discovery rate of the
-    # association, which the order of the model does not (Benjamini and Hochberg 1995).
-    tests = {ASSOCIATED: "q", ADJUSTED: "q adjusted", CONDITIONAL: "q beyond the community"}
+    # The tests read the samples, not the model: the order of the model controls no false discovery
+    # rate (Benjamini and Hochberg 1995).
+    tests = {ASSOCIATED: "q", ADJUSTED: "q adjusted", CONDITIONAL: "q given community"}
     q_values = {
         name: np.array([float(row[name] or "nan") for row in rows])
         for name in (*tests, EQUAL_DEPTH)
@@ -359,11 +352,11 @@ def importance_table(given: ReportInput) -> Table | None:
     }
     for name in [name for name in tests if name in q_values]:
         columns[tests[name]] = [f"{q:.2g}" for q in q_values[name][:LISTED]]
-    leads = [association_sentence(q_values, target, given.run.is_better)] if q_values else []
+    leads = [association_sentence(q_values, target, report.run.is_better)] if q_values else []
     note = (
-        f"In the order of {order_of(rows[0])[1]}. Effect: change of the prediction of the "
-        f"{'kernel' if measure == 'effect' else 'transformer'} for one standard deviation of the "
-        "log abundance; of classes, of the class that changes most. An association, not a cause."
+        f"Ordered by {order_of(rows[0])[1]}. Effect: change of the prediction of the "
+        f"{'kernel' if measure == 'effect' else 'transformer'} per standard deviation of the log "
+        "abundance; with classes, for the class that changes most. An association, not a cause."
     )
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     if folds and len(rows) > 1:
@@ -371,10 +364,10 @@ def importance_table(given: ReportInput) -> Table | None:
         times = [f"{times} of {agreement.folds}" for times in agreement.times_U[:LISTED]]
         columns["Folds"] = times
         leads.append(agreement.sentence(q_values.get(ASSOCIATED)))
-        note += f" Folds: those with it among their first {agreement.first}."
+        note += f" Folds: number of folds with the ASV among the first {agreement.first}."
     if "taxon" not in rows[0]:
-        leads.append("Names: give `aam train` or `aam importance` a --taxonomy.")
-    note += " Names end with the MD5 of the sequence, shortened."
+        leads.append("Add --taxonomy to `aam train` or `aam importance` for names.")
+    note += " Names end with the first letters of the MD5 of the sequence."
     rows_of_table = list(zip(*columns.values(), strict=True))
     ids = [row["feature-id"] for row in first]
     return Table(
@@ -388,9 +381,9 @@ def importance_table(given: ReportInput) -> Table | None:
     )
 
 
-def associations_table(given: ReportInput, kind: str) -> Table | None:
-    """List the ASVs or taxa with the least p within the studies, and their direction in each."""
-    rows = [row for row in given.run.associations if row["kind"] == kind]
+def associations_table(report: ReportInput, kind: str) -> Table | None:
+    """Return the table of ASVs or taxa associated within studies, with their direction in each."""
+    rows = [row for row in report.run.associations if row["kind"] == kind]
     if not rows:
         return None
     first, names = rows[:ASVS], [name for name in rows[0] if name.startswith("z_")]
@@ -419,19 +412,19 @@ def associations_table(given: ReportInput, kind: str) -> Table | None:
     )
     sentence = agreement_sentence(q, studies, agreeing, "depth" in rows[0])
     note = (
-        f"{sentence if kind == 'ASV' else ''} Rank test within each study, all studies together "
-        "(van Elteren). z: standard normal without association, above 0 where the abundance rises "
-        f"with {given.run.target}; the last columns have that of each study. Rank tests see the "
-        "data, the rank in the model what it uses."
+        f"{sentence if kind == 'ASV' else ''} Rank test within studies, combined over the studies "
+        "(van Elteren). z: standard normal without association; above 0 the abundance rises with "
+        f"{report.run.target}. The last columns have the z of each study. The tests use the data; "
+        "the rank comes from the model."
     ).strip()
     cells, ids = list(zip(*columns.values(), strict=True)), [row["feature"] for row in first]
-    what = "ASVs" if kind == "ASV" else "Taxa"
-    return Table(f"{what} associated within the studies", [*columns], cells, note, ids=ids)
+    title = "ASVs" if kind == "ASV" else "Taxa"
+    return Table(f"{title} associated within the studies", [*columns], cells, note, ids=ids)
 
 
-def explanations_table(given: ReportInput) -> Table | None:
-    """List what moved the predictions of the worst and of typical samples most."""
-    rows = given.run.explanations
+def explanations_table(report: ReportInput) -> Table | None:
+    """Return the table of explanations: the largest effects in the worst and typical samples."""
+    rows = report.run.explanations
     if rows is None:
         return None
     samples: dict[str, list[dict[str, str]]] = {}
@@ -439,26 +432,28 @@ def explanations_table(given: ReportInput) -> Table | None:
         samples.setdefault(row["sample"], []).append(row)
     cells = []
     probability = bool(rows) and rows[0]["unit"].startswith("probability of ")
-    for sample, parts in samples.items():
-        effects = [float(row["effect"]) for row in parts]
-        features = [k for k, row in enumerate(parts) if row["kind"] in FEATURES][:3]
-        # The first row is the mean, the last what is not divided among features.
-        mean, rest = effects[0], effects[-1]
-        unnamed = sum(effects) - mean - rest - sum(effects[k] for k in features)
-        of = [parts[0]["unit"].removeprefix("probability of ")] if probability else []
-        named = [f"{feature_name(parts[k])} {significant(effects[k], True)}" for k in features]
-        named += [""] * (3 - len(named))
+    for sample, sample_rows in samples.items():
+        effects = [float(row["effect"]) for row in sample_rows]
+        features = [k for k, row in enumerate(sample_rows) if row["kind"] in FEATURES][:3]
+        # The first row is the mean, the last is the effect that no feature has.
+        mean, remainder = effects[0], effects[-1]
+        unnamed = sum(effects) - mean - remainder - sum(effects[k] for k in features)
+        of = [sample_rows[0]["unit"].removeprefix("probability of ")] if probability else []
+        largest = [
+            f"{feature_name(sample_rows[k])} {significant(effects[k], True)}" for k in features
+        ]
+        largest += [""] * (3 - len(largest))
         starts = [significant(sum(effects)), significant(mean)]
-        ends = [significant(unnamed, signed=True), significant(rest, signed=True)]
-        cells.append([sample, parts[0]["group"], *of, *starts, *named, *ends])
+        ends = [significant(unnamed, signed=True), significant(remainder, signed=True)]
+        cells.append([sample, sample_rows[0]["group"], *of, *starts, *largest, *ends])
     heads = ["Sample", "Error", *(["Class"] if probability else []), "Predicted", "Mean"]
     heads += ["Largest effect", "Second", "Third", "All others", "Remainder"]
     note = (
-        "Each row adds up: mean of the training labels, effects, others and remainder are the "
-        "prediction, by the models that did not train on the sample. Remainder: what the model "
-        "does not divide among ASVs. Effects tell how the model computed, not what is a cause."
+        "Each row adds up to the prediction: mean of the training labels, effects, others and "
+        "remainder. The models were not trained on the sample. Remainder: the effect that the "
+        "model does not attribute to single ASVs. Effects explain the model, not causes."
     )
-    return Table("Why these predictions", heads, cells, note)
+    return Table("Effects behind these predictions", heads, cells, note)
 
 
 def feature_name(row: Mapping[Any, str]) -> str:
@@ -473,8 +468,7 @@ def feature_name(row: Mapping[Any, str]) -> str:
 def asv_name(row: Mapping[str, str]) -> str:
     """Return the taxon of an ASV from its genus on, and a short form of its id.
 
-    That of a sequence is its MD5, which QIIME 2 gives as id: the first letters of the sequences of
-    one region are all alike.
+    A sequence has its MD5 as id, as in QIIME 2: sequences of one region begin alike.
 
     >>> asv_name({"feature-id": "ACGT" * 30, "taxon": "d__Bacteria; g__Blautia; s__obeum"})
     'g__Blautia; s__obeum 5622e692'
@@ -484,14 +478,14 @@ def asv_name(row: Mapping[str, str]) -> str:
         name = hashlib.md5(name.upper().encode(), usedforsecurity=False).hexdigest()
     is_hash = len(name) == 32 and not set(name) - set("0123456789abcdef")
     short = name[:HASH_LETTERS] if is_hash else shortened(name, ID_LETTERS)
-    named = named_ranks(row.get("taxon") or "")
+    ranks = named_ranks(row.get("taxon") or "")
     # Without a named genus the lowest rank with a name.
-    first = next((k for k, rank in enumerate(named) if rank.startswith("g__")), len(named) - 1)
-    return " ".join(["; ".join(named[max(first, 0) :]), short]).strip()
+    first = next((k for k, rank in enumerate(ranks) if rank.startswith("g__")), len(ranks) - 1)
+    return " ".join(["; ".join(ranks[max(first, 0) :]), short]).strip()
 
 
 def _measure(rows: Sequence[Mapping[str, str]], *names: str) -> tuple[str, list[str]]:
-    """Return the first measure that importance.tsv has, and its columns: one, or one a class."""
+    """Return the first measure in importance.tsv, and its columns: one, or one per class."""
     for name in names if rows else ():
         if columns := [
             column for column in rows[0] if column == name or column.startswith(f"{name}_")
@@ -501,7 +495,7 @@ def _measure(rows: Sequence[Mapping[str, str]], *names: str) -> tuple[str, list[
 
 
 def _with_class(cells: Sequence[str], classes: Sequence[str]) -> tuple[list[str], str]:
-    """Add the class to each cell; where all have one class, return it for the head of the column.
+    """Add the class to each cell; return a common class for the head of the column instead.
 
     >>> _with_class(["+1", "-1"], ["case", "case"]), _with_class(["+1", "-1"], ["a", "b"])
     ((['+1', '-1'], ' on case'), (['+1 a', '-1 b'], ''))
@@ -521,48 +515,52 @@ def _strongest(row: Mapping[str, str], measure: str, columns: Sequence[str]) -> 
 def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], sample: str) -> Figure:
     """Draw attention and abundance of the first ASVs of a sample, and attention between them.
 
-    The number after a name is the row of the table, `aam.members.importance.attention_table`.
+    Numbers after names are rows of `aam.members.importance.attention_table`.
     """
     from matplotlib.figure import Figure
 
-    shown = table[:MAX_ASVS]
-    places = np.arange(len(shown))
-    height = 1.6 + 0.24 * len(shown)
-    figure = Figure(figsize=(6.5 + 0.24 * len(shown), height), layout="constrained")
-    bars, heat = figure.subplots(1, 2, sharey=True, width_ratios=(1, max(1, len(shown) / 20)))
-    bars.barh(places, 100 * shown["attention"], color=SERIES[0], label="attention")
-    bars.plot(100 * shown["relative_abundance"], places, "o", color=SERIES[1], label="reads")
+    leading = table[:MAX_ASVS]
+    places = np.arange(len(leading))
+    height = 1.6 + 0.24 * len(leading)
+    figure = Figure(figsize=(6.5 + 0.24 * len(leading), height), layout="constrained")
+    bars, heat = figure.subplots(1, 2, sharey=True, width_ratios=(1, max(1, len(leading) / 20)))
+    bars.barh(places, 100 * leading["attention"], color=SERIES[0], label="attention")
+    bars.plot(100 * leading["relative_abundance"], places, "o", color=SERIES[1], label="reads")
     names = [
         f"{shortened(asv_name({str(key): str(value) for key, value in row.items()}), LETTERS)}  {k}"
-        for k, (_, row) in enumerate(shown.iterrows(), start=1)
+        for k, (_, row) in enumerate(leading.iterrows(), start=1)
     ]
     bars.set_yticks(places, names)
     bars.invert_yaxis()
     bars.set_xlabel("% of the sample")
     bars.set_title(f"Attention in {sample}")
     bars.legend()
-    mixing = heat.imshow(100 * mixing_UU[: len(shown), : len(shown)], cmap="cividis", aspect="auto")
+    image = heat.imshow(
+        100 * mixing_UU[: len(leading), : len(leading)], cmap="cividis", aspect="auto"
+    )
     heat.set_xticks([])
-    heat.set_xlabel("from the ASV of the row to that of the column")
+    heat.set_xlabel("from the ASV of the row to the ASV of the column")
     heat.set_title("Between ASVs")
     heat.grid(visible=False)
-    figure.colorbar(mixing, ax=heat, label="%")
+    figure.colorbar(image, ax=heat, label="%")
     return figure
 
 
 @styled
 def waterfall(effects: pd.DataFrame, sample: str) -> Drawing:
-    """Draw how the effects of a sample lead from the mean label to its prediction."""
-    parts = effects[effects["sample"] == sample]
-    mean = float(parts.loc[parts["kind"] == "mean", "effect"].iloc[0])
-    features = parts[parts["kind"].isin(FEATURES)]
-    first, rest = features[:FEATURE_ROWS], features[FEATURE_ROWS:]
-    divided = parts.loc[parts["kind"] == "others", "effect"].sum() + rest["effect"].sum()
-    remainder = float(parts.loc[parts["kind"] == "remainder", "effect"].sum())
-    named = [(feature_name(row), float(row["effect"])) for row in first.to_dict("records")]
-    named += [("all others", float(divided)), ("not divisible", remainder)]
-    # From the mean at the bottom to the prediction at the top: the largest effect is the last step.
-    steps = named[::-1]
+    """Draw a waterfall: the effects of a sample, from the mean label to its prediction."""
+    sample_rows = effects[effects["sample"] == sample]
+    mean = float(sample_rows.loc[sample_rows["kind"] == "mean", "effect"].iloc[0])
+    features = sample_rows[sample_rows["kind"].isin(FEATURES)]
+    first, minor = features[:FEATURE_ROWS], features[FEATURE_ROWS:]
+    divided = (
+        sample_rows.loc[sample_rows["kind"] == "others", "effect"].sum() + minor["effect"].sum()
+    )
+    remainder = float(sample_rows.loc[sample_rows["kind"] == "remainder", "effect"].sum())
+    bars = [(feature_name(row), float(row["effect"])) for row in first.to_dict("records")]
+    bars += [("all others", float(divided)), ("remainder", remainder)]
+    # From the mean at the bottom to the prediction at the top, the largest effect last.
+    steps = bars[::-1]
     figure, axes = blank(5.2, 1.4 + 0.3 * len(steps))
     start = mean
     for row, (_, effect) in enumerate(steps):
@@ -579,58 +577,60 @@ def waterfall(effects: pd.DataFrame, sample: str) -> Drawing:
     axes.grid(axis="y", visible=False)
     axes.use_sticky_edges = False  # room beside the bars at the ends
     axes.margins(x=0.12, y=0.02)
-    unit = parts["unit"].iloc[0]
-    ends = f"{significant(mean)} (mean of training, dashed) to {significant(start)}"
+    unit = sample_rows["unit"].iloc[0]
+    ends = f"{significant(mean)} (training mean, dashed) to {significant(start)}"
     axes.set(title=f"{sample}: {significant(start)}", xlabel=unit)
     return Drawing(figure, f"From {ends}.", f"Waterfall of {sample}, from {ends}, {unit}.")
 
 
 @styled
 def beeswarm(effects: pd.DataFrame, abundances: pd.DataFrame | None = None) -> Drawing:
-    """Draw the effects of the strongest features in every sample as points, a row each.
+    """Draw a beeswarm: the effects of the strongest features, a point for each sample.
 
-    Abundances (samples x ASVs) colour the points of an ASV by their rank within it.
+    Abundances (samples x ASVs) colour the points of an ASV by rank.
     """
-    shown = effects[effects["kind"].isin(FEATURES)]
-    # The mean over all samples: a sample has no row for a feature of small effect.
+    features = effects[effects["kind"].isin(FEATURES)]
+    # The mean over all samples: small effects have no row.
     samples = max(effects["sample"].nunique(), 1)
-    sizes = shown["effect"].abs().groupby(shown["feature"]).sum() / samples
+    sizes = features["effect"].abs().groupby(features["feature"]).sum() / samples
     names = sizes.sort_values(ascending=False).index[:FEATURE_ROWS].tolist()
     figure, axes = blank(5.2, 1.5 + 0.34 * len(names))
-    drawn = None
+    cloud = None
     for row, name in enumerate(names):
-        of_feature = shown[shown["feature"] == name]
+        of_feature = features[features["feature"] == name]
         values = of_feature["effect"].to_numpy(np.float64)
         places = row + _spread(values)
         look: dict[str, Any] = {"s": 14, "linewidths": 0}
         if abundances is not None and name in abundances.columns:
             ranks = abundances[name].rank(pct=True).reindex(of_feature["sample"])
             scale: dict[str, Any] = {"c": ranks, "cmap": "plasma", "vmin": 0, "vmax": 1}
-            drawn = axes.scatter(values, places, **look, **scale)
+            cloud = axes.scatter(values, places, **look, **scale)
         else:
             axes.scatter(values, places, color=SERIES[0], **look)
-    if drawn is not None:
-        figure.colorbar(drawn, ax=axes, label="abundance, rank within the ASV", shrink=0.8)
+    if cloud is not None:
+        figure.colorbar(cloud, ax=axes, label="abundance, rank within the ASV", shrink=0.8)
     axes.axvline(0, color=INK, lw=1, alpha=0.6)
-    labels = [feature_name(shown[shown["feature"] == name].iloc[0].to_dict()) for name in names]
+    labels = [
+        feature_name(features[features["feature"] == name].iloc[0].to_dict()) for name in names
+    ]
     axes.set_yticks(range(len(names)), [shortened(label, LETTERS) for label in labels])
     axes.set_ylim(len(names) - 0.4, -0.6)
     units = effects["unit"].unique()
     unit = units[0] if len(units) == 1 else "probability of the predicted class"
     axes.set(title=f"Effects in {samples} samples", xlabel=f"effect ({unit})")
-    caption = f"The {len(names)} features with the largest mean effect, a point for each sample."
+    caption = f"The {len(names)} features with the largest mean effect; a point for each sample."
     return Drawing(figure, caption, f"Beeswarm. {caption} The first is {', '.join(labels[:1])}.")
 
 
 def _spread(values_N: F64) -> F64:
-    """Return vertical offsets, -0.35 to 0.35, which keep points of near values apart."""
+    """Return vertical offsets, -0.35 to 0.35, that keep points of near values apart."""
     if not len(values_N):
         return values_N
     bins = np.round(50 * (values_N - values_N.min()) / max(float(np.ptp(values_N)), 1e-12))
     offsets = np.zeros(len(values_N))
-    for place in np.unique(bins):
-        inside = np.flatnonzero(bins == place)
+    for bin_number in np.unique(bins):
+        rows = np.flatnonzero(bins == bin_number)
         # 0, 1, -1, 2, -2, ... from the middle outwards.
-        steps = np.arange(len(inside))
-        offsets[inside] = (steps + 1) // 2 * np.where(steps % 2, 1, -1)
+        steps = np.arange(len(rows))
+        offsets[rows] = (steps + 1) // 2 * np.where(steps % 2, 1, -1)
     return 0.35 * offsets / max(float(np.abs(offsets).max()), 4.0)

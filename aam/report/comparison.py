@@ -1,4 +1,4 @@
-"""Comparison of runs: what differs, metrics on common samples, paired differences, pictures."""
+"""Comparison of runs: options that differ, metrics on common samples, paired differences."""
 
 from __future__ import annotations
 
@@ -35,48 +35,48 @@ from aam.report.terminal import TITLES, Table, with_interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LETTERS = 24  # of the name of a run in a figure
+LETTERS = 24  # longest name of a run in a figure
 MAX_CLASSES = 12
 
 _OF_EACH_RUN = ("started", "finished", "--output-dir", "--overwrite")
 
 
 class _Scored(NamedTuple):
-    """Predictions of a run on some samples; `drawn` is None where metrics have no interval."""
+    """Predictions of a run on some samples; `resampled` is None if metrics have no interval."""
 
     name: str
     run: Run
     scored: ScoredPredictions
     sample_ids: list[str]
-    drawn: ResampledMetrics | None
+    resampled: ResampledMetrics | None
 
 
 def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
-    """Compare runs of one target with the first: tables, what differs first, and pictures by name.
+    """Compare runs of one target with the first: tables, and pictures by name.
 
-    Metrics are of each run on its own samples where these differ, and of all runs on their common
-    samples; differences are paired. There are no pictures without common samples.
+    Tables: options that differ, metrics of each run on its own samples if these differ, metrics and
+    paired differences on the common samples. Without common samples there are no pictures.
     """
     partitions = _comparable_predictions(runs)
     names, target = _short_names(runs), runs[0].target
     samples = [set(run.sample_ids) for run in runs]
-    inside = set.intersection(*samples)
-    same = all(ids == inside for ids in samples)
+    common = set.intersection(*samples)
+    same = all(ids == common for ids in samples)
     tables = _differing_table(names, runs)
     if not same:
-        whole = _on_samples(names, runs, partitions, samples)
-        tables.append(_metrics_table(f"{target}: each run on its own samples", whole))
-    if not inside:
+        separate = _on_samples(names, runs, partitions, samples)
+        tables.append(_metrics_table(f"{target}: each run on its own samples", separate))
+    if not common:
         return tables, {}
-    shared = _on_samples(names, runs, partitions, [inside] * len(runs))
-    _check_labels(shared, sorted(inside))
-    title = f"On the {len(inside)} samples that all runs scored"
+    shared = _on_samples(names, runs, partitions, [common] * len(runs))
+    _check_labels(shared, sorted(common))
+    title = f"On the {len(common)} samples of all runs"
     if same:
-        title = f"{target}: {len(inside)} samples of every run"
+        title = f"{target}: {len(common)} samples of every run"
     tables.append(_metrics_table(title, shared))
     drawings: dict[str, Drawing] = {}
     # Classifiers without probabilities have no score with an interval.
-    if sum(scored_run.drawn is not None for scored_run in shared) > 1:
+    if sum(scored_run.resampled is not None for scored_run in shared) > 1:
         table, drawing = _differences(shared)
         tables.append(table)
         drawings |= {} if drawing is None else {"intervals": drawing}
@@ -85,7 +85,7 @@ def comparison(runs: Sequence[Run]) -> tuple[list[Table], dict[str, Drawing]]:
 
 
 def _comparable_predictions(runs: Sequence[Run]) -> list[ScoredPredictions]:
-    """Return the predictions of runs, or refuse runs that do not predict the same in one way."""
+    """Return the predictions of runs; refuse different targets and types of targets."""
     first, partitions = runs[0], [run.partitions for run in runs if run.partitions is not None]
     for run in runs:
         if run.scored is None:
@@ -104,16 +104,16 @@ def _comparable_predictions(runs: Sequence[Run]) -> list[ScoredPredictions]:
                 "compare runs with the same --classifier or --ordinal",
             )
     if len({frozenset(predictions.studies) for predictions in partitions}) > 1:
-        # Summaries over other studies, or over none, cannot be compared.
+        # Summaries over different studies cannot be compared.
         return [replace(predictions, studies=()) for predictions in partitions]
     return partitions
 
 
 def _short_names(runs: Sequence[Run]) -> list[str]:
-    """Return the shortest ends of the paths that differ; the paths of one run twice are equal."""
+    """Return the shortest ends of the paths of runs that differ."""
     paths = [run.folder.resolve() for run in runs]
-    for parts in range(1, max(len(path.parts) for path in paths)):
-        ends = ["/".join(path.parts[-parts:]) for path in paths]
+    for length in range(1, max(len(path.parts) for path in paths)):
+        ends = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(ends)) == len(ends):
             return ends
     return [str(path) for path in paths]
@@ -125,26 +125,26 @@ def _on_samples(
     partitions: Sequence[ScoredPredictions],
     samples: Sequence[set[str]],
 ) -> list[_Scored]:
-    """Take some samples of each run, in all partitions into folds."""
+    """Return the predictions of each run on its `samples`, in all repeats."""
     scored_runs = []
     for name, run, predictions, chosen in zip(names, runs, partitions, samples, strict=True):
         rows = [row for row, sample in enumerate(run.partition_ids) if sample in chosen]
-        part = predictions.take(np.array(rows, dtype=np.int64))
+        subset = predictions.take(np.array(rows, dtype=np.int64))
         ids = [run.partition_ids[row] for row in rows]
-        # Units by name: those of the same samples are left out of every run.
+        # Groups by name: every run leaves out the same samples.
         groups = joint_groups([run.groups for run in runs], ids)
-        # The metric that compares classifiers is the AUC, which needs probabilities.
-        has_intervals = part.type != "classification" or part.probabilities is not None
-        drawn = resample(part, groups) if has_intervals else None
-        scored_runs.append(_Scored(name, run, part, ids, drawn))
+        # The AUC compares classifiers and needs probabilities.
+        has_intervals = subset.type != "classification" or subset.probabilities is not None
+        resampled = resample(subset, groups) if has_intervals else None
+        scored_runs.append(_Scored(name, run, subset, ids, resampled))
     return scored_runs
 
 
 def _check_labels(shared: Sequence[_Scored], sample_ids: Sequence[str]) -> None:
-    """Refuse runs with other true values of the same samples."""
+    """Refuse runs that differ in the true values of the same samples."""
     labels = []
     for scored_run in shared:
-        # Names of classes: the codes of two runs may differ.
+        # Names, since two runs may code classes differently.
         classes, actual = np.array(scored_run.scored.classes), scored_run.scored.actual
         texts = classes[actual] if len(classes) else actual
         label_of = dict(zip(scored_run.sample_ids, texts, strict=True))
@@ -155,7 +155,7 @@ def _check_labels(shared: Sequence[_Scored], sample_ids: Sequence[str]) -> None:
         equal = actual == labels[0] if is_category else np.isclose(actual, labels[0], atol=0)
         if differing := int((~equal).sum()):
             raise DataError(
-                f"The runs have other true values of {first.target}",
+                f"The runs differ in the true values of {first.target}",
                 f"{differing} of {len(equal)} samples of '{scored_run.run.folder}' and "
                 f"'{first.folder}'",
                 "train one of them again with the metadata of the other",
@@ -163,13 +163,17 @@ def _check_labels(shared: Sequence[_Scored], sample_ids: Sequence[str]) -> None:
 
 
 def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
-    """Compare each run with the first that has intervals, paired; draw those that compare."""
-    # Columns of the subjects and studies that the split of a run divides, with their option.
+    """Return table and picture of the paired differences from the first run with intervals."""
+    # Columns of subjects and studies that are in both training and test set, with their options.
     divided = {scored_run.name: _divided(scored_run.run.scores) for scored_run in shared}
-    paired = [(one.name, one.drawn) for one in shared if one.drawn is not None]
-    (reference, drawn), *compared = paired
-    differences = [(name, *resampled.paired_difference(drawn)) for name, resampled in compared]
-    equal = {name for name, resampled in compared if resampled.equals(drawn)}
+    paired = [
+        (scored_run.name, scored_run.resampled)
+        for scored_run in shared
+        if scored_run.resampled is not None
+    ]
+    (reference, first), *compared = paired
+    differences = [(name, *resampled.paired_difference(first)) for name, resampled in compared]
+    equal = {name for name, resampled in compared if resampled.equals(first)}
     rows = []
     for name, metric, score in differences:
         if divided[name] != divided[reference]:
@@ -180,27 +184,25 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
             verdict = "not defined"
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
-                verdict = ahead if score.excludes_zero else "within noise"
+                verdict = ahead if score.excludes_zero else "not significant"
             rows.append([name, with_interval(metric, score), verdict])
     note = (
-        "Each run minus the first, on the same samples (paired). Within "
-        "noise: the interval includes 0."
+        "Each run minus the first, on the same samples (paired). Not significant: the interval "
+        "includes 0."
     )
-    for name, run in ((one.name, one.run) for one in shared if equal):
+    for name, run in ((scored_run.name, scored_run.run) for scored_run in shared if equal):
         if name in {reference, *equal} and run.scores is not None and len(run.scores.members) > 1:
             weights = run.scores.weights
             note += f" The ensemble of {name} is {weights.description}." if weights else ""
     if len(set(divided.values())) > 1:
-        # A score of known subjects or studies is no score of new ones, and no difference from it
-        # is.
-        named = ", ".join(name for name, options in divided.items() if options)
+        # A score on subjects or studies of the training says nothing about new ones.
+        divided_runs = ", ".join(name for name, options in divided.items() if options)
         columns = {column: option for options in divided.values() for option, column in options}
         values = ", ".join(f"'{column}'" for column in sorted(columns))
         again = " ".join(f"{option} {column}" for column, option in sorted(columns.items()))
         note += (
-            f" Not comparable: the split of {named} has samples of the same {values} on both "
-            "sides, so that its score is that of known subjects or studies; train it again "
-            f"with {again}."
+            f" Not comparable: {divided_runs} has the same {values} in training and test set, so "
+            f"its score is not for new subjects or studies. Train it again with {again}."
         )
     table = Table(f"Difference from {reference}", ["", TITLES[metric], ""], rows, note)
     alike = [item for item in differences if divided[item[0]] == divided[reference]]
@@ -210,7 +212,7 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
 
 
 def _divided(scores: Scores | None) -> tuple[tuple[str, str], ...]:
-    """Return the columns whose values are on both sides of a split, after the option of each."""
+    """Return option and column of groups that are in both training and test set."""
     if scores is None:
         return ()
     repeated = scores.repeated_samples
@@ -224,17 +226,17 @@ def _divided(scores: Scores | None) -> tuple[tuple[str, str], ...]:
 def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
     facts = []
     for run in runs:
-        known = {flag: value for flag, value, _ in option_rows(run)}
-        known |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
-        scored = f"{len(run.sample_ids)} {run.part}".rstrip()
-        facts.append(known | dict(fact_rows(run)) | {"scored samples": scored})
+        run_facts = {flag: value for flag, value, _ in option_rows(run)}
+        run_facts |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
+        scored = f"{len(run.sample_ids)} {run.split}".rstrip()
+        facts.append(run_facts | dict(fact_rows(run)) | {"scored samples": scored})
     flags = [
         flag
-        for flag in dict.fromkeys(flag for known in facts for flag in known)
-        if len({known.get(flag, "") for known in facts}) > 1 and flag not in _OF_EACH_RUN
+        for flag in dict.fromkeys(flag for run_facts in facts for flag in run_facts)
+        if len({run_facts.get(flag, "") for run_facts in facts}) > 1 and flag not in _OF_EACH_RUN
     ]
-    rows = [[flag, *(known.get(flag) or "-" for known in facts)] for flag in flags]
-    return [Table("What differs", ["", *names], rows)] if rows else []
+    rows = [[flag, *(run_facts.get(flag) or "-" for run_facts in facts)] for flag in flags]
+    return [Table("Differing options and facts", ["", *names], rows)] if rows else []
 
 
 def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
@@ -242,23 +244,27 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
     for scored_run in compared:
         plain = scored_run.scored.metrics().items()
         scores = {name: Score(value, None, None) for name, value in plain}
-        scores_of.append(scores | (scored_run.drawn.score() if scored_run.drawn else {}))
+        scores_of.append(scores | (scored_run.resampled.score() if scored_run.resampled else {}))
     metrics = [name for name in TITLES if all(name in scores for scores in scores_of)]
     rows = [
         [
             scored_run.name,
-            scored_run.run.part,
+            scored_run.run.split,
             *(with_interval(name, scores[name]) for name in metrics),
         ]
         for scored_run, scores in zip(compared, scores_of, strict=True)
     ]
     note = "In brackets: 95 % interval."
-    if any(one.run.groups for one in compared):
-        numbers = {one.drawn.units.number for one in compared if one.drawn is not None}
+    if any(scored_run.run.groups for scored_run in compared):
+        numbers = {
+            scored_run.resampled.units.number
+            for scored_run in compared
+            if scored_run.resampled is not None
+        }
         units = f"{numbers.pop()} groups" if len(numbers) == 1 else "groups"
         note = (
-            f"In brackets: 95 % interval over {units}; samples that share a group in any of the "
-            "runs are in one."
+            f"In brackets: 95 % interval over {units}; samples that share a group in any run count "
+            "as one group."
         )
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
 
@@ -267,7 +273,7 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
 def _interval_drawing(
     paired: Sequence[tuple[str, ResampledMetrics]], differences: Sequence[tuple[str, str, Score]]
 ) -> Drawing:
-    """Plot the score of each run with its interval, and the difference from the first run."""
+    """Draw the score of each run with its interval, and the difference from the first run."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -288,13 +294,13 @@ def _interval_drawing(
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(axis="y", visible=False)
 
-    plot(above, [drawn.score()[metric] for _, drawn in paired], 0, TITLES[metric])
+    plot(above, [resampled.score()[metric] for _, resampled in paired], 0, TITLES[metric])
     title = f"Difference from {shortened(names[0], LETTERS)}"
     plot(below, [score for _, _, score in differences], 1, title)
     below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
     caption = (
-        f"{TITLES[metric]} of each run with its 95 % interval, and the paired difference from "
-        f"{names[0]}, which may be beyond noise where the intervals above overlap."
+        f"{TITLES[metric]} of each run with its 95 % interval, and its paired difference from "
+        f"{names[0]}. A difference can be significant although the intervals above overlap."
     )
     return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")
 
@@ -304,19 +310,19 @@ def _overlay(shared: Sequence[_Scored]) -> Drawing:
     target = shared[0].run.target
     figure, axes = blank(4.6, 4.6)
     firsts = [scored_run.scored.first for scored_run in shared]
-    both = np.concatenate([[scored.actual, scored.predicted] for scored in firsts], axis=None)
-    ends = (both.min(), both.max())
+    values = np.concatenate([[scored.actual, scored.predicted] for scored in firsts], axis=None)
+    ends = (values.min(), values.max())
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6)
-    many = len(both) > 2 * MAX_VECTORS
+    as_pixels = len(values) > 2 * MAX_VECTORS
     for number, (scored_run, scored) in enumerate(zip(shared, firsts, strict=True)):
         axes.scatter(
             scored.actual, scored.predicted, color=SERIES[number % len(SERIES)],
-            marker=MARKERS[number % len(MARKERS)], s=8 if many else 22, alpha=0.55, linewidths=0,
-            label=shortened(scored_run.name, LETTERS), rasterized=many,
+            marker=MARKERS[number % len(MARKERS)], s=8 if as_pixels else 22, alpha=0.55,
+            linewidths=0, label=shortened(scored_run.name, LETTERS), rasterized=as_pixels,
         )  # fmt: skip
     axes.set(title="Predictions", xlabel=f"true {target}", ylabel=f"predicted {target}")
     figure.legend(loc="outside lower center", ncols=2)
-    caption = f"The same {len(firsts[0].actual)} samples as predicted by each run."
+    caption = f"Predictions of the same {len(firsts[0].actual)} samples by each run."
     return Drawing(figure, caption, f"Predicted against true {target}. {caption}")
 
 
@@ -340,19 +346,19 @@ def _recalls(shared: Sequence[_Scored]) -> Drawing:
     axes.set(title="Recall of each class", xlabel="recall")
     axes.set(xlim=(-0.03, 1.03), ylim=(len(classes) - 0.5, -0.5))
     figure.legend(loc="outside lower center", ncols=2)
-    caption = "Part of the samples of each true class that each run predicts as that class."
+    caption = "Recall: fraction of the samples of a class that a run predicts as this class."
     return Drawing(figure, caption, f"Recall of the classes. {caption}")
 
 
 def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
-    """Return the tables that compare runs, and write the page of an `output`."""
+    """Return the tables that compare runs; write the page if there is an `output`."""
     if output is not None:
         require_page(output)
     tables, drawings = comparison(runs)
     if output is not None:
-        place = output.resolve().parent
+        folder = output.resolve().parent
         links = [
-            (quote(os.path.relpath(run.folder.resolve() / "report.html", place)), str(run.folder))
+            (quote(os.path.relpath(run.folder.resolve() / "report.html", folder)), str(run.folder))
             for run in runs
             if (run.folder / "report.html").is_file()
         ]

@@ -40,13 +40,13 @@ _SAVED: dict[str, Any] = {
 
 
 def write_figures(
-    given: ReportInput, folder: Path, form: FigureFormat, width: FigureWidth
+    report: ReportInput, folder: Path, form: FigureFormat, width: FigureWidth
 ) -> list[Path]:
     """Write each figure for which the run has data, with its name in the page, and its numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, (_, draw) in PICTURES.items():
-        if (drawing := draw(given)) is not None:
+        if (drawing := draw(report)) is not None:
             paths.append(folder / f"{name}.{form}")
             _save(drawing, paths[-1], form, INCHES[width])
             with atomic_write(folder / f"{name}.tsv") as temporary:
@@ -109,16 +109,16 @@ def _drawn(axes: Axes, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for artist, places in points:
         label = str(artist.get_label()).strip()
         series = "" if label.startswith("_") else label
-        named = names if getattr(artist, "get_gid", str)() == POINTS else ()
+        point_names = names if getattr(artist, "get_gid", str)() == POINTS else ()
         for row, (x, y) in enumerate(np.asarray(places, dtype=float).tolist()):
-            name = named[row].partition("\n")[0] if row < len(named) else ""
+            name = point_names[row].partition("\n")[0] if row < len(point_names) else ""
             yield series, x_names.get(x, x), y_names.get(y, y), name
 
 
 def _tick_names(axis: Axis) -> dict[float, str]:
     """Return the names of positions on an axis that has names instead of numbers."""
-    named = isinstance(axis.get_major_formatter(), FuncFormatter)  # of `set_ticks` with labels
-    if not named or axis.get_scale() != "linear":
+    has_names = isinstance(axis.get_major_formatter(), FuncFormatter)  # of `set_ticks` with labels
+    if not has_names or axis.get_scale() != "linear":
         return {}
     texts = [label.get_text().strip() for label in axis.get_ticklabels()]
     return dict(zip(map(float, axis.get_ticklocs()), texts, strict=True))

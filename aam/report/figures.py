@@ -1,8 +1,7 @@
-"""Figures of the report, in one style, and their conversion to SVG for a page and for a file.
+"""Figures of the report in one style, and their SVG for the page and for files.
 
-Figures use plain colours. In a page those become CSS variables, which follow its light or dark
-scheme. A file has the same SVG with plain colours, which programs that edit pictures read, and a
-style sheet for a dark scheme, which browsers read.
+On a page, plain colours become CSS variables of its light or dark scheme. A file keeps the plain
+colours, for image editors, and adds a style sheet for a dark scheme, for browsers.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
 
 INK = "#1f2a37"
-# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one
-# is invisible on a dark page, the other on a light one.
+# Okabe and Ito (2008): distinct for common colour vision. Black is invisible on a dark page, yellow
+# on a light page.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DARK = ("#4aa3df", "#ff8a3d", "#2fc79a", "#e09abf", "#f0b429", "#8fd0f5")
 DARK_INK, DARK_CARD = "#e4e8ed", "#191f26"  # as in style.css
@@ -70,12 +69,12 @@ STYLE: Any = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name may contain dollar signs
-    # Ids of an SVG are random without it: the same figure is the same bytes.
+    # Fixed ids: the same figure is the same bytes.
     "svg.hashsalt": "aam",
 }
 
 
-# Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
+# matplotlib warns about a temporary cache if the home folder is read-only.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 _AXES: ContextVar[Axes | None] = ContextVar("axes", default=None)
@@ -85,7 +84,7 @@ T = TypeVar("T")
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a drawing function: it draws in `STYLE`, whatever the user's matplotlibrc sets."""
+    """Decorate a drawing function: it draws in `STYLE`, not in the user's matplotlibrc."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,13 +104,13 @@ def shortened(name: str, letters: int) -> str:
     >>> shortened("Lactobacillus", 6), shortened("_a", 6)
     ('Lacto…', ' _a')
     """
-    shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
-    return f" {shown}" if shown.startswith("_") else shown
+    short = name if len(name) <= letters else f"{name[: letters - 1]}…"
+    return f" {short}" if short.startswith("_") else short
 
 
 @contextmanager
 def drawing_on(axes: Axes | None) -> Iterator[None]:
-    """Let `blank` return these axes, of a figure of the user; None for a figure of its own."""
+    """Let `blank` return the user's axes; None for a new figure."""
     from matplotlib.axes import Axes
 
     if not isinstance(axes, Axes | None):
@@ -125,7 +124,7 @@ def drawing_on(axes: Axes | None) -> Iterator[None]:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure, sized in inches, with axes; within `drawing_on` those of the user."""
+    """Return a figure, sized in inches, with axes; within `drawing_on` the user's axes."""
     from matplotlib.figure import Figure
 
     if (axes := _AXES.get()) is not None:
@@ -135,7 +134,7 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def legend_below(axes: Axes, **look: Any) -> None:
-    """Draw a legend below the axes, in the room that the layout of a figure of its own gives it."""
+    """Draw a legend below the axes."""
     figure = cast("Figure", axes.figure)
     if _AXES.get() is None:
         figure.legend(loc="outside lower center", **look)
@@ -144,7 +143,7 @@ def legend_below(axes: Axes, **look: Any) -> None:
 
 
 def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Draw shares, 0 to 1, as shades of cells, with the names of rows and columns."""
+    """Draw a heat map of shares, 0 to 1, with names of rows and columns."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
@@ -154,9 +153,9 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
         axes.imshow(np.dstack([blue, alphas]), interpolation="none", aspect="auto")
     else:
         for (row, column), alpha in np.ndenumerate(alphas):
-            place = (column - 0.48, row - 0.48)
+            corner = (column - 0.48, row - 0.48)
             look: Any = {"facecolor": SERIES[0], "alpha": float(alpha), "lw": 0}
-            axes.add_patch(Rectangle(place, 0.96, 0.96, **look))
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, **look))
     turned = len(columns) > 4 or max(map(len, columns)) > 10
     look = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if turned else {}
     every = 1 + (len(columns) - 1) // 15
@@ -171,20 +170,20 @@ def heat_map(axes: Axes, shares: F64, rows: Sequence[str], columns: Sequence[str
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure for the page, with a caption and a text alternative for screen readers."""
+    """Figure for the page, with a caption and a text alternative for screen readers."""
 
     figure: Figure
     caption: str
     description: str
-    names: Sequence[str] = ()  # of each point with the gid `POINTS`, shown under the pointer
-    styles: Sequence[str] = ()  # CSS of each of these points, which replaces its colour
-    legend: Sequence[tuple[str, str]] = ()  # colours and texts that a page shows by itself
-    numbers: pd.DataFrame | None = None  # those of a file; None for what the artists draw
+    names: Sequence[str] = ()  # of the points with the gid `POINTS`, shown under the pointer
+    styles: Sequence[str] = ()  # CSS that replaces the colours of these points
+    legend: Sequence[tuple[str, str]] = ()  # colours and texts; a page has its own legend
+    numbers: pd.DataFrame | None = None  # numbers of the file; None: taken from the artists
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the page: an SVG element, and the same SVG as a file (a data URL)."""
+    """Picture on the page: an SVG element, and the same SVG as a file (a data URL)."""
 
     name: str
     svg: str
@@ -194,59 +193,59 @@ class Picture:
     @classmethod
     @styled
     def of(cls, name: str, drawing: Drawing) -> Picture:
-        """Draw a figure, once for the page and the file."""
+        """Draw a figure for the page and the file."""
         stream = io.StringIO()
-        # A date or the version of matplotlib would change the bytes of the same figure.
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        # Dates and versions would change the bytes of the same figure.
+        undated = {"Date": None, "Creator": None, "Format": None, "Type": None}
         with warnings.catch_warnings():
-            # The browser has fonts for what the font of the layout lacks, such as Chinese.
+            # Browsers have fonts for missing glyphs, such as Chinese.
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             drawing.figure.savefig(
-                stream, format="svg", facecolor="none", metadata=nothing, dpi=160
+                stream, format="svg", facecolor="none", metadata=undated, dpi=160
             )
         file = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
         head, defs, tail = file.partition("<defs>")
         dark = "".join(
-            f'[style*="{what}: {plain}" i]{{{what}: {colour} !important}}'
+            f'[style*="{property_name}: {plain}" i]{{{property_name}: {colour} !important}}'
             for plain, colour in zip((INK, *SERIES), (DARK_INK, *DARK), strict=True)
-            for what in ("fill", "stroke")
+            for property_name in ("fill", "stroke")
         )
         dark = f"@media (prefers-color-scheme: dark){{#page{{fill: {DARK_CARD}}}{dark}}}"
         white = '<rect id="page" width="100%" height="100%" fill="white"/>'
         link = data_link(f"{head}<style>{dark}</style>{white}{defs}{tail}", "image/svg+xml")
 
-        drawn = file[file.index("<svg") :]
-        # Ids are unique in a page: a clip path would otherwise be that of the first picture.
-        drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
-        drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
-        drawn = drawn.replace("url(#", f"url(#{name}-")
-        # The page's own font; the picture was laid out for a wider one.
+        svg = file[file.index("<svg") :]
+        # Unique ids in the page: a clip path would otherwise belong to the first picture.
+        svg = re.sub(r'(?<=[ \n])id="', f'id="{name}-', svg)
+        svg = re.sub(r'href="#', f'href="#{name}-', svg)
+        svg = svg.replace("url(#", f"url(#{name}-")
+        # The font of the page; the layout was made for a wider font.
         for weight, start in (("normal", "font: "), ("bold", "font: bold ")):
             page_font = rf"font-family: inherit; font-weight: {weight}; font-size: \1px"
-            drawn = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, drawn)
-        drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
+            svg = re.sub(rf'{start}([\d.]+)px [^;"]*', page_font, svg)
+        svg = re.sub(INK, "currentColor", svg, flags=re.IGNORECASE)
         for number, colour in enumerate(SERIES):
-            drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
+            svg = re.sub(colour, f"var(--series-{number})", svg, flags=re.IGNORECASE)
         for size in ("width", "height"):
-            drawn = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", drawn, count=1)
-        # Names and styles of points; a plot that was drawn as pixels has none.
-        before, gid, after = drawn.partition(f'id="{name}-{POINTS}"')
-        points = list(re.finditer(r"<use [^>]*/>", after))[: len(drawing.names)]
+            svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
+        # Names and styles of points, unless they were drawn as pixels.
+        head_of_points, gid, tail_of_points = svg.partition(f'id="{name}-{POINTS}"')
+        points = list(re.finditer(r"<use [^>]*/>", tail_of_points))[: len(drawing.names)]
         if gid and len(points) == len(drawing.names):
-            parts, end = [before, gid], 0
+            pieces, end = [head_of_points, gid], 0
             for k, point in enumerate(points):
                 element = point[0][:-2]
                 if drawing.styles:
                     element = re.sub(r' style="[^"]*"', "", element)
                     element += f' style="{drawing.styles[k]}"'
-                # matplotlib escapes its own texts; these names are added after it.
+                # matplotlib escapes only its own texts.
                 title = f"<title>{html.escape(drawing.names[k])}</title>"
-                parts += [after[end : point.start()], f"{element.rstrip()}>{title}</use>"]
+                pieces += [tail_of_points[end : point.start()], f"{element.rstrip()}>{title}</use>"]
                 end = point.end()
-            drawn = "".join([*parts, after[end:]])
+            svg = "".join([*pieces, tail_of_points[end:]])
         label = html.escape(drawing.description, quote=True)
-        drawn = drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-        return cls(name, drawn, drawing.caption, link)
+        svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        return cls(name, svg, drawing.caption, link)
 
 
 def data_link(text: str, media_type: str) -> str:
@@ -259,13 +258,12 @@ def data_link(text: str, media_type: str) -> str:
 
 
 UNKNOWN, OTHERS = "var(--unknown)", "var(--others)"
-STEPS = 10
-"""Colours of the scale of numbers, in `style.css`."""
+STEPS = 10  # colours of the scale of numbers, in `style.css`
 
 
 @cache
 def plain_colours() -> dict[str, str]:
-    """Return the plain colour of each CSS variable of a light page, as `var(--scale-0)`."""
+    """Return the plain colours of the CSS variables of a light page."""
     style = (files("aam.report") / "style.css").read_text(encoding="utf-8")
     colours = re.findall(r"--([a-z]+(?:-\d)?): (#[0-9a-f]{6})", style.partition("@media")[0])
     colours += [(f"series-{number}", colour) for number, colour in enumerate(SERIES)]
@@ -274,7 +272,7 @@ def plain_colours() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Colour:
-    """Metadata column of N samples, as numbers or as labels; the other is None."""
+    """Metadata column of N samples for colours, as numbers or as labels."""
 
     column: str
     texts: tuple[str, ...]  # as in the metadata; "" where unknown
@@ -283,7 +281,7 @@ class Colour:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """CSS colour and text of each entry; the ends of the scale for numbers."""
+        """CSS colours and texts of the legend; the ends of the scale for numbers."""
         if self.values is not None:
             ends = (np.nanmin(self.values), np.nanmax(self.values))
             return [
@@ -329,18 +327,18 @@ class Colour:
 def ordination_figure(
     coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
 ) -> Figure:
-    """Plot samples by two principal coordinates [N, 2 or more], coloured by a metadata column."""
+    """Draw an ordination of samples [N, 2 or more], coloured by a metadata column."""
     import matplotlib
     from matplotlib.colors import ListedColormap
 
     figure, axes = blank(4.8, 4.8)
     x, y = coords[:, :2].T
-    many = len(coords) > MAX_VECTORS
+    as_pixels = len(coords) > MAX_VECTORS
     look: dict[str, Any] = {
-        "s": 36 if len(coords) <= 300 else 7 if many else 18,
-        "alpha": 0.6 if many else 0.85,
+        "s": 36 if len(coords) <= 300 else 7 if as_pixels else 18,
+        "alpha": 0.6 if as_pixels else 0.85,
         "linewidths": 0,
-        "rasterized": many,
+        "rasterized": as_pixels,
     }
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set_title(title)
@@ -348,34 +346,36 @@ def ordination_figure(
         axes.scatter(x, y, color=SERIES[0], **look)
         return figure
     labels = np.array(colour.labels or (), dtype=str)
-    known = labels != "" if colour.values is None else np.isfinite(colour.values)
-    if not known.all():
+    present = labels != "" if colour.values is None else np.isfinite(colour.values)
+    if not present.all():
         hollow = {"facecolors": "none", "edgecolors": INK, "linewidths": 0.7, "alpha": 0.4}
-        missing = f"no value ({(~known).sum()})"
-        axes.scatter(x[~known], y[~known], label=missing, **look | hollow)
+        missing = f"no value ({(~present).sum()})"
+        axes.scatter(x[~present], y[~present], label=missing, **look | hollow)
     if colour.values is not None:
-        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
+        # Plasma without its ends, to contrast with dark and light pages.
         plasma = ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))
-        drawn = axes.scatter(x[known], y[known], c=colour.values[known], cmap=plasma, **look)
-        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
+        points = axes.scatter(x[present], y[present], c=colour.values[present], cmap=plasma, **look)
+        bar = figure.colorbar(points, ax=axes, label=colour.column, shrink=0.85)
         bar.outline.set_visible(False)
         bar.ax.grid(False)
         if bar.solids is not None:
             bar.solids.set_alpha(1)
         return figure
-    # The most frequent categories have a colour and a marker each, the rest are grey.
-    times = Counter(labels[known].tolist())
+    # Frequent categories have a colour and a marker each, others are grey.
+    times = Counter(labels[present].tolist())
     chosen = sorted(name for name, _ in times.most_common(MAX_CATEGORIES))
-    rest = known & ~np.isin(labels, chosen)
-    if rest.any():
+    unlisted_N = present & ~np.isin(labels, chosen)
+    if unlisted_N.any():
         unlisted = f"{len(times) - len(chosen)} others"
-        axes.scatter(x[rest], y[rest], color="#8b95a1", marker=".", label=unlisted, **look)
+        axes.scatter(
+            x[unlisted_N], y[unlisted_N], color="#8b95a1", marker=".", label=unlisted, **look
+        )
     for number, name in enumerate(chosen):
         look["color"], look["marker"] = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
         label = f"{shortened(name, 24)} ({times[name]})"
         axes.scatter(x[labels == name], y[labels == name], label=label, **look)
     handles, names = axes.get_legend_handles_labels()
-    # What is not a category of its own was drawn first, under the others, and is listed last.
+    # Pooled categories are drawn first, at the bottom, and listed last.
     first = len(handles) - len(chosen)
     figure.legend(
         handles[first:] + handles[:first],

@@ -1,4 +1,4 @@
-"""Page of `aam inspect`: a study before any model, as findings and pictures."""
+"""HTML page of `aam inspect`: findings and pictures of a study before training."""
 
 from __future__ import annotations
 
@@ -24,19 +24,15 @@ from aam.report.terminal import OTHER_FORM, TITLES, Table
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-MAX_COLUMNS = 150
-"""Columns of the metadata with a picture; each takes 45 ms of CPU time and 20 KB."""
-
-MAX_RELATED = 25
-"""Columns of the picture of associations, which has a cell for each pair."""
-
+MAX_COLUMNS = 150  # most metadata columns with a picture; each takes 45 ms of CPU time and 20 KB
+MAX_RELATED = 25  # most columns in the heat map of associations
 MAX_PAIRED = 2000
 """Samples, evenly spaced, from which associations are computed: 25 columns take a second."""
 
 MAX_BARS = 9
 BLOCK = 4096  # samples read at once
 MAX_BINS = 30
-GREY = "#8b95a1"  # of what is missing, or of several values
+GREY = "#8b95a1"  # colour of missing and pooled values
 SMALL, LARGE = (3.1, 2.1), (4.6, 3.2)  # inches
 
 
@@ -44,9 +40,9 @@ def write_inspection(
     inspection: Inspection,
     target: tuple[MetadataColumn, Sequence[Association]] | None,
     name: str,
-    place: Path,
+    path: Path,
 ) -> None:
-    """Write the page of a study; `target` has its labels, and the columns that predict them."""
+    """Write the page of a study; `target` has the labels and the columns that predict them."""
     table = None if inspection.study is None else inspection.study.table
     drawings, tiles = {}, []
     if table is not None:
@@ -58,36 +54,28 @@ def write_inspection(
         if table.quantity == "reads":
             drawings["reads"] = reads_picture(table)
             reads = f"{np.median(table.reads):,.0f}"
-            tiles.insert(2, Tile(reads, "reads", "median of the samples"))
+            tiles.insert(2, Tile(reads, "reads", "median per sample"))
         drawings["prevalence"] = prevalence_picture(table)
     if inspection.overlaps:
         drawings["overlap"] = overlap_picture(inspection.overlaps)
     if inspection.metadata is not None:
         tiles.append(Tile(f"{len(inspection.metadata.columns):,}", "metadata columns"))
-    # Columns with one value, none, or a name for each sample have no distribution to draw.
-    drawn = [column for column in inspection.columns if column.kind in ("numbers", "categories")]
+    # Constant, empty and naming columns have no distribution to draw.
+    distributed = [item for item in inspection.columns if item.kind in ("numbers", "categories")]
     columns = {
         f"column-{number}": column_picture(column, *SMALL)
-        for number, column in enumerate(drawn[:MAX_COLUMNS])
+        for number, column in enumerate(distributed[:MAX_COLUMNS])
     }
-    without = {"one value": "One value only", "empty": "Empty", "names": "A name of each sample"}
-    left_out = {
-        title: [column.name for column in inspection.columns if column.kind == kind]
-        for kind, title in without.items()
-    } | {"Without a picture": [column.name for column in drawn[MAX_COLUMNS:]]}
-    order, captions = (
-        ("error", "warning", "fact"),
-        {(column.name, column.text) for column in inspection.columns},
-    )
+    without = {"one value": "Only one value", "empty": "Empty", "names": "A name for each sample"}
+    left_out = {title: [column.name for column in inspection.columns if column.kind == kind]
+                for kind, title in without.items()}  # fmt: skip
+    left_out["Without a picture"] = [column.name for column in distributed[MAX_COLUMNS:]]
     # Facts about columns are the captions of their pictures.
-    findings = sorted(
-        (
-            f
-            for f in inspection.findings
-            if f.severity != "fact" or (f.subject, f.text) not in captions
-        ),
-        key=lambda finding: order.index(finding.severity),
-    )
+    captions = {("fact", column.name, column.text) for column in inspection.columns}
+    findings = [f for f in inspection.findings if (f.severity, f.subject, f.text) not in captions]
+    findings.sort(key=lambda finding: ("error", "warning", "fact").index(finding.severity))
+    relations = {"missing": missing_picture(inspection.columns),
+                 "associations": association_picture(distributed)}  # fmt: skip
     errors = sum(finding.severity == "error" for finding in findings)
     text = render(
         "inspection.html.j2",
@@ -100,34 +88,27 @@ def write_inspection(
         reads=[Picture.of(*drawing) for drawing in drawings.items()],
         target=[Picture.of("target", column_picture(target[0], *LARGE))] if target else [],
         predictors=predictors_table(*target) if target else Table("", [], []),
-        relations=[
-            Picture.of(name, drawing)
-            for name, drawing in (
-                ("missing", missing_picture(inspection.columns)),
-                ("associations", association_picture(drawn)),
-            )
-            if drawing is not None
-        ],
+        relations=[Picture.of(name, drawing) for name, drawing in relations.items() if drawing],
         columns=[Picture.of(*drawing) for drawing in columns.items()],
         left_out=[
-            f"{what} ({len(names)}): {', '.join(names)}"
-            for what, names in left_out.items()
+            f"{reason} ({len(names)}): {', '.join(names)}"
+            for reason, names in left_out.items()
             if names
         ],
     )
-    write_page(place, text)
+    write_page(path, text)
 
 
 @styled
 def reads_picture(table: FeatureTable) -> Drawing:
-    """Draw the reads of the samples as a histogram, with the rarefaction depth."""
+    """Draw a histogram of reads per sample, with the rarefaction depth."""
     reads_N, depth = table.reads, auto_depth(table.reads)
     figure, axes = blank(*LARGE)
     low, high = reads_N.min(), reads_N.max()
     bins = np.geomspace(max(low, 1), max(high, low + 1) * 1.001, MAX_BINS + 1)
     axes.hist(reads_N, bins.tolist(), color=SERIES[0])
     axes.axvline(depth, color=SERIES[1], lw=2, label=f"rarefaction depth (auto): {depth:,}")
-    axes.set(title="Reads of the samples", xscale="log", xlabel="reads", ylabel="samples")
+    axes.set(title="Reads per sample", xscale="log", xlabel="reads", ylabel="samples")
     _plain_ticks(axes.xaxis, high / max(low, 1))
     figure.legend(loc="outside lower center")
     below = int((reads_N < depth).sum())
@@ -137,12 +118,12 @@ def reads_picture(table: FeatureTable) -> Drawing:
 
 @styled
 def prevalence_picture(table: FeatureTable) -> Drawing:
-    """Draw in how many samples the ASVs are, as a histogram."""
+    """Draw a histogram of the prevalence of the ASVs."""
     samples = len(table.sample_ids)
     prevalence_F = np.zeros(len(table.feature_ids), dtype=np.int64)
     for start in range(0, samples, BLOCK):  # a prepared study may be larger than memory
-        part = table.counts[np.arange(start, min(start + BLOCK, samples))]
-        prevalence_F += np.bincount(part.indices, minlength=len(prevalence_F))
+        block = table.counts[np.arange(start, min(start + BLOCK, samples))]
+        prevalence_F += np.bincount(block.indices, minlength=len(prevalence_F))
     figure, axes = blank(*LARGE)
     numbers, *_ = axes.hist(
         100 * prevalence_F / samples, [*np.linspace(0, 100, MAX_BINS + 1)], color=SERIES[2]
@@ -152,17 +133,17 @@ def prevalence_picture(table: FeatureTable) -> Drawing:
     _plain_ticks(axes.yaxis, float(np.max(numbers)))
     once, half = int((prevalence_F == 1).sum()), int((2 * prevalence_F >= samples).sum())
     caption = (
-        f"Of {len(prevalence_F):,} ASVs {once:,} are in one sample alone, {half:,} in at least "
-        "half of the samples."
+        f"{once:,} of {len(prevalence_F):,} ASVs are in only one sample, {half:,} in at least half "
+        "of the samples."
     )
     return Drawing(figure, caption, f"Histogram of prevalence. {caption}")
 
 
 def _plain_ticks(axis: Axis, ratio: float) -> None:
-    """Label a logarithmic axis, whose ends have a ratio, with plain numbers."""
+    """Label a logarithmic axis with plain numbers; `ratio` is the ratio of its ends."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    # The powers of ten of matplotlib are mathematical text, which this style does not draw.
+    # Powers of ten are mathematical text, and this style does not draw it.
     steps = (1.0, 2.0, 5.0) if ratio < 30 else (1.0, 3.0) if ratio < 1000 else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -171,48 +152,45 @@ def _plain_ticks(axis: Axis, ratio: float) -> None:
 
 @styled
 def overlap_picture(overlaps: Sequence[tuple[str, int, int]]) -> Drawing:
-    """Draw the part of the ids of a file that another file has, as bars."""
+    """Draw the overlap of ids between files as bars."""
     figure, axes = blank(LARGE[0], 1.0 + 0.62 * len(overlaps))
-    for row, (name, inside, total) in enumerate(overlaps):
-        share = 100 * inside / total
+    for row, (name, common, total) in enumerate(overlaps):
+        share = 100 * common / total
         axes.barh(row, share, color=SERIES[0], height=0.35)
         axes.barh(row, 100 - share, left=share, color=GREY, alpha=0.35, height=0.35)
-        axes.text(0, row - 0.27, f"{name}: {inside:,} of {total:,}", va="bottom", fontsize=9)
+        axes.text(0, row - 0.27, f"{name}: {common:,} of {total:,}", va="bottom", fontsize=9)
     axes.set(xlim=(0, 100), ylim=(len(overlaps) - 0.6, -0.75), xlabel="%")
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
     axes.set_title("Ids in common")
-    texts = [f"{name}: {inside} of {total}" for name, inside, total in overlaps]
+    texts = [f"{name}: {common} of {total}" for name, common, total in overlaps]
     return Drawing(figure, "", f"Ids in common. {'; '.join(texts)}.")
 
 
 @styled
 def column_picture(column: MetadataColumn, width: float, height: float) -> Drawing:
-    """Draw the values of a column: numbers as a histogram, others as bars of the frequent ones."""
+    """Draw a metadata column: a histogram of numbers, or bars of frequent values."""
     from matplotlib.figure import Figure
 
     counts = Counter(column.values)
     missing = counts.pop("", 0)
     numbers_N = as_numbers([value for value in column.values if value])
     in_order = column.kind == "numbers" or not np.isnan(numbers_N).any()
-    # Margins for the longest labels: a layout for each of a hundred pictures takes as long as all
-    # the rest of them.
-    left = 0.55 / width if in_order else 1.25 / width
+    # Fixed margins: a layout for each of a hundred pictures would double their time.
+    left_margin = 0.55 / width if in_order else 1.25 / width
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((left, 0.45 / height, 0.95 - left, 1 - 0.8 / height))
+    axes = figure.add_axes((left_margin, 0.45 / height, 0.95 - left_margin, 1 - 0.8 / height))
     if column.kind == "numbers":
-        drawn = numbers_N[np.abs(numbers_N) <= LARGEST_NUMBER]
-        low, high = (drawn.min(), drawn.max()) if len(drawn) else (0.0, 1.0)
-        edges = np.linspace(low, high, min(MAX_BINS, max(8, int(len(drawn) ** 0.5))) + 1)
-        if not (np.diff(edges) > 0).all():  # too near to each other for bins between them
+        finite_N = numbers_N[np.abs(numbers_N) <= LARGEST_NUMBER]
+        low, high = (finite_N.min(), finite_N.max()) if len(finite_N) else (0.0, 1.0)
+        edges = np.linspace(low, high, min(MAX_BINS, max(8, int(len(finite_N) ** 0.5))) + 1)
+        if not (np.diff(edges) > 0).all():  # too close for bins between them
             edges = low + max(1.0, abs(low)) * np.array([-0.1, 0.1])
-        axes.hist(drawn, edges.tolist(), color=SERIES[0])
+        axes.hist(finite_N, edges.tolist(), color=SERIES[0])
         axes.set(ylabel="samples")
     elif in_order:
         values = sorted(counts, key=float)
-        axes.bar(
-            range(len(values)), [counts[value] for value in values], color=SERIES[0], width=0.8
-        )
+        axes.bar(range(len(values)), [counts[v] for v in values], color=SERIES[0], width=0.8)
         names = [shortened(name, 8) for name in values]
         # About 22 digits fit below the small picture.
         every = 1 + (len(names) * (1 + max(map(len, names)))) // 22
@@ -242,7 +220,7 @@ def column_picture(column: MetadataColumn, width: float, height: float) -> Drawi
 
 @styled
 def missing_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
-    """Draw the part of the samples without a value, of each column with missing values."""
+    """Draw the percentage of missing values of each column that has any."""
     shares = {c.name: 100 * sum(not value for value in c.values) / len(c.values) for c in columns}
     shares = {name: share for name, share in shares.items() if share}
     if not shares:
@@ -262,26 +240,26 @@ def missing_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
 
 @styled
 def association_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
-    """Draw how strongly each two columns are associated, as shades."""
+    """Draw a heat map of the associations between metadata columns."""
     limit = max((len(column.values) for column in columns), default=0) // 5
-    shown = [c for c in columns if c.kind == "numbers" or len({*c.values}) <= min(limit, 20)]
-    shown = shown[:MAX_RELATED]
-    if len(shown) < 2:
+    related = [c for c in columns if c.kind == "numbers" or len({*c.values}) <= min(limit, 20)]
+    related = related[:MAX_RELATED]
+    if len(related) < 2:
         return None
-    values = np.zeros((len(shown), len(shown)))
-    for row, column in itertools.product(range(len(shown)), repeat=2):
+    values = np.zeros((len(related), len(related)))
+    for row, column in itertools.product(range(len(related)), repeat=2):
         if row > column:
-            values[row, column] = values[column, row] = association(shown[row], shown[column])
-    names = [shortened(printable(column.name), 20) for column in shown]
-    figure, axes = blank(LARGE[0], 1.6 + 0.22 * len(shown))
+            values[row, column] = values[column, row] = association(related[row], related[column])
+    names = [shortened(printable(column.name), 20) for column in related]
+    figure, axes = blank(LARGE[0], 1.6 + 0.22 * len(related))
     heat_map(axes, values, names, names)
-    axes.set(title="Columns that go together")
-    pairs = itertools.combinations(range(len(shown)), 2)
+    axes.set(title="Associated columns")
+    pairs = itertools.combinations(range(len(related)), 2)
     first = sorted(pairs, key=lambda pair: -values[pair])[:3]
     texts = [f"{names[row]} and {names[column]} {values[row, column]:.2f}" for row, column in first]
     caption = (
-        f"Highest: {', '.join(texts)}. 1: one determines the other, 0: no association "
-        "(Spearman's correlation of numbers, Cramér's V of categories, eta of both)."
+        f"Highest: {', '.join(texts)}. 1: one column determines the other; 0: no association "
+        "(Spearman's correlation for numbers, Cramér's V for categories, eta for one of each)."
     )
     return Drawing(figure, caption, f"Associations of columns. {caption}")
 
@@ -289,30 +267,30 @@ def association_picture(columns: Sequence[MetadataColumn]) -> Drawing | None:
 def association(first: MetadataColumn, second: MetadataColumn) -> float:
     """Return the association of two columns, 0 to 1, over the samples that have both.
 
-    It is the root of the mean squared canonical correlation, numbers as ranks and categories as
-    indicators: |Spearman's rho| of two numbers, Cramér's V of two categories, eta of both.
+    Root of the mean squared canonical correlation of ranks (numbers) and indicators (categories):
+    |Spearman's rho| for numbers, Cramér's V for categories, eta for one of each.
     """
     step = 1 + (len(first.values) - 1) // MAX_PAIRED
     pairs = zip(first.values[::step], second.values[::step], strict=True)
-    known = [pair for pair in pairs if all(pair)]
-    if len(known) < 3:
+    pairs_of_values = [pair for pair in pairs if all(pair)]
+    if len(pairs_of_values) < 3:
         return 0.0
     bases = []
-    for column, texts in zip((first, second), zip(*known, strict=True), strict=True):
+    for column, texts in zip((first, second), zip(*pairs_of_values, strict=True), strict=True):
         if column.kind == "numbers":
             coded_NC = rankdata(as_numbers(texts))[:, None]
         else:
             coded_NC = (np.array(texts)[:, None] == np.unique(texts)).astype(np.float64)
         coded_NC = coded_NC - coded_NC.mean(axis=0)
         left_NC, sizes_C, _ = np.linalg.svd(coded_NC, full_matrices=False)
-        bases.append(left_NC[:, sizes_C > 1e-9 * len(known)])
+        bases.append(left_NC[:, sizes_C > 1e-9 * len(pairs_of_values)])
     smaller = min(basis.shape[1] for basis in bases)
     correlations = np.square(bases[0].T @ bases[1]).sum()
     return min(float(np.sqrt(correlations / smaller)), 1.0) if smaller else 0.0
 
 
 def predictors_table(target: MetadataColumn, columns: Sequence[Association]) -> Table:
-    """List the columns that alone predict the target best."""
+    """Return the table of the single columns that predict the target best."""
     skilled = [column for column in columns if column.value > NO_SKILL[column.metric]][:10]
     forms = any(column.other_form for column in skilled)
     rows = [
@@ -320,7 +298,7 @@ def predictors_table(target: MetadataColumn, columns: Sequence[Association]) -> 
         for column in skilled
     ]
     title = TITLES[skilled[0].metric] if skilled else ""
-    note = "Each column alone, on the same splits as the model would be; a guess has "
-    note += f"{NO_SKILL[skilled[0].metric]:g}." if skilled else ""
-    heads = ["Column", title, *["It is"] * forms]
-    return Table(f"Columns that alone predict {target.name}", heads, rows, note)
+    note = "Each column alone, on the splits of `aam train`."
+    note += f" Baseline: {NO_SKILL[skilled[0].metric]:g}." if skilled else ""
+    heads = ["Column", title, *["Role"] * forms]
+    return Table(f"Single columns that predict {target.name}", heads, rows, note)

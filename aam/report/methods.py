@@ -1,4 +1,4 @@
-"""Methods of a run: paragraph and citations for a manuscript, options, inputs, versions, host."""
+"""Methods paragraph and references of a run; tables of options, inputs, versions, host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aam.contract.options import flat, specs
 from aam.contract.options.commands import find
 from aam.contract.options.groups import MEMBERS, TRANSFORMER
 from aam.contract.version import RELEASED, URL
-from aam.evaluation.association import ASSOCIATED, CONDITIONAL
+from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL
 from aam.evaluation.intervals import LEVEL, SCORED, TITLES
 from aam.memory import shown_size
 from aam.report.run import Run
@@ -25,12 +25,12 @@ LIBRARIES = ("python", "numpy", "scipy", "scikit-learn", "biom-format", "scikit-
 
 
 def paragraph(run: Run) -> str:
-    """Return the methods of a run; "" for a pretraining, whose result is no prediction."""
+    """Return the methods paragraph of a run; "" for a pretraining."""
     return " ".join(text for text, *_ in _sentences(run))
 
 
 def bibtex(run: Run) -> str:
-    """Return the references of a run: aam, the table, its members, and what the methods cite."""
+    """Return the references of a run in BibTeX: aam, BIOM, models, citations of the methods."""
     keys = {key for name in _members(run) for key in MEMBERS[name].references} | {"mcdonald2012"}
     keys |= {key for _, *cited in _sentences(run) for key in cited}
     aam_entry = (
@@ -39,12 +39,12 @@ def bibtex(run: Run) -> str:
         f"  url = {{{URL}}}\n}}"
     )
     entries = (files("aam.report") / "references.bib").read_text(encoding="utf-8").split("\n\n")
-    known = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
-    return "\n".join([aam_entry, *(known[key] for key in sorted(keys))])
+    entry_of = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
+    return "\n".join([aam_entry, *(entry_of[key] for key in sorted(keys))])
 
 
 Sentences = tuple[str, ...]
-"""Sentences on one subject, and the keys of the references that they cite; "" for none."""
+"""Sentences on a subject ("" for none), and keys of cited references."""
 
 
 def _sentences(run: Run) -> list[Sentences]:
@@ -61,18 +61,16 @@ def _data(run: Run) -> Sentences:
     kinds = ("categorical_columns", "numeric_columns")
     if columns := [str(n) for kind in kinds for n in run.option(kind) or ()]:
         text += f" and {', '.join(columns)}"
-    parts = facts.get("samples")
-    if samples := sum(parts.values()) if isinstance(parts, dict) else parts:
+    numbers = facts.get("samples")
+    if samples := sum(numbers.values()) if isinstance(numbers, dict) else numbers:
         text += f" in {samples:,} samples"
     text += f" where {where}" if where else ""
     if run.scored is not None and run.scored.classes and run.scored.type == "classification":
         times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
-        named = zip(run.scored.classes, times, strict=True)
-        text += f" ({', '.join(f'{name}: {number}' for name, number in named)})"
+        times_of = zip(run.scored.classes, times, strict=True)
+        text += f" ({', '.join(f'{name}: {number}' for name, number in times_of)})"
     depth = facts.get("rarefy_depth") if TRANSFORMER in _members(run) else None
-    rarefied = (
-        f" For the transformer the samples were rarefied to {depth:,} reads." if depth else ""
-    )
+    rarefied = f" For the transformer, samples were rarefied to {depth:,} reads." if depth else ""
     return (f"{text} with aam {facts.get('aam', '')}.{rarefied}",)
 
 
@@ -86,14 +84,14 @@ def _model(run: Run) -> Sentences:
     titles = []
     for name in members:
         details = [settings[name]] if settings.get(name) else []
-        # Named with every member: those of weight 0 were tried.
+        # Members of weight 0 are named too: they were tried.
         details += [f"weight {weights.get(name, 0.0):.2f}"] * (len(members) > 1 and bool(weights))
         title = MEMBERS[name].method or f"a {MEMBERS[name].title}"
         titles.append(f"{title} ({'; '.join(details)})" if details else title)
     mean = "the weighted mean of " if chosen else "the mean of "
     text = f"The model is {mean if len(titles) > 1 else ''}{' and '.join(titles)}."
     if chosen:
-        text += " The weights were chosen on left-out training groups."
+        text += " Weights were chosen on left-out training groups."
     if TRANSFORMER in members and run.option("pretrained_encoder"):
         frozen = ", and its weights were frozen" if run.option("freeze_base") else ""
         text += f" The encoder of the transformer was pretrained without labels{frozen}."
@@ -107,13 +105,13 @@ def _design(run: Run) -> Sentences:
     number, folds = len(scored.actual), len(set(scored.folds))
     studies = 0 if run.scores is None or run.scores.studies is None else len(set(scored.studies))
     if run.is_external:
-        # A validation elsewhere has no folds of its own, whatever its model was trained with.
+        # An external validation has no folds, whatever the training had.
         where = f"{studies} other studies" if studies else "another study"
         return (f"The model of '{run.option('model')}' was scored on {number} samples of {where}.",)
     design = f"in {folds}-fold cross-validation" if folds else "of a single split"
     if studies:
         design = f"of {studies} studies ({run.option('study_column')}), each left out in turn"
-    text = f"It was scored on {number} {run.part} samples {design}".replace("  ", " ")
+    text = f"It was scored on {number} {run.split} samples {design}".replace("  ", " ")
     if run.partitions is not None and run.partitions.repeats:
         text += f", repeated {len(run.partitions.partitions)} times (mean scores)"
     if group:
@@ -132,12 +130,9 @@ def _scores(run: Run) -> Sentences:
     if scores is not None and (model := scores.models.get("ensemble")) is not None:
         level = scores.level
         titles = [TITLES[name] for name in SCORED[scored.type] if name in model.metrics]
-        *others, last = titles or [measured]
-        measured = f"{', '.join(others)} and {last}" if others else last
-    text = (
-        f"{measured} have {level:.0%} t intervals of the jackknife over {units} "
-        "(Efron and Stein 1981)."
-    )
+        *earlier_titles, last = titles or [measured]
+        measured = f"{', '.join(earlier_titles)} and {last}" if earlier_titles else last
+    text = f"{measured} have {level:.0%} jackknife t intervals over {units} (Efron and Stein 1981)."
     if scores is not None and scores.studies is not None and scores.studies.summaries:
         keys += ["hartung2001", "vanleeuwen2025"]
         text += (
@@ -146,7 +141,7 @@ def _scores(run: Run) -> Sentences:
         )
     elif scored.folds and scored.classes:
         keys.append("parker2007")
-        text += " The AUC compares samples of the same fold (Parker et al. 2007)."
+        text += " The AUC compares samples within folds (Parker et al. 2007)."
     if scores is not None and scores.verdict.p is not None:
         keys.append("phipson2010")
         within = " within studies" if scored.studies else ""
@@ -174,6 +169,25 @@ def _uncertainty(run: Run) -> Sentences:
     return (f"Temperature scaling (Guo et al. 2017) {text}.", "guo2017")
 
 
+def _threshold(run: Run) -> Sentences:
+    thresholds = [] if run.scores is None else run.scores.thresholds[1:]  # the first is 0.5
+    if run.scores is None or not thresholds or thresholds[0].threshold is None:
+        return ("",)
+    chosen = thresholds[0]
+    named_values = [
+        f"{name} {value:.2f}"
+        for name in ("sensitivity", "specificity")
+        if (value := chosen.metrics[name].value) is not None
+    ]
+    is_youden = chosen.rule.startswith("Youden")
+    text = (
+        f"The threshold of {run.scores.classes[1]}, {chosen.threshold:.2f} ({chosen.rule}"
+        f"{'; Youden 1950' * is_youden}), was chosen on left-out training predictions"
+    )
+    text += f" (held-out {', '.join(named_values)})." if named_values else "."
+    return (text, *["youden1950"] * is_youden)
+
+
 def _associations(run: Run) -> Sentences:
     tested = run.facts.get("tested") or {}
     tests, keys = [], ["benjamini1995"]
@@ -181,46 +195,51 @@ def _associations(run: Run) -> Sentences:
         tests.append(f"by rank ({tested[ASSOCIATED]:,} tests; Landis et al. 1978)")
         keys.append("landis1978")
     if tested.get(CONDITIONAL) is not None:
-        what = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
-        tests.append(f"given the rest of the community ({what}; Kang et al. 2010)")
+        details = f"{tested[CONDITIONAL]:,} tests, {tested['permutations']} permutations"
+        tests.append(f"given the rest of the community ({details}; Kang et al. 2010)")
         keys.append("kang2010")
     if not tests:
         return ("",)
     text = (
         f"ASVs in at least {tested['samples']} samples or groups were tested for association "
-        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} in each family "
+        f"{' and '.join(tests)}, at a false discovery rate of {tested['rate']:g} each "
         "(Benjamini and Hochberg 1995)."
     )
+    columns = run.option("adjust_for")
+    if columns and run.importance and ADJUSTED in run.importance[0]:
+        associated = sum(float(row[ADJUSTED] or "nan") < tested["rate"] for row in run.importance)
+        text += f" Adjusted for {' and '.join(columns)}, {associated:,} ASVs were associated."
     return (text, *keys)
 
 
-_SAID = {"metadata_column", "where", "group_column", "study_column", "members", "overwrite",
-         "categorical_columns", "numeric_columns", "classifier", "device"}  # fmt: skip
+_STATED = {"metadata_column", "where", "group_column", "study_column", "members", "overwrite",
+         "categorical_columns", "numeric_columns", "classifier", "device",
+         "adjust_for", "sensitivity"}  # fmt: skip
 """Options that other sentences state, or that change no result."""
 
 
 def _options(run: Run) -> Sentences:
     command = find(str(run.facts.get("command", "")))
     values = () if command is None else specs(command)
-    named = {spec.flag for spec in values if spec.role == "value" and spec.field not in _SAID}
+    stated = {spec.flag for spec in values if spec.role == "value" and spec.field not in _STATED}
     changed = [
-        f"{flag} {text}" for flag, text, differs in option_rows(run) if differs and flag in named
+        f"{flag} {text}" for flag, text, is_set in option_rows(run) if is_set and flag in stated
     ]
     return (f"Options that differ from the defaults: {', '.join(changed)}." if changed else "",)
 
 
 def _software(run: Run) -> Sentences:
     versions = run.facts.get("versions") or {}
-    # PyTorch, the last, computes nothing of a kernel or forest.
+    # Only the transformer computes with PyTorch, the last.
     used = LIBRARIES if TRANSFORMER in _members(run) else LIBRARIES[:-1]
-    named = [f"{name} {versions[name]}" for name in used if versions.get(name)]
-    return (f"Software: {', '.join(named)}." if named else "",)
+    stated = [f"{name} {versions[name]}" for name in used if versions.get(name)]
+    return (f"Software: {', '.join(stated)}." if stated else "",)
 
 
 SUBJECTS: tuple[Callable[[Run], Sentences], ...] = (
-    _data, _model, _design, _scores, _uncertainty, _associations, _options, _software
+    _data, _model, _design, _scores, _uncertainty, _threshold, _associations, _options, _software
 )  # fmt: skip
-"""Subjects of the paragraph in their order; a result of its own, such as a threshold, adds one."""
+"""Subjects of the paragraph, in order."""
 
 
 def _members(run: Run) -> list[str]:
@@ -247,7 +266,7 @@ def fact_rows(run: Run) -> TableRows:
 
 
 def option_rows(run: Run) -> list[tuple[str, str, bool]]:
-    """Return flag, value and whether it differs from the default, of every option."""
+    """Return flag and value of every option, and whether it differs from the default."""
     command = find(str(run.facts.get("command", "")))
     defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
     rows = []
@@ -279,6 +298,6 @@ def _text(value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{name} {item}" for name, item in value.items())
-    return (
-        "" if value is None else "yes" if value is True else "no" if value is False else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

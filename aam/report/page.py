@@ -35,55 +35,52 @@ from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
 from aam.report.terminal import TITLES, Table, next_cell, with_interval
 
-_START = b"<!doctype html>"
-"""First bytes of a page, in lower case."""
-
+_START = b"<!doctype html>"  # first bytes of a page, in lower case
 _FIRST = ("studies", "agreement", "roc", "confusion", "curve-loss")
-"""Pictures of which the first that a run has stands beside the verdict."""
+"""Pictures for the place beside the verdict: the page shows the first one that the run has."""
 
-_UNBROKEN = 30
-"""Characters of a value with its interval at most; longer cells are texts."""
-
-
-def write_report(given: ReportInput, place: Path) -> None:
-    """Write the page of a run or of one target; an existing one is replaced."""
-    write_page(place, page(given, place))
-    run_files.add(place.parent, place.name)
+_UNBROKEN = 30  # most characters of a value with its interval; longer cells are texts
 
 
-def require_page(place: Path) -> None:
-    """Refuse a path to which `write_page` cannot write, before the work for the page."""
-    refuse_existing(place, overwrite=True)
-    make_parent(place)
-    if place.is_file():
-        with place.open("rb") as stream:
+def write_report(report: ReportInput, path: Path) -> None:
+    """Write the HTML report of a run or of one target; replace an existing one."""
+    write_page(path, page(report, path))
+    run_files.add(path.parent, path.name)
+
+
+def require_page(path: Path) -> None:
+    """Refuse a path that `write_page` cannot write to, before the page is made."""
+    refuse_existing(path, overwrite=True)
+    make_parent(path)
+    if path.is_file():
+        with path.open("rb") as stream:
             start = stream.read(len(_START)).lower()
         if start != _START:
-            evidence = f"'{place}' is no HTML page"
+            evidence = f"'{path}' is no HTML page"
             raise CannotCreate("The output exists", evidence, "choose another file for the page")
 
 
-def write_page(place: Path, text: str) -> None:
-    """Write an HTML page; an existing page is replaced, and no other file, see `require_page`."""
-    require_page(place)
-    write_text(place, text)
+def write_page(path: Path, text: str) -> None:
+    """Write an HTML page; only another page is replaced (`require_page`)."""
+    require_page(path)
+    write_text(path, text)
 
 
 def write_report_of_run(folder: Path, table: FeatureTable) -> Path | None:
-    """Write the page of a run that has just ended; a fault leaves the run without a page."""
-    place = folder / "report.html"
+    """Write the report of a run that has just ended; an error leaves the run without one."""
+    path = folder / "report.html"
     with later_step("report"):
         run = read_run(folder)
-        write_report(ReportInput.of(run, abundances=read_abundances(run, table)), place)
-        return place
+        write_report(ReportInput.of(run, abundances=read_abundances(run, table)), path)
+        return path
     return None
 
 
-def page(given: ReportInput, place: Path) -> str:
-    """Return the HTML page of a run."""
-    run, finished = given.run, given.run.facts.get("finished")
+def page(report: ReportInput, path: Path) -> str:
+    """Return the HTML report of a run."""
+    run, finished = report.run, report.run.facts.get("finished")
     options, heads = methods.option_rows(run), ["Option", "Value"]
-    # Readers look for what was chosen; the defaults are folded away.
+    # Readers look for their own choices: the defaults are folded away.
     options_of_run, options_of_others = (
         Table(
             name,
@@ -92,17 +89,20 @@ def page(given: ReportInput, place: Path) -> str:
         )
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
-    findings = result_of(given)
-    # Repeated subjects and columns that predict as well make the verdict doubtful. What compares
-    # the inputs of the model stands below their table.
+    findings = result_of(report)
+    # Repeated subjects and confounders cast doubt on the verdict. The comparison of the inputs is
+    # printed below their table.
     results, doubts = (
         [f.text for f in findings[1:] if f.field != "inputs" and f.is_warning == doubtful]
         for doubtful in (False, True)
     )
-    drawn = {name: draw_section(name, given) for name in SECTIONS}
-    shown = {picture.name: picture for pictures in drawn.values() for picture in pictures}
-    first = next((shown[name] for name in _FIRST if name in shown), None)
-    drawn = {name: [one for one in drawn[name] if one is not first] for name in drawn}
+    drawings = {name: draw_section(name, report) for name in SECTIONS}
+    picture_of = {picture.name: picture for pictures in drawings.values() for picture in pictures}
+    first = next((picture_of[name] for name in _FIRST if name in picture_of), None)
+    drawings = {
+        name: [item for item in pictures if item is not first]
+        for name, pictures in drawings.items()
+    }
     title = "Pretrained encoder"
     if run.target is not None:
         title = f"Prediction of {run.target}" + " in another study" * run.is_external
@@ -122,23 +122,23 @@ def page(given: ReportInput, place: Path) -> str:
         next_step=_next_command(run),
         first=[] if first is None else [first],
         measured_on=measured_on(run),
-        tiles=tiles(given),
-        tables=tabulate("predictions", given),
-        asv_tables=tabulate("asvs", given),
-        study_tables=tabulate("studies", given),
-        studies=drawn["studies"],
-        curves=drawn["learning"],
-        scored=drawn["predictions"],
-        asvs=drawn["asvs"],
+        tiles=tiles(report),
+        tables=tabulate("predictions", report),
+        asv_tables=tabulate("asvs", report),
+        study_tables=tabulate("studies", report),
+        studies=drawings["studies"],
+        curves=drawings["learning"],
+        scored=drawings["predictions"],
+        asvs=drawings["asvs"],
         embeds=TRANSFORMER in run.members,
-        embedding=drawn["embedding"],
-        colours=given.colours if run.embeddings is not None or run.ordination else (),
-        missing=list(missing(given)),
-        # Relative to the page, which may lie elsewhere and is copied together with the folder; of
-        # the files that the run lists, not of others that lie there.
+        embedding=drawings["embedding"],
+        colours=report.colours if run.embeddings is not None or run.ordination else (),
+        missing=list(missing(report)),
+        # Links are relative to the page, since page and folder are copied together. Only files that
+        # the run lists are linked.
         links=[
-            (quote(os.path.relpath(run.folder / name, place.parent)), name, what)
-            for name, what in FILES.items()
+            (quote(os.path.relpath(run.folder / name, path.parent)), name, description)
+            for name, description in FILES.items()
             if name in (RECORD, *run.files) and (run.folder / name).is_file()
         ],
         methods=methods.paragraph(run),
@@ -160,7 +160,7 @@ def heading(run: Run) -> str:
     if samples := _samples(run):
         sentence.append(f"with {samples:,} samples")
     if facts.get("asvs"):
-        sentence.append(f"of {facts['asvs']:,} ASVs")
+        sentence.append(f"and {facts['asvs']:,} ASVs")
     if depth := facts.get("rarefy_depth"):
         sentence.append(f"at {depth:,} reads each")
     folds = f"; {len(run.curves)}-fold cross-validation" if len(run.curves) > 1 else ""
@@ -173,18 +173,18 @@ def _next_command(run: Run) -> tuple[str, str] | None:
     model = run.option("model") or run.option("output_dir") or run.folder
     files = run_record.recorded_study_files(run.facts)
     training = run_record.joinable(Path(model), files) if run.is_external else {}
-    what, words = run.scores.next_step(str(model), files, training)
-    return what, shlex.join(words)
+    purpose, argv = run.scores.next_step(str(model), files, training)
+    return purpose, shlex.join(argv)
 
 
-def result_of(given: ReportInput) -> list[ModelFinding]:
-    """Return the statements on the result, the verdict against the guess first."""
-    if given.run.scored is None:
+def result_of(report: ReportInput) -> list[ModelFinding]:
+    """Return the findings of a run, the verdict against the baseline first."""
+    if report.run.scored is None:
         return []
-    # The scores are compared with the predictions before anything of them is shown.
-    ensemble = next(iter(given.models.values()))
-    if given.run.scores is not None:
-        return given.run.scores.findings(given.unit)
+    # Scores and predictions are compared before either is shown.
+    ensemble = next(iter(report.models.values()))
+    if report.run.scores is not None:
+        return report.run.scores.findings(report.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
     texts = [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
@@ -200,10 +200,10 @@ class Tile(NamedTuple):
     unit: str = ""
 
 
-def tiles(given: ReportInput) -> list[Tile]:
+def tiles(report: ReportInput) -> list[Tile]:
     """Return the key figures: two metrics with their intervals, or losses, then the size."""
-    run, facts, figures = given.run, given.run.facts, []
-    metrics = next(iter(given.models.values()), {})
+    run, facts, figures = report.run, report.run.facts, []
+    metrics = next(iter(report.models.values()), {})
     names: tuple[str, ...] = ("r2", "mae")
     if "weighted_kappa" in metrics:
         names = ("weighted_kappa", "mae_ranks")
@@ -211,27 +211,27 @@ def tiles(given: ReportInput) -> list[Tile]:
         names = ("auc", "balanced_accuracy")
     studies = None if run.scores is None else run.scores.studies
     if run.scores is not None and studies is not None:
-        # The mean over the studies, then where the next one is expected.
+        # The mean over the studies, then the prediction interval of the next study.
         first = run.scores.verdict.metric
         names = (first, *(name for name in ("mae", "mae_ranks") if name in metrics))
     repeated = None if run.scores is None else run.scores.repeated_samples
     if repeated is not None:
-        # The split divides subjects: the score of new ones comes first, the others are marked.
+        # The split divides subjects: the score of new subjects comes first, the others are marked.
         value = metric_text(repeated.metric, repeated.grouped)
-        note = f"kernel, each '{repeated.column}' on one side of the split"
+        note = f"kernel, each '{repeated.column}' in training or test only"
         figures.append(Tile(value, f"{TITLES[repeated.metric]} of new subjects", note))
     for name in names:
         if name in metrics and (score := metrics[name]).value is not None:
-            unit = given.unit if name in ("mae", "rmse") else ""
+            unit = report.unit if name in ("mae", "rmse") else ""
             note = score.limits(name)
             if repeated is not None:
-                note = f"{note}; known subjects".removeprefix("; ")
+                note = f"{note}; subjects seen in training".removeprefix("; ")
             figures.append(Tile(score.estimate(name), TITLES[name], note, unit))
         if studies is not None and name in studies.summaries:
             following = next_cell(studies.summaries[name])
-            unit = given.unit if name == "mae" else ""
+            unit = report.unit if name == "mae" else ""
             figures.append(Tile(following, f"{TITLES[name]} of the next study", "", unit))
-    # Without predictions: the validation figures of the epoch with the lowest validation loss.
+    # Without predictions: the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))
     if not figures and np.isfinite(loss).any():
@@ -239,12 +239,10 @@ def tiles(given: ReportInput) -> list[Tile]:
         epoch = f"epoch {curve['epoch'][best] + 1:.0f}"
         figures.append(Tile(significant(loss[best]), "validation loss", epoch))
         if "val_unifrac" in curve:
-            figures.append(
-                Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation")
-            )
+            figures.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "UniFrac loss", "validation"))
         if "val_nucleotide_accuracy" in curve:
             accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
-            figures.append(Tile(accuracy, "masked nucleotides right", "validation"))
+            figures.append(Tile(accuracy, "masked nucleotides predicted", "validation"))
     if samples := _samples(run):
         figures.append(Tile(f"{samples:,}", "samples", _size_note(run)))
     if run.target is None and (number := facts.get("parameters")):
@@ -252,107 +250,103 @@ def tiles(given: ReportInput) -> list[Tile]:
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
         sizes = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
         size, unit = next((pair for pair in sizes if number >= pair[0]), (0, ""))
-        figures.append(
-            Tile(f"{number / size:.3g}{unit}" if size else str(number), "parameters", note)
-        )
+        value = f"{number / size:.3g}{unit}" if size else str(number)
+        figures.append(Tile(value, "parameters", note))
     return figures
 
 
 def _size_note(run: Run) -> str:
-    """Return the groups of the samples, or the samples of each part of a single split."""
-    parts, group = run.facts.get("samples"), run.option("group_column")
+    """Return the number of groups, or of the samples in each set of a single split."""
+    numbers, group = run.facts.get("samples"), run.option("group_column")
     if run.scores is not None and run.scores.studies is not None:
         return f"of {len(run.scores.studies.studies)} studies"
     if group and run.scores is not None and run.scores.groups:
         return f"of {run.scores.groups} groups of {group}"
-    if not isinstance(parts, dict) or len(run.curves) > 1 or (run.scored and run.scored.folds):
+    if not isinstance(numbers, dict) or len(run.curves) > 1 or (run.scored and run.scored.folds):
         return ""
     estimators, more = [name for name in run.members if name != TRANSFORMER], ""
-    if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
-        train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
+    if estimators and numbers.get(
+        "test"
+    ):  # they have no epoch that validation samples could choose
+        train = int(numbers.get("train", 0)) + int(numbers.get("validation", 0))
         if TRANSFORMER in run.members:
             more = f" ({' and '.join(estimators)}: {train} train)"
         else:
-            parts = {"train": train, "test": parts["test"]}
-    return ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
+            numbers = {"train": train, "test": numbers["test"]}
+    return ", ".join(f"{number} {split}" for split, number in numbers.items() if number) + more
 
 
 def _samples(run: Run) -> int:
-    parts = run.facts.get("samples")
-    return sum(map(int, parts.values())) if isinstance(parts, dict) else len(run.embedded_ids)
+    numbers = run.facts.get("samples")
+    return sum(map(int, numbers.values())) if isinstance(numbers, dict) else len(run.embedded_ids)
 
 
 def measured_on(run: Run) -> str:
-    """Return sentences on which samples the headline was measured, and what that is worth."""
+    """Return sentences about the samples on which the scores were measured."""
     if run.scored is None:
         return ""
     samples, folds = len(run.scored.actual), len(set(run.scored.folds))
     if run.is_external and not run.scored.studies:
-        return f"{samples} samples of another study than that of the training."
+        return f"The scores are from {samples} samples of another study than the training."
     if run.scored.studies:
         return (
-            f"{samples} samples of {len(set(run.scored.studies))} studies: each was predicted by a "
-            "model that it did not train. Scores are means over the studies; no samples of "
-            "different studies are compared."
+            f"The model was tested on {samples} samples of {len(set(run.scored.studies))} studies, "
+            "each left out of training in turn. Scores are means over the studies."
         )
     partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("group_column")
-    apart = f" All samples of a {group} are on one side of a split." if group else ""
-    if run.part == "test":
-        origin = "that took no part in training"
+    apart = f" Each {group} is entirely in training or entirely in test." if group else ""
+    if run.split == "test":
+        origin = "no model was trained on them"
         if folds:
-            origin = f"of {folds} folds: each was predicted by a model that it did not train"
-            if partitions:
-                origin += (
-                    f"; scores are means over {partitions} partitions into folds, pictures and "
-                    "tables of samples show the first"
-                )
-        return f"{samples} test samples {origin}.{apart}"
-    if run.part == "validation" and TRANSFORMER not in run.members:
-        return f"{samples} validation samples that took no part in training.{apart}"
-    if run.part == "validation":
+            origin = f"each was predicted by models of the other folds ({folds} folds)"
+        if partitions:
+            apart += (
+                f" Scores are means over {partitions} repeats of the cross-validation; figures and "
+                "tables of samples show the first repeat."
+            )
+        return f"The scores are from {samples} held-out samples: {origin}.{apart}"
+    if run.split == "validation" and TRANSFORMER not in run.members:
+        return f"The scores are from {samples} held-out samples.{apart}"
+    if run.split == "validation":
         return (
-            f"{samples} validation samples, which did not train the model but chose its epoch: "
-            "new samples may be predicted a little worse. A cross-validation (--folds) has test "
-            f"samples.{apart}"
+            f"The scores are from {samples} validation samples that also chose the best epoch: "
+            "new samples may be predicted a little worse. Use --folds for separate test samples."
+            f"{apart}"
         )
-    return f"{samples} samples; which split they are from is not recorded."
+    return f"The scores are from {samples} samples; their split is not recorded."
 
 
-def missing(given: ReportInput) -> Iterator[tuple[str, str]]:
-    """Yield a sentence and a command line for each part that the run folder lacks."""
-    run, folder = given.run, str(given.run.folder.resolve())
+def missing(report: ReportInput) -> Iterator[tuple[str, str]]:
+    """Yield a sentence and a command line for each result that the run folder lacks."""
+    run, folder = report.run, str(report.run.folder.resolve())
     table, metadata, sequences, tree = map(
         run.input_path, ("--table", "--metadata", "--sequences", "--tree")
     )
     inputs = ["--table", table or "TABLE", *(["--sequences", sequences] if sequences else [])]
     if not run.importance and run.target and not run.is_external:
         argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
-        yield "The ASVs that matter (add --taxonomy for their names):", shlex.join(["aam", *argv])
+        yield "Importance of the ASVs (add --taxonomy for their names):", shlex.join(["aam", *argv])
     if run.embeddings is not None and run.unifrac is None:
         argv = ["unifrac", *inputs]
         if not table or not Path(table).is_dir():  # a store has its tree
             argv += ["--tree", tree or "TREE"]
         argv += ["--output", f"{folder}/unifrac.tsv"]
-        yield "UniFrac distances, to show beside the embedding:", shlex.join(["aam", *argv])
-    if run.embeddings is not None and not given.colours:
+        yield "UniFrac distances, to compare with the embedding:", shlex.join(["aam", *argv])
+    if run.embeddings is not None and not report.colours:
         argv = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
         argv += ["--color-by", run.target or "COLUMN"]
-        yield "Colours of the embedding by metadata columns:", shlex.join(["aam", *argv])
+        yield "Embedding coloured by metadata columns:", shlex.join(["aam", *argv])
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a Jinja template of this package to an HTML page, which needs no other file.
-
-    The texts among `values` are escaped, and a missing variable is an error.
-    """
+    """Render a Jinja template to a self-contained HTML page; texts among `values` are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("aam.report", ""),
-        # Names of samples, columns and classes come from files of others, and a page runs in a
-        # browser.
+        # Names of samples, columns and classes may hold markup.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -362,12 +356,12 @@ def render(template: str, **values: Any) -> str:
         (files("aam.report") / name).read_text(encoding="utf-8")
         for name in ("style.css", "page.js")
     )
-    # The Content-Security-Policy of the page allows this script alone, by its hash: a script in the
-    # name of a sample does not run.
+    # The Content-Security-Policy allows only this script, by its hash: a script in the name of a
+    # sample does not run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
     def unbroken(cell: str) -> str:
-        # A value with its interval breaks before the bracket alone.
+        # A value with its interval is broken only before the bracket.
         if len(cell) > _UNBROKEN or "(" not in cell:
             return cell
         return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("\N{NO-BREAK SPACE}(", " (")

@@ -1,4 +1,4 @@
-"""Content of a run folder for the report: predictions, scores, curves, colours, what it found."""
+"""Content of a run folder for the report: predictions, scores, curves, colours."""
 
 from __future__ import annotations
 
@@ -46,12 +46,30 @@ if TYPE_CHECKING:
 OFFERED = 5  # columns to choose from without --color-by
 
 NETWORK_EFFECT = f"{TRANSFORMER}_effect"
-"""Start of the columns of the effects of a transformer in importance.tsv."""
+"""First part of the names of transformer effects in importance.tsv."""
+
+# File -> kind, required columns, starts of columns of numbers, starts of such that may lack some:
+# ASVs outside the training study have no depth, studies with few samples of a feature have no z.
+_TABLES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "importance.tsv": (
+        "table of `aam importance`", ("feature-id", "prevalence"),
+        ("prevalence", "effect", NETWORK_EFFECT, "q_", FOLD_RANK), ("depth_",),
+    ),
+    "associations.tsv": (
+        "table of associations",
+        ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank"),
+        (), ("studies", "agreeing", "z", "p", "q", "rank"),
+    ),
+    "explanations.tsv": (
+        "table of explanations", ("sample", "feature", "kind", "effect", "unit", "group"),
+        ("effect",), (),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder; None where a file is absent."""
+    """Content of a run folder; None for absent files."""
 
     folder: Path
     files: tuple[str, ...]  # names, below the folder
@@ -59,7 +77,7 @@ class Run:
     curves: dict[str, dict[str, F64]]  # fold ("" without) -> column of metrics.csv -> [epochs]
     embedded_ids: tuple[str, ...]  # N samples with an embedding
     embeddings: F64 | None  # [N, D]
-    # ids, principal coordinates [N, 2] of the kernel and their parts of the variance
+    # ids, principal coordinates [N, 2] of the kernel, their fractions of the variance
     ordination: tuple[tuple[str, ...], F64, F64] | None
     groups: dict[str, str]  # sample -> group in splits.tsv
     unifrac: DistanceMatrix | None
@@ -68,25 +86,25 @@ class Run:
     associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
     sample_ids: tuple[str, ...] = ()  # samples of the predictions
-    scored: ScoredPredictions | None = None  # with labels, of the first partition into folds
-    partitions: ScoredPredictions | None = None  # of all, whose mean scores are those of the run
+    scored: ScoredPredictions | None = None  # with labels, of the first repeat
+    partitions: ScoredPredictions | None = None  # of all repeats; the scores are means over repeats
     partition_ids: tuple[str, ...] = ()  # samples of `partitions`
     limits: F64 | None = None  # [n, 2], the prediction interval of each number
-    part: str = ""  # scored samples: "test" or "validation"; "" if unknown
+    split: str = ""  # scored samples: "test" or "validation"; "" if unknown
 
     @property
     def is_better(self) -> bool:
-        """Whether the model is shown to be better than a guess, or has no verdict."""
+        """Whether the model is shown to be better than the baseline, or has no verdict."""
         return self.scores is None or self.scores.is_better
 
     @property
     def is_external(self) -> bool:
-        """Whether the predictions are of another study than that of the training."""
+        """Whether the predictions are for another study than the training."""
         return self.scores is not None and self.scores.external is not None
 
     @property
     def described_ids(self) -> tuple[str, ...]:
-        """Samples whose metadata the report shows: those with an embedding, or a prediction."""
+        """Samples whose metadata the report shows: with an embedding or a prediction."""
         if self.embedded_ids or self.ordination is None:
             return self.embedded_ids or self.sample_ids
         return self.ordination[0]
@@ -107,12 +125,12 @@ class Run:
         return str(self.facts.get("inputs", {}).get(flag, {}).get("path", ""))
 
     def option(self, name: str) -> Any:
-        """Return the value of an option by its field; None if it is not recorded."""
+        """Return the value of an option by field; None if it is not recorded."""
         return flat(self.facts.get("options", {})).get(name)
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder, of which files other than run.json may be missing."""
+    """Read a run folder; files other than run.json may be missing."""
     if not (folder / RECORD).is_file():
         raise MissingInput(
             "Not a run folder",
@@ -122,9 +140,20 @@ def read_run(folder: Path) -> Run:
     facts = run_record.read(folder / RECORD)
     files = tuple(run_files.files_of(folder))
 
-    # Files of an earlier run, or those of a user, are no results of this one.
+    # Files of an earlier run or of a user are not results of this run.
     def there(name: str) -> Path | None:
         return folder / name if name in files else None
+
+    def rows_of(name: str) -> tuple[dict[str, str], ...] | None:
+        """Read a table; its numbers are checked here, for the line of the file."""
+        if (path := there(name)) is None:
+            return None
+        kind, columns, numeric, optional = _TABLES[name]
+        header, rows = read_rows(path, kind, columns)
+        for column in header:
+            if column.startswith((*numeric, *optional)):
+                numbers(rows, column, path, kind, optional=column.startswith(optional))
+        return tuple(rows)
 
     path = there("embeddings.tsv")
     embedded_ids, embeddings = read_embeddings(path) if path else ((), None)
@@ -147,26 +176,26 @@ def read_run(folder: Path) -> Run:
         groups=groups,
         unifrac=read_distances(path) if (path := there("unifrac.tsv")) else None,
         scores=Scores.read(path) if (path := there("scores.json")) else None,
-        importance=_read_importance(path) if (path := there("importance.tsv")) else (),
-        associations=_read_associations(path) if (path := there("associations.tsv")) else (),
-        explanations=_read_explanations(path) if (path := there("explanations.tsv")) else None,
+        importance=rows_of("importance.tsv") or (),
+        associations=rows_of("associations.tsv") or (),
+        explanations=rows_of("explanations.tsv"),
     )
 
 
 def _read_curves(metrics: Mapping[str, Path]) -> dict[str, dict[str, F64]]:
-    curves, what = {}, "metrics file"
+    curves, kind = {}, "metrics file"
     for fold, file in metrics.items():
-        header, rows = read_rows(file, what, ("epoch",), delimiter=",")
+        header, rows = read_rows(file, kind, ("epoch",), delimiter=",")
         if rows:
             curves[fold] = {
-                name: np.array(numbers(rows, name, file, what, optional=True), dtype=np.float64)
+                name: np.array(numbers(rows, name, file, kind, optional=True), dtype=np.float64)
                 for name in ("epoch", *header)
             }
     return curves
 
 
 def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the predictions of a run as fields of `Run`; none without labels."""
+    """Read the predictions of a run as fields of `Run`; empty without labels."""
     frame = read_predictions(path)
     if "actual" not in frame.columns:
         return {}
@@ -178,8 +207,7 @@ def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         partitions = numeric_predictions(frame, numeric_column(frame, "actual"))
         if {"lower", "upper"} <= set(frame.columns):
             limits = np.column_stack([numeric_column(frame, name) for name in ("lower", "upper")])
-    # Pictures and tables of samples show the first of several partitions, in which each sample is
-    # predicted once; the scores are means over all.
+    # Figures and tables of samples show the first repeat, with one prediction per sample.
     first, sample_ids = partitions, ids
     if partitions.repeats:
         rows, first = partitions.partitions[0]
@@ -191,37 +219,8 @@ def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         "partitions": partitions,
         "partition_ids": ids,
         "limits": limits,
-        "part": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
+        "split": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
     }
-
-
-def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of `aam importance`"
-    header, rows = read_rows(path, what, ("feature-id", "prevalence"))
-    for name in header:
-        # Checked here, with the line of the file: the tables convert the cells they show.
-        # ASVs that the training study does not have were compared at no depth.
-        if name.startswith(("prevalence", "effect", NETWORK_EFFECT, "q_", "depth_", FOLD_RANK)):
-            numbers(rows, name, path, what, optional=name.startswith("depth_"))
-    return tuple(rows)
-
-
-def _read_associations(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of associations"
-    columns = ("feature", "kind", "studies", "agreeing", "z", "p", "q", "rank")
-    header, rows = read_rows(path, what, columns)
-    for name in header:
-        # A study in which too few samples have the feature has no z.
-        if name in columns[2:] or name.startswith("z_"):
-            numbers(rows, name, path, what, optional=True)
-    return tuple(rows)
-
-
-def _read_explanations(path: Path) -> tuple[dict[str, str], ...]:
-    what = "table of explanations"
-    _, rows = read_rows(path, what, ("sample", "feature", "kind", "effect", "unit", "group"))
-    numbers(rows, "effect", path, what)
-    return tuple(rows)
 
 
 @dataclass(frozen=True)
@@ -249,10 +248,10 @@ class ReportInput:
 
     @cached_property
     def models(self) -> Mapping[str, Mapping[str, Score]]:
-        """Model -> metric -> value with its interval; the model of the run first.
+        """Model -> metric -> value with interval; the ensemble first.
 
-        They are those of scores.json, which predictions.tsv must not contradict; without it, those
-        of the predictions.
+        Scores are from scores.json, which must agree with predictions.tsv; without it, they are
+        computed from the predictions.
         """
         run, scored = self.run, self.run.scored
         if scored is None or run.partitions is None:
@@ -261,7 +260,7 @@ class ReportInput:
         if run.scores is None:
             del plain["samples"]
             scores = {name: Score(value, None, None) for name, value in plain.items()}
-            # The intervals of classes need probabilities, as the AUC does.
+            # Intervals of classes need probabilities, as the AUC does.
             if scored.type != "classification" or scored.probabilities is not None:
                 names = [run.groups.get(name, name) for name in run.sample_ids]
                 scores |= resample(scored, np.array(names)).score()
@@ -270,18 +269,17 @@ class ReportInput:
         if absent := {"ensemble", "guess"} - models.keys():
             evidence = f"'{run.folder / 'scores.json'}' has no model '{min(absent)}'"
             raise DataError("The scores of the run are damaged", evidence, EDITED)
-        # A page must not show the metrics of one file beside the predictions of another: either
-        # may have been edited.
+        # Either file may have been edited: the page must not mix scores and predictions.
         stored = {name: score.value for name, score in models["ensemble"].metrics.items()}
         pairs = [(stored | {"samples": run.scores.samples}, plain)]
         file = REPEATS if REPEATS in run.files else PREDICTIONS
         if (studies := run.scores.studies) is not None:
-            # The model's are summaries.
-            parts = {} if run.scored is None else run.scored.by_study
+            # The scores of the model are summaries.
+            by_study = {} if run.scored is None else run.scored.by_study
             pairs = [
                 (
                     {name: score.value for name, score in study.metrics.items()},
-                    parts[study.study][1].metrics() if study.study in parts else {},
+                    by_study[study.study][1].metrics() if study.study in by_study else {},
                 )
                 for study in studies.studies
             ]
@@ -293,7 +291,7 @@ class ReportInput:
                     alike = math.isclose(recorded, computed, rel_tol=1e-3, abs_tol=1e-3)
                 if not alike:
                     raise DataError(
-                        f"The files scores.json and {file} contradict each other",
+                        f"The files scores.json and {file} disagree",
                         f"'{run.folder}', {name}: {recorded} and {computed}",
                         "restore the file that was edited, or remove scores.json: the report is "
                         f"then computed from {file}",
@@ -310,7 +308,7 @@ class ReportInput:
 
     @property
     def target_colour(self) -> Colour:
-        """The true values of the scored samples."""
+        """True values of the scored samples as colours."""
         scored = self.run.scored
         assert scored is not None
         texts: Sequence[str] = [f"{value:g}" for value in scored.actual.tolist()]
@@ -319,11 +317,11 @@ class ReportInput:
         return as_colour(self.run.target or "target", texts, bool(scored.classes))
 
     def with_unit(self, title: str) -> str:
-        """Add the unit of the target, if it is known, to a title."""
+        """Add the unit of the target, if any, to a title."""
         return f"{title} ({self.unit})" if self.unit else title
 
     def measured(self, value: float, signed: bool = False) -> str:
-        """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""
+        """Format an error in the unit of the target (ranks if ordinal)."""
         scored = self.run.scored
         unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
         return f"{significant(value, signed)} {unit}".rstrip()
@@ -338,8 +336,8 @@ def choose_colours(
     if not run.described_ids:
         return ()
     if path is None and columns:
-        given = f"--color-by {' '.join(columns)}"
-        raise UsageError("No metadata to colour by", given, "give --metadata")
+        evidence = f"--color-by {' '.join(columns)}"
+        raise UsageError("No metadata to colour by", evidence, "give --metadata")
     if path is None or (metadata is None and not columns and not path.exists()):
         return ()
     table = read_metadata(path)
@@ -349,34 +347,33 @@ def choose_colours(
     group = run.option("group_column")
     is_category = run.option("classifier") or run.option("ordinal")
     columns = table.listed(columns)
-    named = {*table.listed(categories), group} | ({run.target} if is_category else set())
+    categorical = {*table.listed(categories), group} | ({run.target} if is_category else set())
     chosen = list(columns)
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)
     if not columns:
-        # The groups, then columns with two to six values, known for most samples, the completest
-        # first.
-        known = {}
+        # Groups, confounders, then columns with two to six values in most samples.
+        filled = {}
         for name in table.columns:
             texts = [text for text in table.values(name, run.described_ids).tolist() if text]
             if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
-                known[name] = len(texts)
+                filled[name] = len(texts)
         chosen += [group] * (group in table.columns)
         if run.scores is not None:
             chosen += [c.column for c in run.scores.confounders if c.column in table.columns]
-        chosen += sorted(known, key=known.__getitem__, reverse=True)
+        chosen += sorted(filled, key=filled.__getitem__, reverse=True)
         chosen = list(dict.fromkeys(chosen))[:OFFERED]
     return tuple(
-        as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
+        as_colour(name, table.values(name, run.described_ids).tolist(), name in categorical)
         for name in chosen
     )
 
 
 def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
-    """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
-    known = [text for text in texts if text]
-    if not category and len(set(known)) > FEW_VALUES:
+    """Convert texts ("" if unknown) to numbers if all are and many differ, else to labels."""
+    filled = [text for text in texts if text]
+    if not category and len(set(filled)) > FEW_VALUES:
         values = as_numbers(texts)
-        if np.isfinite(values).sum() == len(known):
+        if np.isfinite(values).sum() == len(filled):
             return Colour(column, tuple(texts), values=values)
     return Colour(column, tuple(texts), labels=tuple(texts))

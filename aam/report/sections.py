@@ -1,4 +1,4 @@
-"""Sections of the page: registries of all pictures and tables; learning curves and ordinations."""
+"""Registries of the pictures and tables of the report; learning curves and ordinations."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput
-from aam.report.terminal import Table, thresholds_table
+from aam.report.terminal import Table
 
 Section = Literal["predictions", "studies", "asvs", "learning", "embedding"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 
 Draw = Callable[[ReportInput], Drawing | None]
-"""Draws one picture; None where the run folder lacks the data."""
+"""Function that draws one picture; None if the run folder lacks the data."""
 
 Tabulate = Callable[[ReportInput], Table | None]
-"""Makes one table; None where the run folder lacks the data."""
+"""Function that makes one table; None if the run folder lacks the data."""
 
 OF_CLASSES = {"roc", "precision-recall", "calibration", "confusion"}
 """Pictures of a target with classes."""
@@ -42,52 +42,56 @@ OF_CLASSES = {"roc", "precision-recall", "calibration", "confusion"}
 LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
 
 
-def draw_section(section: Section, given: ReportInput) -> list[Picture]:
+def draw_section(section: Section, report: ReportInput) -> list[Picture]:
     """Draw the pictures of a section that have data, in the order of `PICTURES`."""
-    drawn = ((name, draw(given)) for name, (place, draw) in PICTURES.items() if place == section)
-    return [Picture.of(name, drawing) for name, drawing in drawn if drawing is not None]
+    drawings = (
+        (name, draw(report))
+        for name, (of_section, draw) in PICTURES.items()
+        if of_section == section
+    )
+    return [Picture.of(name, drawing) for name, drawing in drawings if drawing is not None]
 
 
-def tabulate(section: Section, given: ReportInput) -> list[Table]:
+def tabulate(section: Section, report: ReportInput) -> list[Table]:
     """Return the tables of a section that have data, in the order of `TABLES`."""
-    made = (make(given) for make in TABLES[section])
-    return [table for table in made if table is not None]
+    tables = (make(report) for make in TABLES[section])
+    return [table for table in tables if table is not None]
 
 
 @styled
 def curve_picture(
-    columns: Mapping[str, str], title: str, given: ReportInput, part: str = ""
+    columns: Mapping[str, str], title: str, report: ReportInput, loss: str = ""
 ) -> Drawing | None:
-    """Draw columns of metrics.csv over the epochs; several folds are thin, their mean is thick.
+    """Draw learning curves: columns of metrics.csv over the epochs, folds thin, their mean thick.
 
-    `columns` has their labels. A `part` of the loss that is the whole loss is not drawn twice.
+    `columns` has the labels. If the loss has only one term, the term is not drawn again.
     """
     import pandas as pd
     from matplotlib.ticker import MaxNLocator
 
-    run, curves = given.run, given.run.curves.values()
-    known = {name for fold in curves for name, values in fold.items() if np.isfinite(values).any()}
+    run, curves = report.run, report.run.curves.values()
+    filled = {name for fold in curves for name, values in fold.items() if np.isfinite(values).any()}
     other_parts = {
-        f"{side}_{name}" for side in ("train", "val") for name in LOSS_PARTS if name != part
+        f"{split}_{name}" for split in ("train", "val") for name in LOSS_PARTS if name != loss
     }
-    columns = {name: label for name, label in columns.items() if name in known}
-    if not columns or (part in LOSS_PARTS and not other_parts & known):
+    columns = {name: label for name, label in columns.items() if name in filled}
+    if not columns or (loss in LOSS_PARTS and not other_parts & filled):
         return None
-    # The dot marks a checkpoint by its loss: not where another metric chose it, and not on the mean
-    # of folds, each of which has a best epoch of its own.
-    several, chosen_by_loss = len(curves) > 1, run.option("best_metric") in (None, "val_loss")
-    mark = "val_loss" if part == "loss" and chosen_by_loss and not several else None
+    # The dot marks the checkpoint with the lowest loss. Another metric may have chosen the
+    # checkpoint, and each fold has a best epoch of its own: then there is no dot.
+    has_folds, chosen_by_loss = len(curves) > 1, run.option("best_metric") in (None, "val_loss")
+    mark = "val_loss" if loss == "loss" and chosen_by_loss and not has_folds else None
     figure, axes = blank(3.7, 2.75)
     trends = []
     for number, (column, label) in enumerate(columns.items()):
         pair = len(columns) == 2
         look: Any = {"color": SERIES[1 - number if pair else number]}
         look["ls"] = "--" if pair and number == 0 else "-"
-        drawn = [fold for fold in curves if column in fold]
-        for fold in drawn if several else ():
+        fold_curves = [fold for fold in curves if column in fold]
+        for fold in fold_curves if has_folds else ():
             axes.plot(fold["epoch"] + 1, fold[column], alpha=0.35, lw=1, **look)
         # The mean over the folds that reached an epoch.
-        of_folds = pd.concat([pd.Series(fold[column], fold["epoch"] + 1) for fold in drawn])
+        of_folds = pd.concat([pd.Series(fold[column], fold["epoch"] + 1) for fold in fold_curves])
         means = of_folds.groupby(level=0).mean()
         marker = "." if len(means) == 1 else None
         axes.plot(means.index, means, lw=2, marker=marker, label=label, **look)
@@ -102,7 +106,7 @@ def curve_picture(
                 ha="right" if means.index.get_loc(best) > len(means) / 2 else "left",
                 fontsize=9,
             )
-        finite = [values[np.isfinite(values)] for values in (fold[column] for fold in drawn)]
+        finite = [values[np.isfinite(values)] for values in (fold[column] for fold in fold_curves)]
         ends = [np.mean([values[at] for values in finite if len(values)]) for at in (0, -1)]
         trends.append(f"{label} from {significant(ends[0])} to {significant(ends[1])}")
     axes.set_title(title)
@@ -110,15 +114,15 @@ def curve_picture(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(columns) > 1:
         legend_below(axes, ncols=len(columns))
-    caption = "The dot is the epoch of best.ckpt." if mark in columns else ""
-    if several and "lr" not in columns:
+    caption = "The dot marks the epoch of best.ckpt." if mark in columns else ""
+    if has_folds and "lr" not in columns:
         caption = f"Thin: {len(curves)} folds; thick: their mean."
     return Drawing(figure, caption, f"{title} over epochs: {', '.join(trends)}.")
 
 
-def embedding_picture(given: ReportInput) -> Drawing | None:
-    """Draw the samples in the plane of the first two principal coordinates of their embeddings."""
-    run = given.run
+def embedding_picture(report: ReportInput) -> Drawing | None:
+    """Draw the ordination (PCoA) of the embeddings of the samples."""
+    run = report.run
     if run.embeddings is None or len(run.embeddings) < 2:
         return None
     samples, width = run.embeddings.shape
@@ -126,35 +130,35 @@ def embedding_picture(given: ReportInput) -> Drawing | None:
     coordinates, explained = principal_coordinates(run.embeddings)
     model = " by the model of fold 1" if "1" in run.curves else ""
     caption = (
-        f"{samples} samples embedded{model}, {width} numbers each: "
-        f"PCoA of Euclidean distances{note}."
+        f"PCoA of Euclidean distances between the embeddings{model} of {samples} samples "
+        f"({width} numbers each){note}."
     )
     ids = [run.embedded_ids[row] for row in rows]
-    return _ordination(given, ids, coordinates[rows], explained, "Embedding", caption)
+    return _ordination(report, ids, coordinates[rows], explained, "Embedding", caption)
 
 
-def kernel_picture(given: ReportInput) -> Drawing | None:
-    """Draw the samples in the plane of the first two principal coordinates of the kernel."""
-    if given.run.ordination is None:
+def kernel_picture(report: ReportInput) -> Drawing | None:
+    """Draw the ordination (PCoA) of the samples by the sequence kernel."""
+    if report.run.ordination is None:
         return None
-    ids, coordinates, explained = given.run.ordination
+    ids, coordinates, explained = report.run.ordination
     rows, note = _shown(len(ids))
     caption = (
-        f"{len(ids)} samples: PCoA of the kernel of the sequences, by which samples with "
-        f"similar sequences are near each other{note}."
+        f"PCoA of {len(ids)} samples by the sequence kernel: samples with similar sequences lie "
+        f"close together{note}."
     )
-    drawn, title = [ids[row] for row in rows], "Sequences (kernel)"
-    return _ordination(given, drawn, coordinates[rows], explained, title, caption)
+    drawn_ids, title = [ids[row] for row in rows], "Sequence kernel"
+    return _ordination(report, drawn_ids, coordinates[rows], explained, title, caption)
 
 
-def unifrac_picture(given: ReportInput) -> Drawing | None:
-    """Draw the same samples by their UniFrac distances, and correlate the two distances."""
-    run = given.run
+def unifrac_picture(report: ReportInput) -> Drawing | None:
+    """Draw the ordination by UniFrac; correlate UniFrac with the distances of the embedding."""
+    run = report.run
     if run.embeddings is None or run.unifrac is None:
         return None
-    known = set(run.unifrac.ids)
-    shown, note = _shown(len(run.embeddings))
-    rows = [row for row in shown if run.embedded_ids[row] in known]
+    with_distances = set(run.unifrac.ids)
+    drawn_rows, note = _shown(len(run.embeddings))
+    rows = [row for row in drawn_rows if run.embedded_ids[row] in with_distances]
     if len(rows) < 3:
         return None
     ids = [run.embedded_ids[row] for row in rows]
@@ -163,14 +167,14 @@ def unifrac_picture(given: ReportInput) -> Drawing | None:
     above = np.triu_indices(len(rows), 1)
     correlation = spearmanr(pdist(run.embeddings[rows]), distances[above])[0]
     caption = (
-        f"{len(rows)} samples by unifrac.tsv{note}. Pairwise distances of the embedding and of "
-        f"UniFrac correlate {correlation:.2f} (Spearman)."
+        f"PCoA of {len(rows)} samples by UniFrac (unifrac.tsv){note}. Spearman correlation of "
+        f"UniFrac with the distances of the embedding: {correlation:.2f}."
     )
-    return _ordination(given, ids, coordinates, explained, "UniFrac", caption)
+    return _ordination(report, ids, coordinates, explained, "UniFrac", caption)
 
 
 def _shown(samples: int) -> tuple[list[int], str]:
-    """Return the samples that are drawn as points, all or a random part of many, and a note."""
+    """Return the samples to draw, a random subset if they are many, and a note."""
     if samples <= MAX_VECTORS:
         return list(range(samples)), ""
     # A fixed seed: the page of a run is the same each time.
@@ -180,34 +184,32 @@ def _shown(samples: int) -> tuple[list[int], str]:
 
 @styled
 def _ordination(
-    given: ReportInput,
+    report: ReportInput,
     ids: Sequence[str],
     coordinates: F64,
     explained: F64,
     title: str,
     caption: str,
 ) -> Drawing:
-    """Draw samples with their names and, for each column, the CSS variable of their colour."""
-    colours = [colour.css() for colour in given.colours]
+    """Draw an ordination; each point has its name and a CSS variable of its colour per column."""
+    colours = [colour.css() for colour in report.colours]
     names, styles = [], []
-    place = {name: row for row, name in enumerate(given.run.described_ids)}
+    row_of = {name: row for row, name in enumerate(report.run.described_ids)}
     for name in ids:
-        row = place[name]
-        texts = (
-            f"{colour.column} {colour.texts[row]}" for colour in given.colours if colour.texts[row]
-        )
+        row = row_of[name]
+        texts = (f"{c.column} {c.texts[row]}" for c in report.colours if c.texts[row])
         names.append("\n".join([name, *texts]))
         styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
     figure, axes = blank(4.6, 4.4)
     size = 36 if len(ids) <= 300 else 16
     x, y = coordinates[:, :2].T
-    # A file shows the first column, a page lets its reader choose.
+    # A file shows the first column; on the page the reader chooses.
     look: Any = {"color": SERIES[0]}
     legend: list[tuple[str, str]] = []
-    if given.colours:
-        shades, legend = given.colours[0].plain()
-        look = {"c": [shades[place[name]] for name in ids]}
-        legend = [("none", given.colours[0].column), *legend]
+    if report.colours:
+        shades, legend = report.colours[0].plain()
+        look = {"c": [shades[row_of[name]] for name in ids]}
+        legend = [("none", report.colours[0].column), *legend]
     axes.scatter(x, y, s=size, linewidths=0, gid=POINTS, **look)
     axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
     axes.set(xticks=[], yticks=[])
@@ -216,9 +218,9 @@ def _ordination(
     return Drawing(figure, caption, description, names, styles, legend)
 
 
-def _curves(part: str, title: str) -> tuple[Section, Draw]:
-    columns = {f"train_{part}": "training", f"val_{part}": "validation"}
-    return "learning", partial(curve_picture, columns, title, part=part)
+def _curves(loss: str, title: str) -> tuple[Section, Draw]:
+    columns = {f"train_{loss}": "training", f"val_{loss}": "validation"}
+    return "learning", partial(curve_picture, columns, title, loss=loss)
 
 
 def _curve(column: str, title: str) -> tuple[Section, Draw]:
@@ -245,7 +247,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "curve-target": _curves("target", "Loss of the target"),
     "curve-unifrac": _curves("unifrac", "Loss of UniFrac"),
     "curve-nucleotide": _curves("nucleotide", "Loss of masked nucleotides"),
-    "curve-nucleotide_accuracy": _curves("nucleotide_accuracy", "Masked nucleotides named right"),
+    "curve-nucleotide_accuracy": _curves("nucleotide_accuracy", "Masked nucleotides predicted"),
     "curve-count": _curves("count", "Loss of hidden abundances"),
     "curve-val_r2": _curve("val_r2", "R² of the validation samples"),
     "curve-val_mae": _curve("val_mae", "MAE of the validation samples"),
@@ -256,15 +258,13 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
     "ordination": ("embedding", kernel_picture),
     "unifrac": ("embedding", unifrac_picture),
 }
-"""Every picture, in the order of the page: its name, unique in the page, its section and function.
-
-To add a picture, write a `Draw` function and add a line here."""
+"""Registry of pictures in the order of the page: unique name, section, `Draw` function."""
 
 TABLES: dict[Section, tuple[Tabulate, ...]] = {
     "studies": (studies.by_study_table,),
     "predictions": (
         predictions.comparison_table,
-        lambda given: thresholds_table(given.run.scores),
+        predictions.thresholds_table,
         predictions.parts_table,
         predictions.calibration_table,
         predictions.inputs_table,
@@ -282,4 +282,4 @@ TABLES: dict[Section, tuple[Tabulate, ...]] = {
         partial(asvs.associations_table, kind="taxon"),
     ),
 }
-"""Every table of a section, in the order of the page."""
+"""Registry of tables of each section, in the order of the page."""

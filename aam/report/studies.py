@@ -1,4 +1,4 @@
-"""Several studies in the report: forest plot, trained on and tested on, ordinations.
+"""Report of several studies: forest plot, transfer matrix, ordinations.
 
 K studies.
 """
@@ -30,30 +30,29 @@ from aam.report.terminal import TITLES, Table, next_cell, studies_table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LETTERS = 16  # of the name of a study
-_REACH = 1.5
-"""Drawn below a guess at most; R² has no least value."""
+_LETTERS = 16  # longest name of a study
+_REACH = 1.5  # most that is drawn below the baseline; R² has no least value
 
 
-def by_study_table(given: ReportInput) -> Table | None:
-    """List the score of each study, their mean, and the next study."""
-    scores = given.run.scores
+def by_study_table(report: ReportInput) -> Table | None:
+    """Return the table of studies: scores, their mean, prediction interval of the next study."""
+    scores = report.run.scores
     if scores is None or scores.studies is None:
         return None
     return studies_table(scores.studies, scores.classes)
 
 
 @styled
-def forest_picture(given: ReportInput) -> Drawing | None:
-    """Draw the score of each study with its interval, their mean as a diamond, the next study."""
-    scores = given.run.scores
+def forest_picture(report: ReportInput) -> Drawing | None:
+    """Draw a forest plot: scores of the studies with intervals, their mean, the next study."""
+    scores = report.run.scores
     if scores is None or scores.studies is None:
         return None
     metric, studies = scores.verdict.metric, scores.studies
-    summary, guess, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
-    ends, texts, numbers = [guess, 1.0], [], dict[str, tuple[float | None, ...]]()
+    ends, texts, numbers = [baseline, 1.0], [], dict[str, tuple[float | None, ...]]()
     for study in studies.studies:
         score = study.metrics[metric]
         numbers[study.study] = (score.value, score.lower, score.upper)
@@ -67,9 +66,9 @@ def forest_picture(given: ReportInput) -> Drawing | None:
         numbers["next study"] = (None, summary.next_lower, summary.next_upper)
         texts.append(Score(summary.value, summary.lower, summary.upper).text(metric))
         texts.append(next_cell(summary))
-    axes.axvline(guess, color=INK, lw=1, ls="--", alpha=0.6)
-    # R² of a small study can be far below 0, which leaves the others no width: the axis is cut.
-    low, high = max(min(ends), guess - _REACH), max(ends)
+    axes.axvline(baseline, color=INK, lw=1, ls="--", alpha=0.6)
+    # R² of a small study can be far below 0, and the other studies would have no width.
+    low, high = max(min(ends), baseline - _REACH), max(ends)
     for row, study in enumerate(studies.studies):
         _draw_study(axes, row, study, metric, low)
     if summary is not None:
@@ -85,26 +84,25 @@ def forest_picture(given: ReportInput) -> Drawing | None:
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
     caption = (
-        "Squares: each study, predicted by models that it did not train, with 95 % intervals over "
-        f"its own samples or subjects; dashed: a guess ({guess:g})."
+        "Squares: each study, predicted by models of the other studies, with 95 % intervals over "
+        f"its samples or subjects. Dashed line: baseline ({baseline:g})."
     )
     if summary is None:
-        caption += " Two studies, or fewer with an interval, have no summary."
+        caption += " A summary needs three studies with an interval."
     else:
         caption += (
-            f" Diamond: random-effects mean of {summary.studies} studies; the bar is where the "
-            "next study is expected."
+            f" Diamond: random-effects mean of {summary.studies} studies. Bar: 95 % prediction "
+            "interval of the next study."
         )
     if min(ends) < low:
-        caption += f" Cut at {fixed(low, 1)}; triangles are below."
-    # For readers of the page who do not see the picture.
+        caption += f" The axis is cut at {fixed(low, 1)}; triangles lie below it."
     spoken = ", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
     table = pd.DataFrame(numbers, [title, "lower", "upper"], dtype=float).T
     return Drawing(figure, caption, f"Forest plot of {title}: {spoken}.", numbers=table)
 
 
 def _draw_study(axes: Axes, row: int, study: StudyScore, metric: str, low: float) -> None:
-    """Draw a study: filled where it has a part in the summary, a triangle where it is below."""
+    """Draw a study: hollow if left out of the summary, a triangle if below the axis."""
     score, colour = study.metrics[metric], SERIES[0]
     if score.lower is not None and score.upper is not None:
         axes.plot((score.lower, score.upper), (row, row), color=colour, lw=1.5)
@@ -123,17 +121,17 @@ def _draw_summary(axes: Axes, row: int, summary: StudySummary) -> None:
 
 
 @styled
-def transfer_picture(given: ReportInput) -> Drawing | None:
-    """Draw the scores of models of one study in each study, and of models of all others."""
-    matrix = None if given.run.scores is None else given.run.scores.transfer
+def transfer_picture(report: ReportInput) -> Drawing | None:
+    """Draw the transfer matrix: models trained on one study, or all others, tested on each."""
+    matrix = None if report.run.scores is None else report.run.scores.transfer
     if matrix is None:
         return None
     values = np.array([*matrix.values, matrix.others], dtype=np.float64)
-    guess, number = NO_SKILL[matrix.metric], len(matrix.studies)
+    baseline, number = NO_SKILL[matrix.metric], len(matrix.studies)
     names = [shortened(name, 14 if number <= 5 else 12) for name in matrix.studies]
     side = max(1.4 + 0.36 * number, 3.4)
     figure, axes = blank(max(side, 4.0), side)
-    shades = np.nan_to_num((values - guess) / (1 - guess)).clip(0, 1)
+    shades = np.nan_to_num((values - baseline) / (1 - baseline)).clip(0, 1)
     heat_map(axes, shades, [*names, "all others"], names)
     for (row, column), value in np.ndenumerate(values):
         text = "\N{EN DASH}" if np.isnan(value) else fixed(float(value), 2)
@@ -147,9 +145,9 @@ def transfer_picture(given: ReportInput) -> Drawing | None:
     title = TITLES[matrix.metric]
     axes.set(title=f"{title}: trained on, tested on", xlabel="tested on", ylabel="trained on")
     caption = (
-        f"{title} of a {matrix.model} that is fitted to the study of the row alone, in the study "
-        "of the column. Diagonal, bold: cross-validated within the study; last row: fitted to all "
-        f"other studies. Without colour: a guess ({guess:g}) or worse."
+        f"{title} of a {matrix.model} trained on the study of the row and tested on the study of "
+        "the column. Diagonal, bold: cross-validation within the study. Last row: trained on all "
+        f"other studies. No colour: baseline ({baseline:g}) or worse."
     )
     rows = zip([*matrix.studies, "all others"], values, strict=True)
     spoken = "; ".join(
@@ -160,34 +158,32 @@ def transfer_picture(given: ReportInput) -> Drawing | None:
     return Drawing(figure, caption, f"Matrix. {caption} {spoken}.", numbers=numbers)
 
 
-def study_ordination(given: ReportInput) -> Drawing | None:
-    """Draw the ordination of the kernel with the study of each sample."""
-    scored = given.run.scored
+def study_ordination(report: ReportInput) -> Drawing | None:
+    """Draw the kernel ordination coloured by study."""
+    scored = report.run.scored
     if scored is None or not scored.studies:
         return None
-    column = str(given.run.option("study_column") or "study")
-    return _ordination(given, Colour(column, scored.studies, labels=scored.studies), "study")
+    column = str(report.run.option("study_column") or "study")
+    return _ordination(report, Colour(column, scored.studies, labels=scored.studies), "study")
 
 
-def target_ordination(given: ReportInput) -> Drawing | None:
-    """Draw the same ordination with the target of each sample."""
-    scored = given.run.scored
+def target_ordination(report: ReportInput) -> Drawing | None:
+    """Draw the kernel ordination coloured by target."""
+    scored = report.run.scored
     if scored is None or not scored.studies:
         return None
-    return _ordination(given, given.target_colour, "target")
+    return _ordination(report, report.target_colour, "target")
 
 
-def _ordination(given: ReportInput, colour: Colour, what: str) -> Drawing | None:
-    if given.run.ordination is None:
+def _ordination(report: ReportInput, colour: Colour, subject: str) -> Drawing | None:
+    if report.run.ordination is None:
         return None
-    ids, coordinates, explained = given.run.ordination
-    place = {name: row for row, name in enumerate(ids)}
-    rows = [place[name] for name in given.run.sample_ids if name in place]
-    if len(rows) < len(given.run.sample_ids):
+    ids, coordinates, explained = report.run.ordination
+    row_of = {name: row for row, name in enumerate(ids)}
+    rows = [row_of[name] for name in report.run.sample_ids if name in row_of]
+    if len(rows) < len(report.run.sample_ids):
         return None
-    title = f"Sequences (kernel) by {what}"
+    title = f"Sequence kernel by {subject}"
     figure = ordination_figure(coordinates[rows], explained.tolist(), title, colour)
-    caption = (
-        f"{len(rows)} samples, PCoA of the kernel of the sequences, coloured by '{colour.column}'."
-    )
+    caption = f"PCoA of {len(rows)} samples by the sequence kernel, coloured by '{colour.column}'."
     return Drawing(figure, caption, f"Ordination. {caption}")

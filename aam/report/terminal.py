@@ -1,4 +1,4 @@
-"""Tables of text cells, tables of metrics, and their output on standard output."""
+"""Tables of text cells, tables of metrics, and their output on the terminal."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from aam.evaluation.scores import BASELINE, ENSEMBLE, PairedDifference, Scores
 from aam.number_format import significant
 
 OTHER_FORM = "another form of the target, or completely confounded with it"
-"""What a column is that determines the target nearly without exception."""
+"""Role of a column that determines the target nearly without exception."""
 
 TITLES = {"samples": "Samples"} | {name: metric.heading for name, metric in METRICS.items()}
-"""Heading of each figure of `aam.evaluation.metrics`, in their order."""
+"""Headings of the metrics of `aam.evaluation.metrics`, in their order."""
 
-MAX_CLASSES, _LONGEST_CLASS = 12, 16  # classes of a table of confusions, and their characters
+MAX_CLASSES, _LONGEST_CLASS = 12, 16  # most classes of a confusion table, longest name of one
 
 _NUMBER = re.compile(r"[-+<±\N{EN DASH}]?\d|\N{EN DASH}$")
-"""Start of a cell with a number, and the cell of one that is not defined."""
+"""Start of a cell with a number, or an undefined number."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for the page or the terminal.
+    """Table for the page or the terminal.
 
     >>> Table("By fold", ["Fold", "R²"], [["1", "0.5"]]).tsv.split()
     ['Fold', 'R²', '1', '0.5']
@@ -49,15 +49,14 @@ class Table:
     rows: Sequence[Sequence[str]]  # the first cell of a row names it
     note: str = ""  # sentence below
     strong: Sequence[int] = ()  # numbers of rows to emphasize
-    # whole name of each row, where its first cell is a short one: the title of the cell on the
-    # page, and the last column of the TSV
+    # full names of rows with a short first cell: titles on the page, last column of the TSV
     ids: Sequence[str] = ()
     lead: str = ""  # sentence above, on the page
-    filtered: bool = False  # whether the page has a filter, which also finds the rows that it hides
+    filtered: bool = False  # whether the page has a filter; it finds hidden rows too
 
     @property
     def text_columns(self) -> tuple[bool, ...]:
-        """Whether each column is text: the first one, and those in which no cell is a number.
+        """Whether each column is text: the first one, and columns without a number.
 
         >>> Table("", ["", "Score", "Verdict"], [["one", "0.5", "right"]]).text_columns
         (True, False, True)
@@ -82,9 +81,7 @@ def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
     for column, scores_of_values in summary.get("by", {}).items():
-        names = [
-            name for name in TITLES if any(name in scores for scores in scores_of_values.values())
-        ]
+        names = [name for name in TITLES if any(name in s for s in scores_of_values.values())]
         rows = [[value, *metric_cells(names, scores)] for value, scores in scores_of_values.items()]
         print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
@@ -98,9 +95,9 @@ def show(summary: Mapping[str, Any]) -> None:
 
 
 def metrics_table(summary: Mapping[str, Any]) -> Table:
-    """Return the metrics of each fold, their mean and standard deviation (n - 1), and of all.
+    """Return the table of metrics by fold: mean, standard deviation (n - 1), all samples.
 
-    Of several studies it is those of each alone.
+    Several studies have only a row each.
 
     >>> folds = {"1": {"r2": 0.5}, "2": {"r2": 0.7}, "3": {"r2": None}}
     >>> table = metrics_table({"column": "ph", "overall": {"r2": 0.6}, "folds": folds})
@@ -124,7 +121,7 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
         ends = [metric_text(name, float(figure)) for figure in figures] or ["", ""]
         for row, text in zip(rows[-2:], ends, strict=True):
             row.append(text)
-    if kind == "folds":  # of partitions the score of all is the mean
+    if kind == "folds":  # for repeats the score of all is the mean
         rows.append(["all samples", *metric_cells(names, overall)])
     strong = len(rows) - (1 if kind == "folds" else 2)  # all samples, or the mean
     return Table(str(summary["column"]), heads, rows, strong=(strong,) if folds else ())
@@ -136,10 +133,10 @@ def models_table(
     differences: Sequence[PairedDifference] = (),
     brief: bool = False,
 ) -> Table:
-    """Return the metrics of each model, and how far the ensemble is ahead of it.
+    """Return the table of metrics of each model, and the lead of the ensemble.
 
-    `names` are those of the metrics, the first the one that compares models. With `brief`, for 80
-    columns, there are three of them, and intervals of the first alone and not of the baseline.
+    The first of `names` compares models. `brief`, for 80 columns: three metrics, intervals only of
+    the first and not of the baseline.
     """
     ahead = {
         difference.reference: Score(difference.value, difference.lower, difference.upper)
@@ -158,33 +155,10 @@ def models_table(
     return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
 
 
-def thresholds_table(scores: Scores | None) -> Table | None:
-    """Return sensitivity, specificity and predictive values of two classes at each threshold."""
-    if scores is None or not scores.thresholds:
-        return None
-    rows = [
-        [
-            f"{metric_text('', at.threshold, 2)}, {at.rule}",
-            *(with_interval("", score) for score in at.metrics.values()),
-        ]
-        for at in scores.thresholds
-    ]
-    note = "Predictive values are for the class frequencies of these samples. "
-    if chosen := [metric_text("", threshold, 2) for threshold in scores.thresholds[-1].folds]:
-        ends = " to ".join(dict.fromkeys((min(chosen), max(chosen))))
-        note += f"Threshold of the scored models, by left-out predictions in training: {ends}. "
-    else:
-        note += "The model has no chosen threshold, for want of left-out predictions in training. "
-    names = scores.thresholds[0].metrics
-    heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
-    title = f"At a threshold of the probability of {scores.classes[1]}"
-    return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
-
-
 def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool = False) -> Table:
-    """Return the scores of each study with their intervals, their mean, and the next study.
+    """Return the table of scores by study, with their mean and the next study.
 
-    `brief` leaves out the means of the target, which need more than 100 columns.
+    `brief` leaves out the means of the target, to fit into 100 columns.
     """
     metrics = scores.studies[0].metrics
     first, *other_metrics = metrics
@@ -202,8 +176,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
         shown_better = "not shown: one prediction for all" if study.constant else "not shown"
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
     heads = [scores.column, "Samples", *(TITLES[name] for name in names)]
-    mean = f"Part of {classes[1]}" if len(classes) == 2 else "Mean"
-    heads += [f"{mean}, true", "predicted"] * means + ["Better than baseline"]
+    mean = f"Fraction of {classes[1]}" if len(classes) == 2 else "Mean"
+    heads += [f"{mean}, actual", "predicted"] * means + ["Better than baseline"]
     note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
@@ -213,9 +187,9 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
     rows.append(["mean", "", *map(_mean_cell, summaries), *empty])
     rows.append(["next study", "", *map(next_cell, summaries), *empty])
     note += (
-        f" Mean and next study: random effects on the scale {summary.scale} ({TITLES[first]}), "
-        f"standard deviation between studies {significant(summary.tau)} with a prior, I² "
-        f"{summary.i2:.0%} without."
+        f" Mean and next study: random-effects model of {summary.scale} ({TITLES[first]}). "
+        f"Standard deviation between studies: {significant(summary.tau)} (with a prior); I²: "
+        f"{summary.i2:.0%} (without)."
     )
     return Table("By study", heads, rows, note, (len(rows) - 2,))
 
@@ -243,7 +217,7 @@ _PRINTED = ("interval", "beyond", "equal_depth", "external")
 def brief_studies_table(
     scores: StudyScores, models: Mapping[str, Mapping[str, Score]], classes: Sequence[str]
 ) -> Table:
-    """Return the table of the studies for a terminal: of many, the lowest and the highest."""
+    """Return the table of studies for a terminal: if many, only the lowest and the highest."""
     table, first = studies_table(scores, classes, brief=True), next(iter(scores.studies[0].metrics))
     number = len(scores.studies)
     studies, summary = list(table.rows[:number]), list(table.rows[number:])
@@ -266,24 +240,24 @@ def _mean_cell(summary: StudySummary | None) -> str:
 
 
 def next_cell(summary: StudySummary | None) -> str:
-    """Format the prediction interval of the next study, with the digits that it supports."""
+    """Format the prediction interval of the next study to the digits that it supports."""
     if summary is None:
         return metric_text("", None)
     return Score(None, summary.next_lower, summary.next_upper).limits(summary.metric)
 
 
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:
-    """Format metrics by name; an en dash where one is absent or not defined."""
+    """Format metrics by name; an absent or undefined metric is an en dash."""
     return [metric_text(name, metrics.get(name)) for name in names]
 
 
 def with_interval(name: str, score: Score | None) -> str:
-    """Format a metric and its interval, with the digits that the interval supports."""
+    """Format a metric and its interval to the digits that the interval supports."""
     return metric_text(name, None) if score is None else score.text(name)
 
 
 def rich_table(content: Table) -> rich.table.Table:
-    """Convert a table; the seven metrics of a regression fit into 80 columns."""
+    """Convert a table to rich; the seven metrics of a regression fit into 80 columns."""
     style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
     style["show_edge"] = False  # lines without content
     title = _cell(content.title) if content.title else None
@@ -298,15 +272,15 @@ def rich_table(content: Table) -> rich.table.Table:
 
 
 def _cell(text: str) -> Text:
-    """Return a cell without control characters, which values of an input may have."""
+    """Return a cell without control characters."""
     return Text(printable(text))
 
 
 def print_table(content: Table) -> None:
-    """Print a table and its note; rows and columns are exchanged where that makes it fit."""
-    if console.quiet:  # called from Python, which prints nothing
+    """Print a table and its note; rows and columns are exchanged if it then fits."""
+    if console.quiet:  # Python calls print nothing
         return
-    # A pipe has no width; 200 columns cut nothing.
+    # A pipe has no width: 200 columns cut nothing.
     output = Console(highlight=False, width=None if Console().is_terminal else 200)
     output.print()
     output.print(fitted(content, output.width))
@@ -315,7 +289,7 @@ def print_table(content: Table) -> None:
 
 
 def fitted(content: Table, width: int) -> rich.table.Table:
-    """Convert a table, with rows and columns exchanged where that makes it narrow enough."""
+    """Convert a table to rich; exchange rows and columns if it then fits the width."""
     heads, *rows = zip(content.heads, *content.rows, strict=True)
     tables = rich_table(content), rich_table(Table(content.title, heads, rows))
     upright, exchanged = (Console(width=10_000).measure(table).maximum for table in tables)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import Problem
-from aam.contract.gpus import kfd_address, kfd_properties
 from launcher.findings import warning
 from launcher.gpus.vendor import DriverRange, Vendor
 from launcher.host import pci
@@ -35,6 +34,31 @@ INTEGRATED = frozenset(
      "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]
 )  # fmt: skip
 """Archs of graphics inside desktop processors (LLVM's AMDGPU usage, column dGPU/APU)."""
+
+
+def kfd_properties(text: str) -> dict[str, int]:
+    """Return the numeric properties ("name value" lines) of a node of AMD's compute driver.
+
+    Source: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`.
+    """
+    pairs = (line.split() for line in text.splitlines())
+    return {
+        pair[0]: int(pair[1])
+        for pair in pairs
+        if len(pair) == 2 and pair[1].isascii() and pair[1].isdecimal() and len(pair[1]) <= 20
+    }
+
+
+def kfd_address(properties: dict[str, int]) -> str:
+    """Return the PCI address of a node of AMD's compute driver.
+
+    All GPUs of a host can have the same location_id (MI300A has), and only the domain differs.
+
+    >>> kfd_address({"domain": 3, "location_id": 512}), kfd_address({"location_id": 1287})
+    ('0003:02:00.0', '0000:05:00.7')
+    """
+    domain, location = properties.get("domain", 0), properties.get("location_id", 0)
+    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
 
 
 class Amd(Vendor):

@@ -78,7 +78,7 @@ def request_of(
 ) -> Request:
     """Return the request of a command line without the launcher's own options."""
     parsed = parse_command_line(
-        argv, program="aam-launch", others=LAUNCHER_OPTIONS, incomplete=incomplete
+        argv, program="aam-launch", other_flags=LAUNCHER_OPTIONS, incomplete=incomplete
     )
     request = Request(
         parsed.command, parsed.given, launcher_options, wrapped=parsed.wrapped,

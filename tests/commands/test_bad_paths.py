@@ -109,7 +109,7 @@ def test_a_path_that_may_not_be_read(
         status = aam("evaluate", "--predictions", table, *args)
     shown = capsys.readouterr().err
     assert status == NO_INPUT, shown
-    sentence = rf"aam: The predictions file may not be read: '{table}'.*; check .*permissions.\n"
+    sentence = rf"aam: The predictions file cannot be read: '{table}'.*; check .*permissions.\n"
     assert re.fullmatch(sentence, shown)
 
 
@@ -287,7 +287,7 @@ def test_an_output_that_cannot_be_made(
     file = bench.text("file", "mine")
     for place in (file, file / "run"):
         assert bench.train("--output-dir", place) == CANNOT_CREATE
-        assert f"'{file}' is no folder" in capsys.readouterr().err
+        assert f"'{file}' is not a folder" in capsys.readouterr().err
     args = ("--table", bench.good / "table.biom", "--model", trained)
     assert aam("predict", *args, "--output", file) == CANNOT_CREATE
     assert f"aam: The output exists: '{file}'; add --overwrite" in capsys.readouterr().err

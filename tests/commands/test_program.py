@@ -177,7 +177,7 @@ def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Pa
     process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
     _, shown = process.communicate(timeout=120)
     assert process.returncode == CANNOT_CREATE, shown
-    sentence = f"A file would be larger than this process may write: '{tmp_path}/run/"
+    sentence = f"A file exceeds the size that this process may write: '{tmp_path}/run/"
     assert sentence in shown.splitlines()[-1]
     assert "ulimit -f" in shown.splitlines()[-1]
     assert not (tmp_path / "run" / "report.html").exists()

@@ -59,7 +59,10 @@ def test_a_file_gives_the_options_of_either_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("tune pretrain --table t --output-dir o", "`tune` lacks options of its own: --output-dir"),
+        (
+            "tune pretrain --table t --output-dir o",
+            "`tune` lacks its own required options: --output-dir",
+        ),
         ("tune pretrain --table t --output-dir o", "`aam tune [OPTIONS] pretrain ...`"),
         ("tune --output-dir o pretrain --table t --rounds 3", "takes: --rounds; write `aam tune ["),
         ("memory pretrain --table t --device_memory=16", "takes: --device-memory; write `aam mem"),

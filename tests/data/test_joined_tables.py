@@ -126,7 +126,7 @@ def test_sample_ids_of_two_tables_need_names_of_studies(tmp_path: Path, capsys: 
         assert tuple(made.table.sample_ids) == ("gut.s1", "s2", "skin.s1")
     store = tmp_path / "0.aam"
     assert aam("prepare", "--table", f"{one},{two}", "--output", tmp_path / "x.aam") != 0
-    assert "give each file after a blank, or the option once for each" in messages(capsys)
+    assert "separate files by blanks, or repeat the option for each" in messages(capsys)
     study = load_study(TableOptions(table=store))
     assert counts_of(study) == {"gut.s1": {a: 3}, "s2": {c: 1}, "skin.s1": {c: 4}}
     stored = read_metadata(store)

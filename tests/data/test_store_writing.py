@@ -224,6 +224,6 @@ def test_a_limit_of_the_file_size(
     )  # fmt: skip
     assert done.returncode == CANNOT_CREATE, done.stderr
     sentence = done.stderr.splitlines()[-1]
-    assert f"larger than this process may write: '{tmp_path / name}'" in sentence
+    assert f"exceeds the size that this process may write: '{tmp_path / name}'" in sentence
     assert "ulimit -f" in sentence
     assert not (tmp_path / name).exists()

@@ -158,7 +158,7 @@ def test_scores_of_known_studies_are_none_of_a_new_one(
     assert "the same studies" not in capsys.readouterr().out
     assert aam("compare", apart, divided) == 0
     compared = " ".join(capsys.readouterr().out.split())
-    assert "not comparable" in compared and "train it again with --study-column study" in compared
+    assert "not comparable" in compared and "Train it again with --study-column study" in compared
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Literal
 import pytest
 
 from aam.contract.errors import MissingInput
-from aam.contract.gpus import kfd_address
 from launcher.detect import detect
+from launcher.gpus.amd import kfd_address
 from launcher.host.facts import numbers
 from launcher.host.tree import natural
 from tests.support.hosts import MI50, MI300A, NODES, PHOENIX, RX7900, Tree, write

@@ -189,7 +189,7 @@ def test_training_explains_the_worst_held_out_samples(run: Path) -> None:
     assert set(worst) == set(errors.nlargest(10).index)
     assert table[table["group"] == "typical"]["sample"].nunique() == 3
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "Why these predictions" in page
+    assert "Effects behind these predictions" in page
 
 
 @pytest.mark.medium

@@ -404,7 +404,7 @@ def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_
     assert f"1. {hashlib.md5(first.name.encode()).hexdigest()}"[:11] in page
     assert f"{first['effect']:+.3g}" in page
     assert re.search(r"Two of 5 folds share \d+\.\d of their first 20 ASVs on average", page)
-    assert "Folds: those with it among their first 20." in page
+    assert "Folds: number of folds with the ASV among the first 20." in page
     assert "5 of 5" in page
     assert re.search(r"\d+ of \d+ ASVs are associated with 'response'", page)
     taxonomy = tmp_path / "taxonomy.tsv"

@@ -82,11 +82,11 @@ def test_the_column_is_named_first_and_the_score_with_it_is_given(
     apart_scores = json.loads((tmp_path / "apart/scores.json").read_text())
     assert apart_scores["repeated_samples"] is None
     page = (run / "report.html").read_text()
-    assert page.index("AUC of new subjects") < page.index("known subjects")
+    assert page.index("AUC of new subjects") < page.index("subjects seen in training")
     # Nor is the honest run "behind" the other one.
     assert aam("compare", run, tmp_path / "apart") == 0
     compared = " ".join(capsys.readouterr().out.split())
-    assert "not comparable" in compared and "known subjects" in compared
+    assert "not comparable" in compared and "not for new subjects" in compared
     assert "behind" not in compared and "ahead" not in compared
     # Samples that one run takes for independent are units of the other's groups.
     assert f"over {SUBJECTS} groups" in compared

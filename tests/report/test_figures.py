@@ -53,7 +53,7 @@ def test_unifrac_is_shown_beside_the_embedding(study_folder: Path, run_folder: P
     distances = read_distances(run_folder / "unifrac.tsv").aligned(found.embedded_ids).values
     above = np.triu_indices(len(distances), 1)
     expected = spearmanr(pdist(found.embeddings), distances[above])[0]
-    assert f"of UniFrac correlate {expected:.2f} (Spearman)" in text
+    assert f"UniFrac with the distances of the embedding: {expected:.2f}." in text
     assert "aam unifrac" not in text
     assert study.is_dir()
 

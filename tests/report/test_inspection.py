@@ -93,7 +93,7 @@ def test_markup_long_names_and_many_columns(tmp_path: Path) -> None:
         "reads", "prevalence", "overlap", "target", "missing", "associations",
         *(f"column-{k}" for k in range(37)),
     }  # fmt: skip
-    for sentence in ("One value only (90): one0, one1", "Empty (1): none", "(1): id2"):
+    for sentence in ("Only one value (90): one0, one1", "Empty (1): none", "(1): id2"):
         assert sentence in text
     assert "samples of the table with metadata: 36 of 40" in text
     assert re.search(r"<bdi>reads</bdi>.*<bdi>\d+ to \d+, median \d+ in a sample", text)

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from aam.report.methods import bibtex, paragraph
-from aam.report.run import read_run
+from aam.report.run import Run, read_run
 from tests.support.commands import aam
 
 KINDS = {
     "number": ("ph", "--group-column", "subject", "--repeats", 2, "--where", "depth>0"),
     "classes": ("site", "--repeats", 1, "--folds", 4, "--seed", 3),
     "studies": ("ph", "--study-column", "site"),
-}
+    "two classes": ("site", "--where", "site!=site-3", "--repeats", 1,
+                    "--adjust-for", "ph"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,11 @@ def forms(run: Path) -> set[str]:
     return printed
 
 
+def adjusted(run: Run) -> int:
+    """Return the number of ASVs that are associated after adjustment."""
+    return sum(float(row.get("q_adjusted") or 1) < 0.1 for row in run.importance)
+
+
 def numbers(text: str) -> list[str]:
     """Return the numbers of a paragraph, without the years of its references and hashes."""
     text = re.sub(r"(?<=[a-z.]) \d{4}(?=[);])", "", text)
@@ -70,7 +77,7 @@ def test_every_number_is_one_of_the_run(kind: str, runs: dict[str, Path]) -> Non
     folds, samples = len(set(run.scored.folds)), sum(run.facts["samples"].values())
     known |= {str(folds), f"{samples:,}", str(len(run.scored.actual))}
     classes = [run.scored.actual.tolist().count(code) for code in range(len(run.scored.classes))]
-    known |= {*map(str, classes), str(len(set(run.scored.studies)))}
+    known |= {*map(str, classes), str(len(set(run.scored.studies))), str(adjusted(run))}
     assert [number for number in numbers(text) if number not in known] == []
 
 
@@ -91,7 +98,7 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
         f"in a leaf; weight {scores.weights.model['forest']:.2f})",
         f"{scores.samples} test samples in 5-fold cross-validation, repeated 2 times",
         f"each subject ({scores.groups} groups) is entirely in training or test",
-        "R², MAE, RMSE and Spearman have 95% t intervals of the jackknife over groups",
+        "R², MAE, RMSE and Spearman have 95% jackknife t intervals over groups",
         f"; {scores.verdict.shufflings} permutations of the held-out labels gave ",
         f"p = {scores.verdict.p:.2g} (",
         f"90% prediction intervals are conformal over groups (Lee et al. 2023) and cover "
@@ -109,6 +116,22 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
     assert "Temperature scaling (Guo et al. 2017)" in classes
     assert "Options that differ from the defaults: --seed 3, --folds 4, --repeats 1." in classes
     assert "AUC and accuracy have" in classes
+    assert "threshold" not in classes  # three classes have no threshold
+    assert "Adjusted" not in classes
+    run = read_run(runs["two classes"])
+    text, scores = paragraph(run), run.scores
+    assert scores is not None
+    chosen = scores.thresholds[1]
+    sensitivity, specificity = (chosen.metrics[k].value for k in ("sensitivity", "specificity"))
+    assert chosen.threshold is not None
+    assert sensitivity is not None
+    assert specificity is not None
+    assert f"threshold of {scores.classes[1]}, {chosen.threshold:.2f} (Youden's J; Youden" in text
+    assert f"(held-out sensitivity {sensitivity:.2f}, specificity {specificity:.2f})" in text
+    assert f"Adjusted for ph, {adjusted(run)} ASVs were associated." in text
+    moved = [scores.thresholds[0], replace(chosen, rule="sensitivity 0.9", threshold=0.125)]
+    edited = paragraph(replace(run, scores=replace(scores, thresholds=moved)))
+    assert ", 0.12 (sensitivity 0.9), was chosen" in edited
     studies = paragraph(read_run(runs["studies"]))
     assert "studies (site), each left out in turn" in studies
     assert "permutations of the held-out labels within studies" in studies

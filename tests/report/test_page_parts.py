@@ -29,7 +29,7 @@ def test_methods_have_condition_rarefaction_and_encoder(run_folder: Path) -> Non
     (run_folder / "run.json").write_text(json.dumps(record))
     text = paragraph(read_run(run_folder))
     assert "samples where site=gut with aam" in text
-    assert "For the transformer the samples were rarefied to 2,277 reads. " in text
+    assert "For the transformer, samples were rarefied to 2,277 reads. " in text
     assert "was pretrained without labels, and its weights were frozen. " in text
     (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel"]}))
     text = paragraph(read_run(run_folder))

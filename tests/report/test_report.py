@@ -96,9 +96,9 @@ def test_classes_have_folds_and_methods(page: Callable[[str], str]) -> None:
         assert f'<th scope="row"><bdi>{name}</bdi></th>' in text
     for sentence in (
         "Thin: 3 folds; thick: their mean.",
-        "test samples of 3 folds: each was predicted by a model that it did not train",
+        "held-out samples: each was predicted by models of the other folds (3 folds)",
         "ROC curves, mean AUC",
-        "AUC: part of the pairs of samples of the same fold",
+        "AUC: fraction of pairs of samples of the same fold",
         "with aam 0.1.0.",
         "3-fold cross-validation",
         "Software: python 3.11.7, torch 2.13.0.",
@@ -117,8 +117,8 @@ def test_a_pretraining_has_no_predictions(study_folder: Path, page: Callable[[st
     assert "with aam" not in text
     assert "<h2>Predictions</h2>" not in text
     assert "Loss of UniFrac over epochs" in text
-    assert "Masked nucleotides named right over epochs" in text
-    assert "Colours of the embedding by metadata columns:" in text
+    assert "Masked nucleotides predicted over epochs" in text
+    assert "Embedding coloured by metadata columns:" in text
     metadata = str(study_folder / "study" / "metadata.tsv")
     coloured = report(study_folder / "pretrain", "--metadata", metadata, "--color-by", "site", "ph")
     assert 'for="colour-0"><bdi>site</bdi></label>' in coloured
@@ -151,9 +151,9 @@ def test_what_is_missing_is_left_out_with_a_sentence(run_folder: Path) -> None:
     (run_folder / "run.json").write_text(json.dumps(record))
     text = report(run_folder)
     for sentence in (
-        "no predictions with true values in this run folder yet",
-        "no learning curves in this run folder yet",
-        "no embedding in this run folder yet",
+        "This run folder has no predictions with true values yet",
+        "This run folder has no learning curves yet",
+        "This run folder has no embedding yet",
         "This run has not finished",
     ):
         assert sentence in text
@@ -184,12 +184,12 @@ def test_runs_side_by_side(
     report(study_folder / "numbers")
     assert main(["compare", *both, "--output", str(tmp_path / "compare.html")]) == 0
     printed = capsys.readouterr().out
-    assert "On the 20 samples that all runs scored" in printed
+    assert "On the 20 samples of all runs" in printed
     assert "--output-dir" not in printed
     text = (tmp_path / "compare.html").read_text()
     assert "On the 20 samples" in text
     assert set(downloads(text)) >= {"intervals.svg", "overlay.svg", "what-differs.tsv"}
-    assert printed.index("What differs") < printed.index("R²")
+    assert printed.index("Differing options and facts") < printed.index("R²")
     links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
     assert (study_folder / "numbers" / "report.html").resolve() in links
     capsys.readouterr()

@@ -40,7 +40,7 @@ def test_a_run_without_embedding_has_scores_by_category(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_folder / "embeddings.tsv").unlink()
-    assert "There is no embedding in this run folder yet" in report(run_folder)
+    assert "This run folder has no embedding yet" in report(run_folder)
     record = json.loads((run_folder / "run.json").read_text())
     (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel", "forest"]}))
     text = report(run_folder)
@@ -54,10 +54,10 @@ def test_a_run_without_embedding_has_scores_by_category(
 @pytest.mark.medium
 def test_the_headline_names_its_samples(run_folder: Path) -> None:
     text = report(run_folder)
-    assert "24 validation samples, which did not train the model but chose its epoch" in text
+    assert "24 validation samples that also chose the best epoch" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
-    assert "24 test samples that took no part in training" in report(run_folder)
+    assert "24 held-out samples: no model was trained on them" in report(run_folder)
     record = json.loads((run_folder / "run.json").read_text())
     parts = {"samples": {"train": 418, "validation": 116, "test": 141}}
     for members, note in (
@@ -148,7 +148,7 @@ def test_importance_of_a_model_no_better_than_the_dummy_is_marked(
     text = report(run_folder)
     assert '<p class="verdict unproven">It is not shown.</p>' in text
     section = text[text.index('id="part-asvs"') :]
-    assert section.index("not shown to be better than a guess") < section.index("<figure>")
+    assert section.index("not shown to be better than the baseline") < section.index("<figure>")
     assert "With the groups it has 0.1." in text
 
 
@@ -163,5 +163,5 @@ def test_scores_of_other_predictions_are_refused(
     (run_folder / "scores.json").write_text(json.dumps(scores))
     assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
     message = " ".join(capsys.readouterr().err.split())
-    assert "scores.json and predictions.tsv contradict each other" in message
+    assert "scores.json and predictions.tsv disagree" in message
     assert shown in message

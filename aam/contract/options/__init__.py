@@ -1,9 +1,8 @@
 """Options of every command, declared once as fields of dataclasses, and functions over them.
 
 An option is a field, made with `option`, of a frozen `aam.contract.dataclass`. Command lines, help
-pages, completion, checkpoints and run records of both programs read the same field. Modules that
-declare options let Python evaluate their annotations (no `from __future__ import annotations`), so
-that a field has its type at once.
+pages, completion, checkpoints and run records of both programs read this field. Modules that
+declare options evaluate annotations (no `from __future__ import annotations`): fields have types.
 """
 
 from __future__ import annotations
@@ -23,25 +22,23 @@ from aam.contract.dataclass import dataclass
 
 Role = Literal["value", "input", "output"]
 
-SYNONYMS = {"gpu": "cuda"}
-"""Other words for choices of options; PyTorch's name of any GPU is that of one vendor's library."""
-
+SYNONYMS = {"gpu": "cuda"}  # synonyms of choices: PyTorch calls the GPUs of every vendor cuda
 T = TypeVar("T")
 
 Conditions = tuple[str, ...] | Mapping[str, str]
-"""Conditions on the other options of a command: of all values, or each of one value of the option.
+"""Conditions on other options of a command, for all values of the option or for each value.
 
-`--tree` holds where the option has another value than its default, `--loss-type quantile` where it
-has that value or, of several values, has it among them; `A or B` where one of the two holds.
+`--tree` holds if the option differs from its default, `--loss-type quantile` if this value is among
+its values, `A or B` if one of the two holds.
 """
 
 EVERY_MEMBER = "every member"
-"""`only_for` of an option, in a group of options of one member, that all members read."""
+"""`only_for` of an option that all members read, in a group of options of one member."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Range of a numeric option, with its description for messages."""
+    """Range of a numeric option, with a description for messages."""
 
     description: str
     lowest: float
@@ -50,7 +47,7 @@ class Range:
     open_above: bool = False
 
     def holds(self, number: float) -> bool:
-        """Return whether a number is in the range; NaN and infinity are not."""
+        """Return whether a number is in the range; NaN and infinity never are."""
         above = number > self.lowest if self.open_below else number >= self.lowest
         return above and (number < self.highest if self.open_above else number <= self.highest)
 
@@ -66,7 +63,7 @@ def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
     """Declare an option as a field of a frozen dataclass.
 
     Args:
-        help: text for the help page; {choices} stands for the help of the entries of a registry.
+        help: text for the help page; {choices} is replaced by the help of a registry's entries.
         default: its default value.
         declaration: attributes of `OptionSpec`, from `role` on.
     """
@@ -75,16 +72,16 @@ def option(help: str, *, default: Any = None, **declaration: Any) -> Any:
 
 
 required_option = functools.partial(option, default=dataclasses.MISSING)
-"""Declare an option that has to be given."""
+"""Declare a required option."""
 
-basic_option = functools.partial(option, basic=True)  # declare an option that `--help` shows, too
+basic_option = functools.partial(option, basic=True)  # declare an option that `--help` shows
 
 resumable_option = functools.partial(option, resumable=True)
 """Declare an option that a resumed run may change."""
 
 
 def group(*, only_for: str) -> Any:
-    """Declare a group of options that one member alone reads, those `EVERY_MEMBER` reads aside."""
+    """Declare a group of options that only one member reads, except options of `EVERY_MEMBER`."""
     return dataclasses.field(metadata={"only_for": only_for}, kw_only=True)
 
 
@@ -98,31 +95,29 @@ class OptionSpec:
     help: str  # text for the help page
     required: bool = False  # it has no default
     default: Any = None
-    group: str = ""  # first line of the docstring of its group, the heading in help pages
+    group: str = ""  # first line of its group's docstring, the heading in help pages
     role: Role = "value"  # `output` for a path that is written, `input` for other paths
-    # `--help` shows it; `--help-all` shows all options. Required ones are always shown.
-    basic: bool = False
-    takes: Range | None = None  # range of a number, or of each number of a tuple
-    metavar: str = ""  # name of its value in help pages; by default it follows from the type
-    alone: str | None = None  # value of the flag if no value follows it
-    first: bool = False  # the flag can be omitted if its value is the first argument
-    repeated: bool = False  # the flag is given once for each item of a tuple
-    # a resumed run may have another value; the files of an `input` may be elsewhere but must have
-    # the same content
+    basic: bool = False  # `--help` shows it, as it does required options
+    takes: Range | None = None  # range of its numbers
+    metavar: str = ""  # name of its value in help pages; default: by type
+    implied: str | None = None  # value of the flag without a value
+    first: bool = False  # the flag can be omitted: the value is the first argument
+    repeated: bool = False  # the flag is repeated for each item of a tuple
+    # a resumed run may change it; files of an `input` may move but must have the same content
     resumable: bool = False
-    needs: Conditions = ()  # conditions without which a command line is refused
-    excludes: Conditions = ()  # conditions with which it is refused
-    only_with: Conditions = ()  # without these the option has no effect, which is a warning
-    only_for: str = ""  # member of `aam train` that alone reads the option; see `group`
+    needs: Conditions = ()  # required conditions; otherwise the command line is refused
+    excludes: Conditions = ()  # conditions that the option contradicts
+    only_with: Conditions = ()  # conditions without which it has no effect, a warning
+    only_for: str = ""  # only member of `aam train` that reads it; see `group`
 
     @property
     def choices(self) -> list[Any]:
-        """The literal values that its type allows, such as "auto"."""
+        """Literal values of its type, such as "auto"."""
         return [choice for choice in alternatives(self.type) if not isinstance(choice, type)]
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """List the types and the literal values that an option type allows.
+    """List the types and literal values of an option type.
 
     `Annotated[str, REGISTRY]` allows the names of a registry, a dictionary by name.
 
@@ -133,32 +128,36 @@ def alternatives(annotation: Any) -> list[Any]:
     """
     if typing.get_origin(annotation) is Annotated:
         return [*typing.get_args(annotation)[1]]
-    parts = [part for part in typing.get_args(annotation) if part is not Ellipsis]
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if typing.get_origin(annotation) is Literal:
-        return parts
-    return [kind for part in parts for kind in alternatives(part)] if parts else [annotation]
+        return arguments
+    return (
+        [kind for argument in arguments for kind in alternatives(argument)]
+        if arguments
+        else [annotation]
+    )
 
 
 def specs(command: type, only_for: str = "") -> tuple[OptionSpec, ...]:
     """List the options of a command class and of its groups in declared order.
 
-    A class that extends another one names in `without` the fields that it does not take. `only_for`
-    is the member that alone reads the class.
+    `without` of a subclass names inherited fields that it omits. `only_for` is the only member that
+    reads the class.
     """
-    listed: list[OptionSpec] = []
+    declared: list[OptionSpec] = []
     for field in dataclasses.fields(command):
         if dataclasses.is_dataclass(field.type):
-            listed += specs(typing.cast(type, field.type), field.metadata.get("only_for", ""))
+            declared += specs(typing.cast(type, field.type), field.metadata.get("only_for", ""))
             continue
         required, text = field.default is dataclasses.MISSING, field.metadata["help"]
         role = "input" if Path in alternatives(field.type) else "value"
-        # Of a registry, what each of its names means.
-        for part in typing.get_args(field.type):
-            if typing.get_origin(part) is Annotated:
-                entries = typing.get_args(part)[1].items()
+        # The meaning of each name of a registry.
+        for annotation in typing.get_args(field.type):
+            if typing.get_origin(annotation) is Annotated:
+                entries = typing.get_args(annotation)[1].items()
                 meanings = "; ".join(f"{name}: {entry.help}" for name, entry in entries)
                 text = text.replace("{choices}", meanings)
-        listed.append(
+        declared.append(
             OptionSpec(
                 flag=flag_of(field.name),
                 field=field.name,
@@ -170,7 +169,7 @@ def specs(command: type, only_for: str = "") -> tuple[OptionSpec, ...]:
             )
         )
     without = getattr(command, "without", ())
-    return tuple(spec for spec in listed if spec.field not in without)
+    return tuple(spec for spec in declared if spec.field not in without)
 
 
 def values_of(options: Any) -> dict[str, Any]:
@@ -178,9 +177,8 @@ def values_of(options: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        values |= (
-            values_of(value) if dataclasses.is_dataclass(value) else {flag_of(field.name): value}
-        )
+        is_group = dataclasses.is_dataclass(value)
+        values |= values_of(value) if is_group else {flag_of(field.name): value}
     return values
 
 
@@ -195,37 +193,37 @@ def flag_of(field: str) -> str:
 
 
 def numbered(flag: str, values: Iterable[T]) -> dict[str, T]:
-    """Return the values of a repeated option by `--table`, `--table 2`, `--table 3` and so on."""
+    """Return the values of a repeated option by `--table`, `--table 2`, `--table 3`, ..."""
     return {flag if n == 1 else f"{flag} {n}": value for n, value in enumerate(values, 1)}
 
 
-def build(command: type[T], given: Mapping[str, Any]) -> T:
-    """Make the options of a command from flag -> value; options that are not given get defaults."""
+def build(command: type[T], by_flag: Mapping[str, Any]) -> T:
+    """Make the options of a command from flag -> value; absent options get defaults."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(typing.cast(Any, command)):
         if dataclasses.is_dataclass(field.type):
-            values[field.name] = build(typing.cast(type, field.type), given)
-        elif flag_of(field.name) in given:
-            values[field.name] = given[flag_of(field.name)]
+            values[field.name] = build(typing.cast(type, field.type), by_flag)
+        elif flag_of(field.name) in by_flag:
+            values[field.name] = by_flag[flag_of(field.name)]
     return command(**values)
 
 
 def replaced(options: T, values: Mapping[str, Any]) -> T:
-    """Return options with other values, by field; fields of the groups of a command too.
+    """Return options with replaced values, by field, in groups too.
 
     >>> from aam.contract.options.groups import RunOptions
     >>> replaced(RunOptions(output_dir=Path("a")), {"overwrite": True}).overwrite
     True
     """
-    given = {flag_of(field): value for field, value in values.items()}
-    return build(type(options), values_of(options) | given)
+    by_flag = {flag_of(field): value for field, value in values.items()}
+    return build(type(options), values_of(options) | by_flag)
 
 
 def to_plain(options: Any) -> dict[str, Any]:
     """Convert options to nested dictionaries of strings, numbers, lists and None."""
-    import msgspec  # 10 ms, which a command line that is only parsed does without
+    import msgspec  # 10 ms that parsing alone does not need
 
-    # By way of JSON: a tuple becomes a list.
+    # JSON turns tuples into lists.
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options, enc_hook=os.fspath))
     return plain
 
@@ -237,14 +235,14 @@ def flat(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(options_class: type[T], values: Mapping[str, Any]) -> T:
-    """Convert the result of `to_plain` back; missing fields get defaults, unknown are ignored."""
-    plain, given = flat(values), {}
+    """Convert the result of `to_plain` back; missing fields get defaults, others are ignored."""
+    plain, by_flag = flat(values), {}
     for spec in specs(options_class):
         if spec.field in plain:
             value = plain[spec.field]
             items = [_typed(spec, item) for item in (value if isinstance(value, list) else [value])]
-            given[spec.flag] = tuple(items) if isinstance(value, list) else items[0]
-    return build(options_class, given)
+            by_flag[spec.flag] = tuple(items) if isinstance(value, list) else items[0]
+    return build(options_class, by_flag)
 
 
 def _typed(spec: OptionSpec, value: Any) -> Any:
@@ -258,14 +256,14 @@ def fits(annotation: Any, value: Any) -> bool:
     >>> fits(int | Literal["auto"], "auto"), fits(float, 1), fits(bool, 1)
     (True, True, False)
     """
-    allowed, several = alternatives(annotation), typing.get_origin(annotation) is tuple
-    if several and not isinstance(value, (tuple, list)):
+    kinds, is_tuple = alternatives(annotation), typing.get_origin(annotation) is tuple
+    if is_tuple and not isinstance(value, (tuple, list)):
         return False
-    return all(any(_is(kind, item) for kind in allowed) for item in (value if several else [value]))
+    return all(any(_is(kind, item) for kind in kinds) for item in (value if is_tuple else [value]))
 
 
 def _is(kind: Any, value: Any) -> bool:
-    """Return whether a value is a literal value, or of a type of an option."""
+    """Return whether a value is a literal value or an instance of a type."""
     if not isinstance(kind, type):
         return isinstance(value, type(kind)) and bool(value == kind)
     if kind in (int, float):

@@ -1,8 +1,4 @@
-"""Conditions between the options of a command, as `option` declares them.
-
-One check refuses contradictions in both programs and in the Python interface; `requirements` is
-the text of a help page about them.
-"""
+"""Conditions between options of a command: contradictions, options without effect, help texts."""
 
 from __future__ import annotations
 
@@ -14,33 +10,31 @@ from aam.contract.options import EVERY_MEMBER, OptionSpec, specs, values_of
 
 
 def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
-    """Yield what given options violate: kind of the condition, option, its value, condition."""
-    known = {spec.flag: spec for spec in specs(type(options))}
+    """Yield violated conditions of options: kind, option, its value, condition."""
+    declared = {spec.flag: spec for spec in specs(type(options))}
     values = values_of(options)
     if (members := getattr(options, "chosen_members", None)) is not None:
         values["--members"] = members
 
     def given(flag: str) -> bool:
-        return values[flag] is not None and values[flag] != known[flag].default
+        return values[flag] is not None and values[flag] != declared[flag].default
 
     def holds(condition: str) -> bool:
-        for part in condition.split(" or "):
-            flag, _, word = part.partition(" ")
-            if flag in known and (word in words(values[flag]) if word else given(flag)):
+        for alternative in condition.split(" or "):
+            flag, _, word = alternative.partition(" ")
+            if flag in declared and (word in words(values[flag]) if word else given(flag)):
                 return True
         return False
 
-    for spec in filter(lambda spec: given(spec.flag), known.values()):
+    for spec in filter(lambda spec: given(spec.flag), declared.values()):
         value = values[spec.flag]
         for kind in ("needs", "excludes", "only_with"):
             conditions = getattr(spec, kind)
             if isinstance(conditions, Mapping):
-                conditions = [
-                    condition for word, condition in conditions.items() if word in words(value)
-                ]
+                conditions = [text for word, text in conditions.items() if word in words(value)]
             for condition in conditions:
-                # A command may have an option without the options of its conditions.
-                applies = any(flag in known for flag in flags(condition))
+                # A command may lack the options of a condition.
+                applies = any(flag in declared for flag in flags(condition))
                 if applies and holds(condition) == (kind == "excludes"):
                     yield kind, spec, value, condition
         if members is not None and of_member(spec) and spec.only_for not in members:
@@ -48,22 +42,22 @@ def _violated(options: Any) -> Iterator[tuple[str, OptionSpec, Any, str]]:
 
 
 def require_consistent(options: Any) -> None:
-    """Refuse options of a command that contradict each other."""
+    """Refuse contradictory options of a command."""
     wrong = {}
     for kind, spec, value, condition in _violated(options):
-        shown = spec.flag if isinstance(value, bool) else f"{spec.flag} {' '.join(words(value))}"
+        text = spec.flag if isinstance(value, bool) else f"{spec.flag} {' '.join(words(value))}"
         if kind == "needs":
             remedy = f"add {condition}, or leave {spec.flag} out"
-            wrong[f"{shown} without {condition}"] = remedy
+            wrong[f"{text} without {condition}"] = remedy
         elif kind == "excludes":
-            wrong[f"{shown} with {condition}"] = "leave one of the two out"
+            wrong[f"{text} with {condition}"] = "leave one of the two out"
     if wrong:
         remedies = "; ".join(dict.fromkeys(wrong.values()))
         raise UsageError("Options that contradict each other", ", ".join(wrong), remedies)
 
 
 def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
-    """Return a sentence for each reason for which given options have no effect."""
+    """Return a warning for each reason why options have no effect."""
     ignored: dict[str, list[str]] = {}
     for kind, spec, _, condition in _violated(options):
         if kind == "only_with" and condition not in undecided:
@@ -76,28 +70,28 @@ def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
 
 
 def requirements(spec: OptionSpec) -> str:
-    """Return the sentences of a help page about what an option needs, excludes or goes with."""
+    """Return the help text about the conditions of an option."""
     text = ""
     for title, conditions in (
         ("Needs", spec.needs), ("Not with", spec.excludes), ("Only with", spec.only_with)
     ):  # fmt: skip
         if isinstance(conditions, Mapping):
-            listed = [f"{condition} ({value})" for value, condition in conditions.items()]
+            texts = [f"{condition} ({value})" for value, condition in conditions.items()]
         else:
-            listed = list(conditions)
-        if title == "Needs":  # the heading of an option says which member it needs
-            listed = [condition for condition in listed if not condition.startswith("--members")]
-        text += f" {title} {', '.join(listed)}." if listed else ""
+            texts = list(conditions)
+        if title == "Needs":  # the heading states the member
+            texts = [condition for condition in texts if not condition.startswith("--members")]
+        text += f" {title} {', '.join(texts)}." if texts else ""
     return text
 
 
 def of_member(spec: OptionSpec) -> bool:
-    """Return whether one member alone reads an option."""
+    """Return whether only one member reads an option."""
     return spec.only_for not in ("", EVERY_MEMBER)
 
 
 def words(value: Any) -> list[str]:
-    """Return a value, or each of a tuple, as a condition has it."""
+    """Return a value or the values of a tuple as texts of a condition."""
     return [str(item) for item in value] if isinstance(value, tuple) else [str(value)]
 
 
@@ -107,4 +101,4 @@ def flags(condition: str) -> list[str]:
     >>> flags("--tree or --penalty 0")
     ['--tree', '--penalty']
     """
-    return [part.split(" ")[0] for part in condition.split(" or ")]
+    return [alternative.split(" ")[0] for alternative in condition.split(" or ")]

@@ -1,9 +1,8 @@
 """Groups of options that several commands have, and the registry of the members of `aam train`.
 
-Groups of the study (table, phylogeny, selection of ASVs, split and target), of the computation
-(device, attention backend, precision and processes) and of the training (sizes of the network,
-tasks, optimizer loop and run folder). Names are those of the public AAM program where the meaning
-is the same. No library is needed, so that command lines, help pages and the launcher read them.
+Study (table, phylogeny, ASVs, split, target), computation (device, attention backend, precision,
+processes) and training (sizes of the network, tasks, optimizer loop, run folder). Options have the
+names of the public AAM program if they mean the same. The module needs no library.
 """
 
 from collections.abc import Sequence
@@ -37,25 +36,23 @@ _WIDTHS = Range("1 to 65536", 1, 65_536)
 class MemberEntry:
     """Declaration of a member."""
 
-    title: str  # noun for messages and reports
+    title: str  # noun in messages and reports
     help: str  # description of the model for help pages
-    module: str = ""  # whose `MEMBER` is the member, imported where it is used; "" of a network
-    default: bool = False  # whether it is trained without --members
-    network: bool = False  # whether it computes with the network: on a GPU, or in several processes
-    method: str = ""  # what it is in the methods paragraph of a report; "" for its title
+    module: str = ""  # module with `MEMBER`, imported on use; "" for a network
+    default: bool = False  # whether it is trained by default
+    network: bool = False  # whether it is a network: on a GPU or in several processes
+    method: str = ""  # description in the methods paragraph; "" for its title
     references: tuple[str, ...] = ()  # keys of `aam/report/references.bib`
 
 
-KERNEL, TRANSFORMER = "kernel", "transformer"
-"""Names of the member that compares sequences, and of the member that is the network."""
-
+KERNEL, TRANSFORMER = "kernel", "transformer"  # names of members
 MEMBERS = {
     KERNEL: MemberEntry(
         "sequence kernel",
-        "ridge regression on the kernels of the sequences and of their clades",
+        "ridge regression on kernels of the sequences and clades",
         "aam.members.kernel",
         default=True,
-        method="a kernel ridge regression on the sequences and clades of the ASVs",
+        method="a kernel ridge regression on ASV sequences and clades",
         references=("saunders1998",),
     ),
     "forest": MemberEntry(
@@ -74,18 +71,18 @@ MEMBERS = {
         references=("vaswani2017", "paszke2019"),
     ),
 }
-"""Members by name; a module and an entry add one."""
+"""Registry of members by name; a member is a module and an entry."""
 
 MemberName = Annotated[str, MEMBERS]
 
 
 def networks(members: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the members that compute with the network."""
+    """Return the members that are networks."""
     return tuple(name for name in members if MEMBERS[name].network)
 
 
 def default_members() -> tuple[str, ...]:
-    """Return the members that are trained without --members."""
+    """Return the members that are trained by default."""
     return tuple(name for name, entry in MEMBERS.items() if entry.default)
 
 
@@ -100,9 +97,14 @@ TargetType = Literal["regression", "classification", "ordinal"]
 GroupValues = Literal["auto", "same", "distinct"]
 
 # Options of several groups and commands.
+TABLE_HELP = "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
+SEQUENCES = basic_option(
+    "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
+)
 GROUP_VALUES: GroupValues = option(
-    "Whether equal values of --group-column in two studies are one subject. auto: if their samples "
-    "are more alike than chance allows. Samples of a held-out subject leave the training.",
+    "Whether equal values of --group-column in two studies are one subject. auto: yes if their "
+    "samples are more similar than expected by chance. Samples of a held-out subject are left out "
+    "of training.",
     default="auto",
     only_with=("--group-column",),
 )
@@ -110,24 +112,24 @@ TAXONOMY = basic_option(
     "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon), .qza, or folder of `aam prepare`."
 )
 DROP_MISSING_ASVS = option(
-    "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
+    "Leave out ASVs that are missing in the tree instead of rejecting the table.", default=False
 )
 DROP_EMPTY_SAMPLES = option(
     "Leave out samples without reads instead of rejecting the table.", default=False
 )
 RELABEL = basic_option(
-    "Other names in the metadata, in order, as a,b: COLUMN=NEW renames a column, COLUMN:VALUE=NEW "
-    "a value of it, such as a class.",
+    "Rename in the metadata, in order, as a,b: COLUMN=NEW renames a column, COLUMN:VALUE=NEW a "
+    "value, such as a class.",
     default=(),
     metavar="PAIR",
     needs=("--metadata",),
 )
 RELABEL_FILE = option(
-    "The same as a TSV with the columns column, value (empty to rename the column) and new.",
+    "The same from a TSV with the columns column, value (empty to rename the column) and new.",
     needs=("--metadata",),
 )
 MAX_MEMORY_GB = option(
-    "Memory limit in GiB for reading each of table, tree and sequences, and for tiles of `aam "
+    "Memory limit in GiB for reading table, tree and sequences (each), and for tiles of `aam "
     "unifrac`. 'auto': half of the available memory; 1 GiB for tiles.",
     default="auto",
     takes=GIBIBYTES,
@@ -140,8 +142,8 @@ UNIFRAC_ALPHA = option(
     only_with=("--unifrac-metric generalized",),
 )
 ROOT_AT_MIDPOINT = option(
-    "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
-    "without a root is rejected.",
+    "Root an unrooted tree at the midpoint of its two most distant tips. Without the option an "
+    "unrooted tree is rejected.",
     default=False,
 )
 
@@ -150,12 +152,8 @@ ROOT_AT_MIDPOINT = option(
 class TableOptions:
     """The feature table and its sequences."""
 
-    table: Path = required_option(
-        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
-    )
-    sequences: Path | None = basic_option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
-    )
+    table: Path = required_option(TABLE_HELP)
+    sequences: Path | None = SEQUENCES
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
 
@@ -165,14 +163,14 @@ class AsvVectorOptions:
     """The folder of ASV vectors that commands share."""
 
     asv_vectors_dir: Path | None = option(
-        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them "
-        "from it instead of encoding the ASVs again.",
+        "Folder for the vectors of encoded ASVs: commands with the same encoder read them instead "
+        "of encoding the ASVs again.",
         role="output",
         resumable=True,
     )
     asv_vectors_dtype: Literal["float32", "float16"] = option(
-        "Numbers in --asv-vectors-dir. float16 halves its size and rounds every vector to three "
-        "digits, also those that are encoded now.",
+        "Number type in --asv-vectors-dir. float16 halves its size and rounds all vectors to three "
+        "digits, newly encoded ones too.",
         default="float32",
         needs=("--asv-vectors-dir",),
     )
@@ -190,7 +188,7 @@ class PhylogenyOptions:
         excludes=("--tree", "--unifrac-metric faith_pd"),
     )
     unifrac_metric: Metric = option(
-        "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
+        "Distance between samples to learn, or Faith PD ('unifrac': unweighted).",
         default="unweighted",
     )
     unifrac_alpha: float = UNIFRAC_ALPHA
@@ -203,23 +201,23 @@ class SampleOptions:
     """Rarefaction and selection of the ASVs of a sample."""
 
     rarefy_depth: int | Literal["auto"] = basic_option(
-        "Reads drawn from each sample; shallower samples are left out of training. "
-        "'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
+        "Rarefaction depth: reads drawn from each sample; samples with fewer are left out of "
+        "training. 'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
         takes=ZERO_OR_MORE,
     )
     rarefy_each_epoch: bool = option(
-        "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
+        "Rarefy the training samples again in each epoch (augmentation), validation samples once.",
         default=True,
     )
     token_limit: int = option(
-        "Maximum number of ASVs of one sample that the model reads: the most abundant ones.",
+        "Most ASVs of a sample that the model reads, by abundance.",
         default=1024,
         takes=ONE_OR_MORE,
     )
     max_bp: int | Literal["auto"] = option(
-        "Maximum sequence length in nucleotides; longer ones are truncated. 'auto': the longest of "
-        "the table.",
+        "Maximum sequence length in nucleotides; longer sequences are truncated. 'auto': the "
+        "longest in the table.",
         default="auto",
         takes=ONE_OR_MORE,
         only_for=EVERY_MEMBER,
@@ -228,26 +226,25 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """Division into training and validation samples."""
+    """Split into training and validation samples."""
 
     test_size: float = basic_option(
-        "Fraction of validation samples: with one fold they measure the result, with several the "
-        "transformer stops by them. 0: none, for several --folds alone.",
+        "Fraction of validation samples. With one fold the scores are from them; with several "
+        "folds they stop the transformer. 0: none, only with several --folds.",
         default=0.2,
     )
     group_column: str | None = basic_option(
-        "Metadata column of groups, such as subjects: samples of one group stay together, either "
-        "in training or in validation. The model stores hashes of its values, see "
-        "docs/new_samples.md.",
+        "Metadata column of groups, such as subjects: each group is entirely in one of training, "
+        "validation and test set. The model stores hashes of the values, see docs/new_samples.md.",
         needs=("--metadata",),
     )
     stratify: bool = option(
-        "Keep the proportions of the classes in all parts of the samples, as far as classes and "
-        "groups are large enough; numbers, and several targets, have none.",
+        "Keep the proportions of the classes in training, validation and test set, if classes and "
+        "groups are large enough; not for numbers or several targets.",
         default=True,
     )
     splits: Path | None = basic_option(
-        "splits.tsv of another run, to use the same training and validation samples."
+        "splits.tsv of another run, for the same training and validation samples."
     )
 
 
@@ -255,50 +252,50 @@ class SplitOptions:
 class TargetOptions:
     """The metadata column to predict."""
 
-    metadata: Path = required_option("Sample metadata: TSV as QIIME 2 reads it.")
+    metadata: Path = required_option("Sample metadata: TSV in QIIME 2 format.")
     metadata_column: str = required_option(
-        "Metadata column to predict; `aam train` takes several as a,b."
+        "Metadata column to predict; several as a,b in `aam train`."
     )
     classifier: bool = basic_option(
-        "Predict a category instead of a number; `aam train` and `aam search` do so by "
-        "themselves for words.",
+        "Predict a category instead of a number; `aam train` and `aam search` do so by default for "
+        "words.",
         default=False,
     )
     positive_class: str | None = option(
-        "The class of two that effects, ROC, calibration and `part of` are of. Default: the one "
-        "that is not called control, healthy, normal, no, negative, absent, baseline, 0 or false, "
-        "else the second in the order of their names.",
+        "Positive class of the effects, the ROC curve and the calibration curve, of two classes. "
+        "Default: the class not called control, healthy, normal, no, negative, absent, baseline, 0 "
+        "or false, else the second by name.",
         only_with=("--classifier",),
         metavar="CLASS",
     )
     ordinal: tuple[str, ...] = basic_option(
-        "Predict an ordered category: all categories of the column, the lowest first, as a,b,c.",
+        "Predict an ordered category: all categories of the column, lowest first, as a,b,c.",
         default=(),
         excludes=("--classifier",),
         metavar="CATEGORY",
     )
     where: str | None = basic_option(
-        "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
-        ">=, or 'COLUMN in (A, B)'; several joined by ' and '."
+        "Use only samples that meet a condition on the metadata: COLUMN=VALUE, also with !=, <, "
+        "<=, >, >=, or 'COLUMN in (A, B)'; join several by ' and '."
     )
 
     @property
     def type(self) -> TargetType:
-        """Type of the target, which decides the metrics."""
+        """Type of the target; it decides the metrics."""
         if self.classifier:
             return "classification"
         return "ordinal" if self.ordinal else "regression"
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Categories of an ordinal target, the lowest first; empty for other targets."""
+        """Categories of an ordinal target, lowest first; else empty."""
         return listed(self.ordinal)
 
 
 def listed(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an option, whether a blank or a comma separates them.
+    """Return the values of an option, separated by blanks or commas.
 
-    Commas separate them in a single value, or at the end of each value before the last.
+    Commas count in a single value, and at the end of all values but the last.
 
     >>> listed(["low,mid,high"]), listed(["low,", "high"]), listed(["low, at rest", "high"])
     (('low', 'mid', 'high'), ('low', 'high'), ('low, at rest', 'high'))
@@ -310,11 +307,11 @@ def listed(values: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CovariateOptions:
-    """Metadata columns that the model reads besides the counts."""
+    """Metadata columns that the model reads with the counts."""
 
     categorical_columns: tuple[str, ...] = basic_option(
         "Metadata columns that the model reads as categories, such as a site; several as a,b. "
-        "Metadata and counts are then also scored alone.",
+        "Metadata alone and counts alone are scored too.",
         default=(),
         metavar="COLUMN",
     )
@@ -324,15 +321,14 @@ class CovariateOptions:
         metavar="COLUMN",
     )
     categorical_embed_dim: int = option(
-        "Length of the vector of a category, and of that of all numbers.",
+        "Length of the vector of a category, and of the vector of all numbers.",
         default=16,
         takes=_WIDTHS,
         only_for=TRANSFORMER,
         only_with=("--categorical-columns or --numeric-columns",),
     )
     categorical_fusion: Literal["concat", "add"] = option(
-        "concat: join the vectors of the metadata with each ASV by a linear layer of both; add: by "
-        "a sum.",
+        "How metadata vectors join each ASV. concat: by a linear layer; add: by a sum.",
         default="concat",
         only_for=TRANSFORMER,
         only_with=("--categorical-columns or --numeric-columns",),
@@ -340,7 +336,7 @@ class CovariateOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the model reads, as given."""
+        """Metadata columns that the model reads."""
         return self.categorical_columns + self.numeric_columns
 
 
@@ -355,12 +351,12 @@ AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEVICE_HELP = (
-    "Where to compute. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if there is one."
+    "Device for the computation. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if available."
 )
 
 
 def uses_network(options: object) -> bool:
-    """Return whether a command computes with the network: on a GPU, or in several processes."""
+    """Return whether a command computes with the network: on a GPU or in several processes."""
     return bool(getattr(options, "uses_network", True))
 
 
@@ -375,16 +371,16 @@ class DeviceOptions:
         takes=_PROCESSES,
     )
     cpu_threads: int | Literal["auto"] = resumable_option(
-        "Threads of the CPU that compute; 'auto': OMP_NUM_THREADS, else one for each core.",
+        "CPU threads; 'auto': OMP_NUM_THREADS, else one per core.",
         default="auto",
         takes=ONE_OR_MORE,
     )
     attn_implementation: AttnImplementation = resumable_option(
-        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
+        "Attention kernel of PyTorch ('sdpa': same as auto).", default="auto"
     )
     check: bool = resumable_option(
-        "Before the run, measure whether this GPU computes attention correctly; a backend that "
-        "does not is not used.",
+        "Test before the run whether this GPU computes attention correctly; wrong backends are not "
+        "used.",
         default=True,
     )
 
@@ -394,44 +390,44 @@ class SpeedOptions:
     """Precision, compilation and memory of the training."""
 
     mixed_precision: MixedPrecision = resumable_option(
-        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that "
-        "supports it, else none.",
+        "Precision of matrix products; fp16 has loss scaling. 'auto': bf16 on a GPU that supports "
+        "it, else none.",
         default="none",
     )
     report_fp32_fallbacks: bool = resumable_option(
         "List the modules that run in fp32 under mixed precision.", default=False
     )
     compile_model: CompileModel = resumable_option(
-        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag alone): not "
-        "with ROCm, whose Triton has a fault; 'force': also with ROCm.",
+        "Compile the nucleotide encoder with torch.compile. 'auto' (or no value): not on ROCm, "
+        "whose Triton has a fault; 'force': on ROCm too.",
         default="off",
-        alone="auto",
+        implied="auto",
     )
     gradient_checkpointing: bool = resumable_option(
         "Recompute activations in the backward pass: less memory, a third more time.", default=False
     )
     asv_chunk: int | Literal["auto"] = resumable_option(
-        "Encode the distinct ASVs of a batch in chunks of at most this many, for less memory. 0: "
-        "all at once; 'auto': the largest chunks that fit.",
+        "Most distinct ASVs of a batch that are encoded at once, to save memory. 0: all; 'auto': "
+        "the most that fit.",
         default=0,
         takes=ZERO_OR_MORE,
     )
     prefetch_factor: int = resumable_option(
-        "Batches that each data loader process prepares ahead.", default=2, takes=ONE_OR_MORE
+        "Batches that each data loader process loads ahead.", default=2, takes=ONE_OR_MORE
     )
     tuned_for: str | None = resumable_option(
-        "Study, device and versions that settings of `aam tune` were measured with; a run with "
-        "others is refused."
+        "Study, device and versions of the measurements of `aam tune`; runs with others are "
+        "refused."
     )
 
     @property
     def recomputes(self) -> bool:
-        """Whether the backward pass recomputes attention; `auto` may."""
+        """Whether the backward pass recomputes attention; with `auto` it may."""
         return self.gradient_checkpointing or self.asv_chunk != 0
 
     @property
     def chunk_size(self) -> int:
-        """Most ASVs of a chunk; 0, all at once, while `auto` is not replaced."""
+        """Most ASVs of a chunk; 0 (all at once) before `auto` is resolved."""
         return 0 if self.asv_chunk == "auto" else self.asv_chunk
 
 
@@ -440,14 +436,13 @@ class RankOptions:
     """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
 
     processes: int = resumable_option(
-        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
-        "none (one process, or processes of torchrun or srun).",
+        "Processes to start on this machine, one per GPU or group of CPU cores; 0: none (a single "
+        "process, or processes of torchrun or srun).",
         default=0,
         takes=_PROCESSES,
     )
     rank_timeout: float = resumable_option(
-        "Seconds without a heartbeat of a process after which it counts as failed and the others "
-        "stop.",
+        "Seconds without a heartbeat until a process counts as failed and the others stop.",
         default=60.0,
         takes=Range("more than 0 and at most 1000000", 0, 1e6, open_below=True),
     )
@@ -455,7 +450,7 @@ class RankOptions:
 
 @dataclass(frozen=True)
 class ScaleOptions(RankOptions):
-    """Training by several processes."""
+    """Training in several processes."""
 
     distributed: bool = resumable_option(
         "Split every batch among the processes; each holds the whole network (DDP).", default=False
@@ -466,10 +461,10 @@ class ScaleOptions(RankOptions):
         excludes=("--distributed",),
     )
     fsdp_sharded_checkpoint: bool = resumable_option(
-        "No longer needed: a checkpoint is one file for any number of processes.", default=False
+        "No effect: a checkpoint is one file for any number of processes.", default=False
     )
     data_parallel: bool = resumable_option(
-        "Split every batch among all GPUs of this machine; starts one process for each.",
+        "Split every batch among all GPUs of this machine; starts one process per GPU.",
         default=False,
         excludes=("--distributed", "--fsdp"),
     )
@@ -490,19 +485,15 @@ class ModelOptions:
 
     embedding_dim: int = option("Length of the embedding vectors.", default=128, takes=_WIDTHS)
     attention_heads: int = option(
-        "Attention heads; must divide --embedding-dim.", default=4, takes=_WIDTHS
+        "Attention heads; a divisor of --embedding-dim.", default=4, takes=_WIDTHS
     )
     attention_layers: int = option(
-        "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
+        "Transformer layers of the nucleotide encoder, and of the sample encoder.",
         default=2,
         takes=Range("1 to 1000", 1, 1000),
     )
-    nucleotide_patch: Literal[1, 3, 5] = option(
-        "Nucleotides that the encoder reads as one token.", default=5
-    )
-    dropout: float = option(
-        "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
-    )
+    nucleotide_patch: Literal[1, 3, 5] = option("Nucleotides in a token of the encoder.", default=5)
+    dropout: float = option("Dropout outside attention, below 1.", default=0.1, takes=BELOW_ONE)
 
 
 @dataclass(frozen=True)
@@ -515,19 +506,17 @@ class MaskOptions:
     penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
     nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
     count_penalty: float = option(
-        "Weight of the loss of hidden abundances: the network predicts those of 15 % of the ASVs "
-        "of each sample. 0: none is hidden.",
+        "Weight of the loss of hidden abundances: the network predicts the abundances of 15 % of "
+        "the ASVs of each sample. 0: none are hidden.",
         default=0.0,
         takes=WEIGHTS,
     )
 
 
-_epochs = partial(
-    basic_option, "Passes over the training samples.", takes=ONE_OR_MORE, resumable=True
-)
+_epochs = partial(basic_option, "Passes over training samples.", takes=ONE_OR_MORE, resumable=True)
 _learning_rate = partial(
     basic_option,
-    "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+    "Highest learning rate, after the warm-up; then a cosine decay to zero.",
     takes=Range("more than 0 and at most 1000000", 0, 1e6, open_below=True),
 )
 _weight_decay = partial(option, "Weight decay of the linear layers.", takes=WEIGHTS)
@@ -539,13 +528,13 @@ class LoopOptions:
 
     epochs: int = _epochs(default=40)
     batch_size: int | Literal["auto"] = basic_option(
-        "Samples in a batch, of all processes together. 'auto': the largest batch that fits into "
-        "memory and divides --global-batch-size.",
+        "Samples in a batch over all processes. 'auto': the largest batch that fits into memory "
+        "and divides --global-batch-size.",
         default=16,
         takes=ONE_OR_MORE,
     )
     global_batch_size: int = option(
-        "Samples of an optimizer step, for which the gradients of several batches are summed.",
+        "Samples in an optimizer step; the gradients of several batches are added up.",
         default=16,
         takes=ONE_OR_MORE,
         only_with=("--batch-size auto",),
@@ -557,13 +546,13 @@ class LoopOptions:
         excludes=("--batch-size auto",),
     )
     even_batches: bool = option(
-        "Distribute samples so that all batches have about the same number of distinct ASVs: the "
-        "largest batch needs less memory.",
+        "Distribute samples so that batches have similar numbers of distinct ASVs: the largest "
+        "batch needs less memory.",
         default=False,
     )
     lr: float = _learning_rate(default=1e-3)
     warmup_fraction: float = option(
-        "Fraction of all optimizer steps over which the learning rate rises.",
+        "Fraction of the optimizer steps in which the learning rate rises.",
         default=0.1,
         takes=_UP_TO_ONE,
     )
@@ -572,14 +561,13 @@ class LoopOptions:
         "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
     )
     patience: int = option(
-        "Epochs without improvement on the validation samples before training stops; 0: no early "
-        "stopping.",
+        "Early stopping: epochs without improvement on the validation samples; 0: off.",
         default=20,
         takes=ZERO_OR_MORE,
         resumable=True,
     )
     seed: int = basic_option(
-        "Random seed of splits, weights, masks, rarefaction and sample order.",
+        "Random seed of splits, initial weights, masks, rarefaction and sample order.",
         default=42,
         takes=Range("0 to 4294967295", 0, 2**32 - 1),
         only_for=EVERY_MEMBER,
@@ -587,7 +575,7 @@ class LoopOptions:
 
     @property
     def batch_samples(self) -> int:
-        """Samples in a batch; those of an optimizer step while `auto` is not replaced."""
+        """Samples in a batch; --global-batch-size before `auto` is resolved."""
         return self.global_batch_size if self.batch_size == "auto" else self.batch_size
 
 
@@ -595,8 +583,7 @@ class LoopOptions:
 class TrainLoopOptions(LoopOptions):
     """The training loop.
 
-    A small study is overfitted sooner with labels than without: fewer and smaller steps, more
-    weight decay.
+    Fewer and smaller steps and more weight decay than in pretraining: labels overfit sooner.
     """
 
     epochs: int = _epochs(default=50)
@@ -609,26 +596,26 @@ class RunOptions:
     """The run folder."""
 
     output_dir: Path = required_option(
-        "Folder for checkpoints, metrics, predictions and report; made if it does not exist.",
+        "Folder for checkpoints, metrics, predictions and report; created if it does not exist.",
         role="output",
         resumable=True,
     )
     overwrite: bool = resumable_option(
-        "Replace an existing run in the folder: the files that its run.json lists, and no others.",
+        "Replace an existing run in the folder: only the files that its run.json lists.",
         default=False,
         basic=True,
     )
     resume_from: Literal["auto"] | Path | None = resumable_option(
-        "Continue from this checkpoint or run folder; 'auto': from the last complete checkpoint "
-        "of --output-dir, or else from the beginning.",
+        "Continue from this checkpoint or run folder. 'auto': from the last complete checkpoint of "
+        "--output-dir, if any.",
         basic=True,
     )
     logger: tuple[LoggerName, ...] = resumable_option(
-        "Loggers of the run; mlflow and wandb need their package. metrics.csv is always written.",
+        "Loggers of the run; mlflow and wandb need their packages. metrics.csv is always written.",
         default=("tensorboard",),
     )
     checkpoint_every_n_steps: int = resumable_option(
-        "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",
+        "Write last.ckpt after this many optimizer steps too; 0: only at the end of epochs.",
         default=0,
         takes=ZERO_OR_MORE,
     )

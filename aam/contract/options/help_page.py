@@ -1,4 +1,4 @@
-"""Help pages of both programs: required options, then basic ones; all with --help-all."""
+"""Help pages of both programs: required and basic options; all with --help-all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
 from aam.contract.options.conditions import of_member, requirements
 from aam.contract.version import __version__
 
-WIDEST = 100  # columns of a line at most; longer lines are hard to read
+WIDEST = 100  # most columns of a line, for readability
 COLUMN = 26  # first column of the help text of an option
-LONGEST_CHOICES = 24
-"""Characters of the choices that stand beside the flag; longer ones follow the help text."""
+LONGEST_CHOICES = 24  # most characters of choices beside the flag; longer ones follow the help text
 
 
 def overview(
@@ -27,7 +26,7 @@ def overview(
     *,
     everything: bool,
 ) -> str:
-    """Return the first help page: a line for each everyday command, the names of the others."""
+    """Return the first help page: everyday commands described, other commands by name."""
     described = [group for group in COMMANDS if everything or group == EVERYDAY]
     classes = {group: {name: find(name) for name in COMMANDS[group]} for group in described}
     groups: dict[str, Mapping[str, type | None]] = {
@@ -79,10 +78,10 @@ def page(
         else:
             title = "Further options" if spec.group == summary(options_class) else spec.group
             sections.setdefault(title.rstrip("."), []).append(spec)
-    # Last, since most runs train without a network: their readers need not pass these options.
+    # Last, since most runs train without a network.
     sections |= of_members
-    for title, listed in more:
-        sections[title] = [spec for spec in listed if everything or spec.basic]
+    for title, specs in more:
+        sections[title] = [spec for spec in specs if everything or spec.basic]
     leading = leading_flags(command)
     demanded = {spec.flag for spec in required}
     names = {flag: flag[2:].replace("-", "_").upper() for flag in leading}
@@ -97,24 +96,26 @@ def page(
     text, _, examples = (options_class.__doc__ or "").partition("Examples:\n")
     for paragraph in text.strip().split("\n\n"):
         lines += ["", *_wrapped("", " ".join(paragraph.split()), 0)]
-    for title, listed in sections.items():
-        lines += ["", *section(title, listed)] if listed else []
+    for title, specs in sections.items():
+        lines += ["", *section(title, specs)] if specs else []
     if command in WRAPPERS:
         pages = ", ".join(f"`{program} {name} --help`" for name in WRAPPERS[command])
-        lines += ["", *_wrapped("", f"The options of the command that it takes: {pages}.", 0)]
+        lines += ["", *_wrapped("", f"Options of the wrapped command: {pages}.", 0)]
     if not everything:
-        lines += ["", f"`{usage} {HELP_ALL}` shows all options."]
+        lines += ["", f"`{usage} {HELP_ALL}` lists all options."]
     lines += ["", "Examples"] if examples else []
     for example in examples.strip().splitlines():
         line = " ".join(example.split()).replace(f"aam {command}", usage)
         together = re.sub(r"(--\S+) (?!--)", "\\1\0", line)  # a flag and its value
-        *broken, last = (part.replace("\0", " ") for part in _wrapped("  ", together, 6, margin=2))
-        lines += [*(f"{part} \\" for part in broken), last]
+        *broken, last = (
+            piece.replace("\0", " ") for piece in _wrapped("  ", together, 6, margin=2)
+        )
+        lines += [*(f"{piece} \\" for piece in broken), last]
     return "\n".join(lines)
 
 
 def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
-    """Return the lines of a section: its title, and flag, value, help and default of options."""
+    """Return the lines of a section: title, then flag, value, help and default of each option."""
     page = _wrapped("", title, 0)
     for spec in options:
         value, text = metavar(spec), spec.help + requirements(spec)
@@ -135,12 +136,12 @@ def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """Return a default as help pages show it."""
+    """Return the text of a default."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _wrapped(head: str, text: str, indent: int, margin: int = 0) -> list[str]:
-    """Return `head` and a text, wrapped at the terminal's width; later lines are indented."""
+    """Wrap `head` and a text to the terminal's width, later lines indented."""
     return textwrap.wrap(
         text,
         min(WIDEST, shutil.get_terminal_size().columns) - margin,

@@ -6,7 +6,7 @@ import importlib
 from aam.contract.options import OptionSpec, specs
 
 EVERYDAY = "Everyday commands"
-"""Group whose commands the first help page describes; of the others it has the names."""
+"""Group that the first help page describes; it only names the other commands."""
 
 COMMANDS: dict[str, dict[str, str]] = {
     EVERYDAY: {
@@ -45,23 +45,23 @@ COMMANDS: dict[str, dict[str, str]] = {
 
 NETWORK_COMMANDS = ("check", "embed", "export", "memory", "pretrain", "unifrac")
 STACK_COMMANDS = ("acceptance", "golden", "profile", "tune")
-"""First words of the commands that need PyTorch; of others, those that compute with a network."""
+"""First words of the commands that always need PyTorch."""
 
 WRAPPERS = {
     "memory": ("pretrain", "train", "predict", "embed"),
     "tune": ("pretrain", "train"),
     "profile": ("pretrain", "train"),
 }
-"""Command -> the commands that it wraps; see `aam.contract.options.command_line`."""
+"""Command -> commands that it can wrap; see `aam.contract.options.command_line`."""
 
 _OF_A_RUN = ("overwrite", "resume_from", "checkpoint_every_n_steps")
-"""Options of a wrapped command that have no effect: it neither replaces nor continues a run."""
+"""Options without effect in a wrapped command, which neither replaces nor continues a run."""
 
 
 def find(name: str) -> type | None:
-    """Return the options class of the command called `name`, or None.
+    """Return the options class of a command, or None.
 
-    Only the module of the command is imported: all of them take 12 ms of the launcher's start.
+    Only its module is imported: all modules would take 12 ms of the launcher's start.
     """
     reference = next((group[name] for group in COMMANDS.values() if name in group), None)
     if reference is None:
@@ -85,10 +85,7 @@ def options_of(command: str) -> tuple[OptionSpec, ...]:
 
 @functools.cache
 def wrapped_options(command: str, wrapped: str) -> tuple[OptionSpec, ...]:
-    """Return the options of a wrapped command that have an effect: it has no output of its own.
-
-    There are none where no command is wrapped.
-    """
+    """Return the options of a wrapped command that have an effect, without its outputs."""
     flags = {spec.flag for spec in options_of(command)}
     return tuple(
         spec

@@ -1,8 +1,4 @@
-"""Options of the commands that examine a stack or measure another command.
-
-A command that is measured by `aam memory`, `aam tune` or `aam profile` follows with its own
-options, see `aam.contract.options.command_line`.
-"""
+"""Options of the commands that test a GPU and its software or measure another command."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,24 +17,14 @@ from aam.contract.options.groups import DEVICE_HELP, AttnImplementation, Device,
 
 ABOVE_ZERO = Range("more than 0", 0, open_below=True)
 
-PartName = Literal[
-    "host",
-    "check",
-    "golden",
-    "memory",
-    "speed",
-    "unified",
-    "ranks",
-    "interruption",
-    "launch",
-    "nodes",
-]
-"""Names of the parts of `aam acceptance`."""
+PartName = Literal["host", "check", "golden", "memory", "speed", "unified", "ranks", "interruption",
+                   "launch", "nodes"]  # fmt: skip
+"""Parts of `aam acceptance`."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Measure whether this GPU, driver and PyTorch compute attention correctly.
+    """Test whether this GPU, driver and PyTorch compute attention correctly.
 
     Examples:
         aam check
@@ -46,10 +32,10 @@ class Check:
     """
 
     device: Device = basic_option(DEVICE_HELP, default="auto")
-    quick: bool = basic_option("Small probes without timing; takes seconds.", default=False)
+    quick: bool = basic_option("Only small tests, without timing: takes seconds.", default=False)
     json: bool = basic_option("Print the report as JSON.", default=False)
     timeout: float = option(
-        "Seconds without a result after which a GPU counts as hanging.",
+        "Seconds without a result until a GPU counts as hanging.",
         default=120.0,
         takes=ABOVE_ZERO,
     )
@@ -57,21 +43,21 @@ class Check:
 
 @dataclass(frozen=True)
 class GoldenOptions:
-    """Device, attention and precision; a wrong attention kernel is not replaced."""
+    """Device, attention and precision; a faulty attention kernel is used all the same."""
 
     device: Device = basic_option(DEVICE_HELP, default="auto")
     attn_implementation: AttnImplementation = option(
-        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
+        "Attention kernel of PyTorch ('sdpa': same as auto).", default="auto"
     )
     mixed_precision: MixedPrecision = option(
-        "Precision of the matrix products; 'auto': bf16 on a GPU that supports it, else none.",
+        "Precision of matrix products; 'auto': bf16 on a GPU that supports it, else none.",
         default="none",
     )
 
 
 @dataclass(frozen=True)
 class GoldenGenerate:
-    """Compute a small fixed case on this stack and save the result of every stage.
+    """Compute a small fixed case on this machine and save the result of every stage.
 
     Examples:
         aam golden generate golden --device cpu
@@ -87,7 +73,7 @@ class GoldenGenerate:
 
 @dataclass(frozen=True)
 class GoldenCompare:
-    """Compute the same case here and print the first stage that differs; exit status 1 if any.
+    """Compute the same case and print the first stage that differs; exit status 1 if any.
 
     Examples:
         aam golden compare golden
@@ -103,12 +89,12 @@ class GoldenCompare:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Measure correctness, memory and speed of this host and image, for one file to keep.
+    """Measure correctness, memory and speed of this host and image.
 
-    Each part runs commands with a time limit; one that fails leaves the others as they are.
-    --output-dir gets acceptance.json, report.html and settings.yaml. The same command goes on with
-    the parts that are left, and with another image it adds a run to the file. Several ranks, as
-    the ranks of a job on two nodes, measure the part `nodes` together.
+    Each part runs commands with a time limit; a failed part does not stop the others. --output-dir
+    gets acceptance.json, report.html and settings.yaml. The same command continues with the
+    unfinished parts; with another image it adds a run to the file. The ranks of a job on two nodes
+    measure the part `nodes` together.
 
     Examples:
         aam acceptance --output-dir accepted
@@ -122,7 +108,7 @@ class Acceptance:
         "Parts to measure; all by default.", default=(), metavar="PART"
     )
     minutes: float = basic_option(
-        "Time for all parts; what does not fit is left for the next start.",
+        "Time for all parts; the next start continues with unfinished parts.",
         default=60.0,
         takes=ABOVE_ZERO,
     )
@@ -132,30 +118,21 @@ class Acceptance:
         default="auto",
     )
     reference: Path | None = basic_option(
-        "An acceptance.json of such a GPU, with whose speeds those measured here are compared."
+        "acceptance.json of a GPU of this model, to compare the measured speeds with."
     )
-    overwrite: bool = basic_option("Measure parts again that are finished.", default=False)
+    overwrite: bool = basic_option("Measure finished parts again.", default=False)
 
 
-Subject = Literal[
-    "threads",
-    "workers",
-    "prefetch",
-    "attention",
-    "recompute",
-    "chunks",
-    "compile",
-    "precision",
-    "batch-size",
-]
+Subject = Literal["threads", "workers", "prefetch", "attention", "recompute", "chunks", "compile",
+                  "precision", "batch-size"]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Predict the peak memory of a step of another command on a GPU, without one.
+    """Predict the peak GPU memory of a step of another command, without a GPU.
 
-    Takes `aam pretrain`, `train`, `predict` or `embed` as it is; nothing is trained or written.
-    --processes of the command is the number of all GPUs. The members kernel and forest use none.
+    Takes a complete `aam pretrain`, `train`, `predict` or `embed`; nothing is trained or written.
+    --processes of the command is the total number of GPUs. Kernel and forest use none.
 
     Examples:
         aam memory pretrain --table table.biom --tree tree.nwk --batch-size 32
@@ -164,26 +141,23 @@ class Memory:
     """
 
     device_memory: float | None = basic_option(
-        "Memory of a GPU in GiB: also find the largest --batch-size and --asv-chunk of a training "
-        "for it.",
+        "Memory of a GPU in GiB: also find the largest --batch-size and --asv-chunk for training.",
         takes=GIBIBYTES,
     )
     check_report: Path | None = option(
-        "Report of `aam check --json` on such a GPU, for the memory of driver and libraries. "
-        "Default: as the launcher states it, else 1 GiB."
+        "Report of `aam check --json` on this GPU model, for the memory of driver and libraries. "
+        "Default: the launcher's value, else 1 GiB."
     )
-    json: bool = basic_option(
-        "Print the memory of the step alone, as JSON; in bytes.", default=False
-    )
+    json: bool = basic_option("Print only the memory of the step as JSON, in bytes.", default=False)
 
 
 @dataclass(frozen=True)
 class Tune:
-    """Find faster settings of a command or program that trains the same network.
+    """Find faster settings of a training command or program.
 
-    Takes `aam pretrain` or `aam train` as it is and measures the transformer, or after --
-    any program that writes a line of JSON for each step (docs/performance.md). Every run is a
-    process of its own. --output-dir gets settings.yaml, for --config, and tune.json.
+    Takes a complete `aam pretrain` or `aam train` and measures the transformer, or, after --, any
+    program that writes a line of JSON per step (docs/performance.md). Every run is a process.
+    --output-dir gets settings.yaml, for --config, and tune.json.
 
     Examples:
         aam tune --output-dir tuned pretrain --table table.biom --tree tree.nwk
@@ -191,40 +165,36 @@ class Tune:
         -- python train.py --kernel {kernel}
     """
 
-    output_dir: Path = required_option(
-        "Folder for the measurements and the settings.", role="output"
-    )
+    output_dir: Path = required_option("Folder for measurements and settings.", role="output")
     overwrite: bool = basic_option("Replace the measurements in the folder.", default=False)
     subjects: tuple[Subject, ...] = basic_option(
-        "What to vary; everything that the device has by default.", default=()
+        "Settings to vary; all that the device has by default.", default=()
     )
     rounds: int = basic_option(
-        "Runs of each setting, in turns with the one it is compared with.",
+        "Runs of each setting, alternating with its reference.",
         default=3,
         takes=ONE_OR_MORE,
     )
-    steps: int = basic_option("Steps of a run, warm-up included.", default=25, takes=ONE_OR_MORE)
-    warmup_steps: int = option(
-        "First steps of a run that are not measured.", default=5, takes=ZERO_OR_MORE
-    )
+    steps: int = basic_option("Steps of a run, including warm-up.", default=25, takes=ONE_OR_MORE)
+    warmup_steps: int = option("First steps of a run, not measured.", default=5, takes=ZERO_OR_MORE)
     compare_by: Literal["seconds", "cpu-seconds"] = basic_option(
-        "Time that counts. 'cpu-seconds': for a machine that others use at the same time; it does "
-        "not show what threads gain.",
+        "Time to compare. 'cpu-seconds': for a machine in use by others; it cannot show the gain "
+        "of threads.",
         default="seconds",
     )
     step_timeout: float = option(
-        "Seconds without a step after which a run counts as hanging.",
+        "Seconds without a step until a run counts as hanging.",
         default=600.0,
         takes=ABOVE_ZERO,
     )
     values: tuple[str, ...] = basic_option(
-        "Values of a program to try, as name=VALUE,VALUE; the first is the default, and {name} in "
-        "its command line stands for them.",
+        "Values of a program to try, as name=VALUE,VALUE, the default first; they replace {name} "
+        "in its command line.",
         default=(),
         metavar="NAME=VALUES",
     )
     half: tuple[str, ...] = option(
-        "Names whose values change the precision: their losses may differ more.",
+        "Names whose values change the precision: larger differences of the losses are accepted.",
         default=(),
         metavar="NAME",
         needs=("--values",),
@@ -233,26 +203,23 @@ class Tune:
 
 @dataclass(frozen=True)
 class Profile:
-    """Show what limits a run, from some steps of a command or the output of a profiler.
+    """Show the bottleneck of a run, from some steps of a command or the output of a profiler.
 
-    Of `aam pretrain` or `aam train`, taken as it is, torch.profiler records some steps.
-    --output-dir gets trace.json.gz, for `aam profile` and https://ui.perfetto.dev. Otherwise
-    it reads kernel statistics and traces of rocprof, rocprofv3 and nsys (CSV) and of
-    torch.profiler (Chrome trace).
+    torch.profiler records some steps of a complete `aam pretrain` or `aam train`. --output-dir gets
+    trace.json.gz, for `aam profile` and https://ui.perfetto.dev. Without a command it reads kernel
+    statistics and traces of rocprof, rocprofv3, nsys (CSV) and torch.profiler (Chrome trace).
 
     Examples:
         aam profile --output-dir profile pretrain --table table.biom --tree tree.nwk
         aam profile trace.json --compare trace_cuda.json --kernels 5
     """
 
-    profile: Path | None = basic_option(
-        "Output of a profiler; `--profile` can be omitted.", first=True
-    )
+    profile: Path | None = basic_option("Profiler output; `--profile` can be omitted.", first=True)
     compare: Path | None = basic_option(
-        "A second profile of the same work, for example on CUDA instead of ROCm.",
+        "Second profile of the same work, for example on CUDA instead of ROCm.",
         needs=("--profile",),
     )
-    kernels: int = basic_option("Kernels to list, longest first.", default=10, takes=ONE_OR_MORE)
+    kernels: int = basic_option("Kernels to list, slowest first.", default=10, takes=ONE_OR_MORE)
     json: bool = basic_option("Print the result as JSON.", default=False)
     output_dir: Path | None = basic_option(
         "Folder for the trace of a command.", role="output", excludes=("--profile",)
@@ -261,8 +228,8 @@ class Profile:
         "Replace the trace in the folder.", default=False, needs=("--output-dir",)
     )
     profile_steps: int = basic_option(
-        "Steps to record, after the warm-up.", default=5, takes=ONE_OR_MORE, excludes=("--profile",)
+        "Steps to record after the warm-up.", default=5, takes=ONE_OR_MORE, excludes=("--profile",)
     )
     warmup_steps: int = option(
-        "Steps before them.", default=5, takes=ZERO_OR_MORE, excludes=("--profile",)
+        "Warm-up steps before recording.", default=5, takes=ZERO_OR_MORE, excludes=("--profile",)
     )

@@ -1,4 +1,4 @@
-"""Options of the commands that read or write a study: no model is involved."""
+"""Options of the commands that read or write a study without a model."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,6 +12,8 @@ from aam.contract.options.groups import (
     RELABEL,
     RELABEL_FILE,
     ROOT_AT_MIDPOINT,
+    SEQUENCES,
+    TABLE_HELP,
     UNIFRAC_ALPHA,
     Device,
     MemberName,
@@ -22,10 +24,10 @@ from aam.contract.options.groups import (
 
 @dataclass(frozen=True)
 class Prepare:
-    """Join studies, or store a large one, in a folder that every command reads as --table.
+    """Join studies, or store a large study, in a folder that every command reads as --table.
 
-    The folder replaces table, sequences and tree, and --metadata and --taxonomy if these are given
-    here. ASVs of several tables with the same sequence are one ASV.
+    The folder replaces table, sequences and tree, and metadata and taxonomy if present. ASVs with
+    the same sequence in several tables become one ASV.
 
     Examples:
         aam prepare --table table.biom --tree tree.nwk --output study.aam
@@ -34,40 +36,38 @@ class Prepare:
     """
 
     table: tuple[Path, ...] = required_option(
-        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); once for each table.", repeated=True
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); once per table.", repeated=True
     )
     sequences: tuple[Path, ...] = basic_option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes; once "
-        "for each table, or once for all.",
+        "per table, or once for all.",
         default=(),
         repeated=True,
     )
     tree: Path | None = basic_option("Rooted phylogeny: Newick or .qza.")
     metadata: tuple[Path, ...] = basic_option(
-        "Sample metadata to store with the samples: TSV as QIIME 2 reads it; once for each table, "
-        "or once for all.",
+        "Sample metadata to store: TSV in QIIME 2 format; once per table, or once for all.",
         default=(),
         repeated=True,
     )
     taxonomy: tuple[Path, ...] = basic_option(
-        "Taxonomy to store, for --taxonomy of other commands: TSV of QIIME 2 or .qza; once for "
-        "each table, or once for all.",
+        "Taxonomy to store, for --taxonomy of other commands: TSV of QIIME 2 or .qza; once per "
+        "table, or once for all.",
         default=(),
         repeated=True,
     )
     output: Path | None = basic_option("Folder to write, such as study.aam.", role="output")
     studies: tuple[str, ...] = basic_option(
-        "Names of the studies, one for each table, as a,b: the metadata get a column `study`, and "
-        "ASVs are cut to their common length.",
+        "Names of the studies, one per table, as a,b: the metadata get a column `study`, and ASVs "
+        "are cut to the common length.",
         default=(),
         metavar="STUDY",
     )
     relabel: tuple[str, ...] = RELABEL
     relabel_file: Path | None = RELABEL_FILE
     trim_length: int | Literal["auto"] = basic_option(
-        "Nucleotides to keep of each sequence; ASVs that are then equal are joined. 0: all. "
-        "'auto': with --studies of different lengths, what 99 % of the ASVs of each have; else "
-        "all.",
+        "Nucleotides to keep of each sequence; equal ASVs are then joined. 0: all. 'auto': if the "
+        "lengths of --studies differ, the length that 99 % of the ASVs of each have; else all.",
         default="auto",
         takes=ZERO_OR_MORE,
     )
@@ -76,7 +76,7 @@ class Prepare:
     root_at_midpoint: bool = ROOT_AT_MIDPOINT
     max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
     verify: bool = basic_option(
-        "Write nothing; compare the files of the folder given as --table with their checksums.",
+        "Write nothing; check the files in the folder of --table against their checksums.",
         default=False,
     )
     overwrite: bool = basic_option("Replace an existing output.", default=False)
@@ -84,11 +84,11 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Example:
-    """Write a simulated study with known effects, on which the commands of the tutorial run.
+    """Write a simulated study with known effects, for the tutorial.
 
-    By default 150 samples of 50 subjects, whose communities follow a pH. With --studies several
-    studies of one disease, as different as real ones, in folders a, b and so on. The same
-    options give the same study everywhere; truth.json has its effects.
+    By default 150 samples of 50 subjects whose communities depend on pH. --studies: several studies
+    of one disease, as different as real studies, in folders a, b, ... The same options give the
+    same study on every machine; truth.json has its effects.
 
     Examples:
         aam example --output-dir study
@@ -98,10 +98,10 @@ class Example:
     output_dir: Path = required_option(
         "Folder for table.biom, tree.nwk, metadata.tsv, taxonomy.tsv and truth.json.", role="output"
     )
-    samples: int = basic_option("Number of samples, of each study.", default=150)
+    samples: int = basic_option("Number of samples, per study.", default=150)
     studies: int = basic_option(
-        "Studies with cases and controls (column 'disease'), as different as real ones; 0: one "
-        "study without a disease.",
+        "Case-control studies (column 'disease'), as different as real studies; 0: one study "
+        "without a disease.",
         default=0,
     )
     asvs: int = basic_option("Number of ASVs, the tips of the tree.", default=500)
@@ -110,23 +110,22 @@ class Example:
     depth: int = option("Mean number of reads in a sample.", default=4000)
     sites: int = option("Number of sites (categories).", default=3)
     subjects: int = option(
-        "Number of subjects, of each study; 0: one for three samples, for each with --studies.",
+        "Number of subjects, per study; 0: one per three samples, with --studies one per sample.",
         default=0,
     )
     planted: int = option(
-        "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
+        "ASVs whose log abundances add up to the column 'response'; 0: no such column.", default=0
     )
-    seed: int = basic_option("Seed; the same seed gives the same study.", default=42)
+    seed: int = basic_option("Random seed; the same seed gives the same study.", default=42)
     overwrite: bool = basic_option("Replace an existing study in the folder.", default=False)
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """Look at a study before any training: all that is wrong or noteworthy, in seconds.
+    """Check a study before training: errors, warnings and facts, in seconds.
 
-    With a metadata column also what `aam train` would do with it: samples, splits, columns that
-    may leak, time and memory. Nothing is trained or changed. The exit status is that
-    of the first error.
+    With a metadata column also the plan of `aam train`: samples, splits, columns that may leak,
+    time and memory. Nothing is trained or changed. The first error sets the exit status.
 
     Examples:
         aam inspect table.biom metadata.tsv age --report age.html
@@ -135,38 +134,34 @@ class Inspect:
 
     leading: ClassVar = ("--table", "--metadata", "--metadata-column")
 
-    table: Path = required_option(
-        "Feature table: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of `aam prepare`."
-    )
-    sequences: Path | None = basic_option(
-        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes."
-    )
+    table: Path = required_option(TABLE_HELP)
+    sequences: Path | None = SEQUENCES
     drop_empty_samples: bool = DROP_EMPTY_SAMPLES
     tree: Path | None = basic_option("Phylogeny of the ASVs: Newick or .qza.")
-    metadata: Path | None = basic_option("Sample metadata: TSV as QIIME 2 reads it.")
+    metadata: Path | None = basic_option("Sample metadata: TSV in QIIME 2 format.")
     metadata_column: str | None = basic_option("Metadata column to predict.", needs=("--metadata",))
     classifier: bool = basic_option(
-        "Inspect the column as categories. Without the option: if most values are words.",
+        "Inspect the column as categories; the default if most values are words.",
         default=False,
         needs=("--metadata-column",),
     )
     ordinal: tuple[str, ...] = option(
-        "Inspect it as ordered categories, the lowest first, as a,b,c.",
+        "Inspect the column as ordered categories, lowest first, as a,b,c.",
         default=(),
         excludes=("--classifier",),
         needs=("--metadata-column",),
         metavar="CATEGORY",
     )
     where: str | None = option(
-        "Inspect the column in the samples that meet a condition, see `aam train`.",
+        "Inspect only samples that meet a condition, see `aam train`.",
         needs=("--metadata-column",),
     )
     group_column: str | None = basic_option(
-        "Metadata column of groups that no split divides, such as subjects.",
+        "Metadata column of groups, such as subjects, that no split divides.",
         needs=("--metadata-column",),
     )
     study_column: str | None = basic_option(
-        "Metadata column of studies; models of the others predict each.",
+        "Metadata column of studies; each is predicted by models of the others.",
         needs=("--metadata-column",),
     )
     members: tuple[MemberName, ...] = option(
@@ -174,7 +169,7 @@ class Inspect:
     )
     json: bool = basic_option("Print the findings as JSON.", default=False)
     report: Path | None = basic_option(
-        "HTML page to write: the findings, with pictures of reads, ASVs, overlaps and columns.",
+        "HTML page to write: findings, and figures of reads, ASVs, overlaps and columns.",
         role="output",
     )
 
@@ -191,18 +186,17 @@ class Unifrac:
 
     input: TableOptions
     tree: Path | None = basic_option(
-        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` contains one."
+        "Rooted phylogeny: Newick or .qza; not needed with a folder of `aam prepare`."
     )
     output: Path = required_option(
-        "Matrix to write: .tsv or .lsmat, .npy (with the ids in a .txt), or .h5 of ssu; "
-        "Faith PD is always a TSV.",
+        "Matrix to write: .tsv or .lsmat, .npy (ids in a .txt), or .h5 of ssu; Faith PD is always "
+        "a TSV.",
         role="output",
     )
     unifrac_metric: Metric = basic_option("UniFrac variant, or Faith PD.", default="unweighted")
     unifrac_alpha: float = UNIFRAC_ALPHA
     engine: Literal["auto", "torch", "ssu", "unifrac"] = option(
-        "'ssu' runs the program of unifrac-binaries, 'unifrac' its Python package; 'auto' is "
-        "torch.",
+        "'ssu': program of unifrac-binaries; 'unifrac': its Python package; 'auto': torch.",
         default="auto",
         excludes={
             "ssu": "--unifrac-metric faith_pd",

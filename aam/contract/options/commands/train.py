@@ -53,19 +53,18 @@ class Pretrain:
     speed: SpeedOptions
     device: DeviceOptions
     scale: ScaleOptions
-    metadata: Path | None = basic_option("Sample metadata; only needed for --group-column.")
+    metadata: Path | None = basic_option("Sample metadata, only for --group-column.")
     pretrained_encoder: Path | None = basic_option(
-        "Checkpoint or run folder to start from, of this or another study; it determines the "
-        "sizes of the encoder."
+        "Checkpoint or run folder to start from, of this or another study; it sets the sizes of "
+        "the encoder."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a model that predicts a metadata column, from scratch or a pretrained encoder.
+    """Train a model that predicts a metadata column, from scratch or from a pretrained encoder.
 
-    Table, metadata and column may be given without their options; the folder is then named after
-    the column.
+    Table, metadata and column need no option names; the run folder is named after the column.
 
     Examples:
         aam train table.biom metadata.tsv age
@@ -74,7 +73,7 @@ class Train:
     """
 
     leading: ClassVar = ("--table", "--metadata", "--metadata-column")
-    # A column of words has classes; this is known when the metadata is read.
+    # Reading the metadata decides whether the column has classes.
     undecided: ClassVar = ("--classifier",)
 
     input: TableOptions
@@ -92,65 +91,65 @@ class Train:
     scale: ScaleOptions
     vectors: AsvVectorOptions = group(only_for=TRANSFORMER)
     pretrained_encoder: Path | None = basic_option(
-        "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
+        "Checkpoint or run folder of `aam pretrain` to start from; it sets the sizes of the "
         "encoder.",
         needs=("--members transformer",),
         only_for=TRANSFORMER,
     )
     freeze_base: bool = basic_option(
-        "Do not train the pretrained encoder; every ASV is encoded once.",
+        "Freeze the pretrained encoder; every ASV is encoded once.",
         default=False,
         needs=("--pretrained-encoder", "--members transformer"),
         only_for=TRANSFORMER,
     )
     members: tuple[MemberName, ...] = basic_option(
-        "Models to train and combine. {choices}. Without the option: kernel and forest, or the "
-        "transformer with --pretrained-encoder.",
+        "Models to train and combine. {choices}. Default: kernel and forest; with "
+        "--pretrained-encoder the transformer.",
         default=(),
         resumable=True,
     )
     folds: int | Literal["auto"] = basic_option(
-        "Number of folds, each predicted by models of the others; 1: one split. 'auto': 5, or one "
-        "for each group if there are fewer; 1 with the transformer.",
+        "Folds of the cross-validation; 1: a single split. 'auto': 5, or the number of groups if "
+        "smaller; 1 with the transformer.",
         default="auto",
     )
     study_column: str | None = basic_option(
-        "Metadata column of studies: each is predicted by models of the others, and scored alone. "
-        "--group-column names subjects within the studies.",
+        "Metadata column of studies: each study is left out of training in turn and scored alone. "
+        "--group-column names subjects within studies.",
         excludes=("--folds", "--repeats"),
     )
     group_values: GroupValues = GROUP_VALUES
     repeats: int | Literal["auto"] = option(
-        "Partitions of the samples into --folds; scores are their means. 'auto': 5 with fewer "
-        "than 300 samples or 100 groups; else, and with the transformer, 1.",
+        "Repeats of the cross-validation with other --folds; scores are means over repeats. "
+        "'auto': 5 with fewer than 300 samples or 100 groups; else, and with the transformer, 1.",
         default="auto",
         takes=Range("1 to 1000", 1, 1000),
     )
     taxonomy: Path | None = basic_option(
-        "Taxonomy of the ASVs, for their names in importance.tsv and the report: TSV of QIIME 2 "
-        "(Feature ID, Taxon), .qza, or the folder of `aam prepare`.",
+        "Taxonomy of the ASVs, for names in importance.tsv and the report: TSV of QIIME 2 (Feature "
+        "ID, Taxon), .qza, or the folder of `aam prepare`.",
         resumable=True,
     )
     equal_depth: bool = option(
-        "Also score kernel and forest on samples of equal depth. Done without the option where "
-        "the sequencing depth alone predicts the target.",
+        "Also score kernel and forest on samples rarefied to equal depth. Always done if the "
+        "sequencing depth alone predicts the target.",
         default=False,
     )
     sensitivity: float | None = option(
-        "Threshold of the probability of the positive one of two classes: the highest with this "
-        "sensitivity in left-out predictions of the training samples. Default: the one with the "
-        "largest sensitivity + specificity (Youden's J).",
+        "Sensitivity that sets the threshold of the positive class: the highest threshold with "
+        "this sensitivity in left-out predictions of the training samples. Default: the threshold "
+        "with the largest sensitivity + specificity (Youden's J).",
         takes=Range("more than 0 and at most 1", 0, 1, open_below=True),
         only_with=("--classifier",),
     )
     adjust_for: tuple[str, ...] = option(
-        "Metadata columns that the associations of ASVs are adjusted for, such as age,sex; also "
-        "scores what the counts add to these columns.",
+        "Metadata columns to adjust the associations of ASVs for, such as age,sex; also scores how "
+        "much the counts add to these columns.",
         default=(),
         metavar="COLUMN",
     )
     profile_features: int = option(
-        "Features of the community profile, an input besides the encoder; 0: no profile.",
+        "Features of the community profile, an input beside the encoder; 0: no profile.",
         default=1024,
         takes=Range("0 to 65536", 0, 65_536),
         only_for=TRANSFORMER,
@@ -165,19 +164,19 @@ class Train:
         "Weight of the target's loss.", default=1.0, takes=WEIGHTS, only_for=TRANSFORMER
     )
     target_transform: TransformName = option(
-        "Transform of a numeric target, fitted on training samples and undone in every result.",
+        "Transform of a numeric target, fitted on training samples and undone in all results.",
         default="zscore",
     )
     loss_config: Path | None = option(
-        "YAML with options of single targets: COLUMN, and below it lines such as `loss-type: "
-        "quantile` or `target-penalty: 2`. They replace the command line's."
+        "YAML with options of single targets: COLUMN, then indented lines such as `loss-type: "
+        "quantile` or `target-penalty: 2`. They override the command line."
     )
     output_min: float | None = option(
-        "Lowest predicted value of a number, in its units; lower predictions become it.",
+        "Lowest predicted value of a number, in its unit; lower predictions are raised to it.",
         excludes=("--classifier", "--ordinal"),
     )
     output_max: float | None = option(
-        "Highest predicted value of a number, in its units.", excludes=("--classifier", "--ordinal")
+        "Highest predicted value of a number, in its unit.", excludes=("--classifier", "--ordinal")
     )
     loss_type: LossType = option(
         "Loss of a numeric target, on the transformed scale.",
@@ -206,15 +205,15 @@ class Train:
         only_with=("--loss-type asymmetric",),
     )
     class_weights: str = option(
-        "Weight of classes in the loss. none: equal; balanced: inverse to their "
-        "frequency; or CLASS=WEIGHT,CLASS=WEIGHT, 1 for the others.",
+        "Class weights in the loss. none: equal; balanced: inverse to frequency; or "
+        "CLASS=WEIGHT,CLASS=WEIGHT, 1 for other classes.",
         default="none",
         metavar="none|balanced|CLASS=WEIGHT,...",
         only_for=TRANSFORMER,
         only_with=("--classifier",),
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
-        "Validation metric that chooses the best epoch (best.ckpt).",
+        "Validation metric that selects the best epoch (best.ckpt).",
         default="val_loss",
         only_for=TRANSFORMER,
         needs={"accuracy": "--classifier", "f1": "--classifier"},
@@ -223,7 +222,7 @@ class Train:
 
     @property
     def chosen_members(self) -> tuple[str, ...]:
-        """The models to train, from --members or by default."""
+        """Models to train, from --members or by default."""
         if self.members:
             return self.members
         if self.pretrained_encoder is not None:
@@ -240,8 +239,8 @@ class Train:
 class Search(Train):
     """Search hyper-parameters of `aam train` by nested cross-validation.
 
-    In each of the --folds, trials are scored on --inner-folds of its training samples, and the best
-    one on the test samples; these choose nothing. Several processes share the trials of a folder.
+    In each of the --folds, --inner-folds of the training samples score the trials, and the test
+    samples score only the best trial. Several processes share the trials of a folder.
 
     Examples:
         aam search --table table.biom --metadata metadata.tsv \
@@ -258,17 +257,15 @@ class Search(Train):
 
     vary: tuple[str, ...] = basic_option(
         "Options of `aam train` to vary: NAME=LOW..HIGH, or NAME=A,B,C with + between values of "
-        "one option. Default: the members and their combinations, or of a transformer lr, dropout "
-        "and profile-dropout.",
+        "one option. Default: the models and their combinations; for a transformer lr, dropout and "
+        "profile-dropout.",
         default=(),
         metavar="NAME=VALUES",
     )
-    trials: int = basic_option(
-        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE
-    )
+    trials: int = basic_option("Trials per fold and on all samples.", default=20, takes=ONE_OR_MORE)
     inner_folds: int = basic_option(
-        "Folds of the training samples that score a trial; worse trials than the median of the "
-        "others end after any of them. With --study-column each study is one, if three are left.",
+        "Folds of the training samples that score a trial; a trial below the median stops early. "
+        "With --study-column each study is a fold, if three remain.",
         default=3,
         takes=Range("2 or more", 2),
     )
@@ -277,8 +274,8 @@ class Search(Train):
     )
     storage: str | None = option(
         "Storage of the trials: URL of a database for Optuna, or 'journal', a file for several "
-        "nodes. Default: search.db, an SQLite database, in --output-dir."
+        "nodes. Default: SQLite database search.db in --output-dir."
     )
     trials_only: bool = basic_option(
-        "Run trials, and leave the evaluation to the process without this option.", default=False
+        "Only run trials; the process without this option evaluates them.", default=False
     )

@@ -1,4 +1,4 @@
-"""Options of the commands that read a trained model or its results."""
+"""Options of the commands that use a trained model or its results."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -39,33 +39,31 @@ class Predict:
     output: Path = required_option("Predictions file to write (TSV).", role="output")
     vectors: AsvVectorOptions
     metadata: Path | None = option(
-        "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
-        "samples that meet the training's --where."
+        "Sample metadata, for a model that reads metadata columns. Only samples that meet --where "
+        "of the training are predicted."
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     prediction_passes: int = option(
-        "Rarefactions to average over; with several, the standard deviation is written too.",
+        "Rarefactions to average; more than one also give a standard deviation.",
         default=1,
         takes=ONE_OR_MORE,
     )
     explain: Path | None = basic_option(
-        "Table to write (TSV): the ASVs and metadata columns that moved the prediction of each "
-        "sample most, with a remainder; they add up to the prediction.",
+        "Table to write (TSV): the largest effects of ASVs and metadata columns on each "
+        "prediction, and a remainder; they add up to the prediction.",
         role="output",
     )
     taxonomy: Path | None = option(
-        "Taxonomy of the ASVs, as `aam train` takes it: --explain sums the ASVs of a taxon.",
+        "Taxonomy of the ASVs, as in `aam train`: --explain adds up the ASVs of a taxon.",
         needs=("--explain",),
     )
-    force: bool = option(
-        "Predict also where no ASV of the table occurs in the training data.", default=False
-    )
+    force: bool = option("Predict even if the table has no ASV of the training.", default=False)
     overwrite: bool = basic_option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embed:
-    """Compute the embedding of every sample, and a PCoA plot.
+    """Compute the embedding of every sample and draw a PCoA plot.
 
     Examples:
         aam embed --table table.biom --model run --output-dir embedding
@@ -83,10 +81,10 @@ class Embed:
     vectors: AsvVectorOptions
     metadata: Path | None = basic_option("Sample metadata.")
     color_by: str | None = basic_option(
-        "Metadata column that colours the plot.", needs=("--metadata",)
+        "Metadata column for the colours of the plot.", needs=("--metadata",)
     )
     categories: tuple[str, ...] = option(
-        "Metadata columns whose numbers are names of categories.",
+        "Metadata columns whose numbers are categories.",
         default=(),
         only_with=("--color-by",),
     )
@@ -96,7 +94,7 @@ class Embed:
 
 @dataclass(frozen=True)
 class ImportanceOptions:
-    """Rank the ASVs of a table by how much a model's predictions depend on them.
+    """Rank the ASVs of a table by importance for a model's predictions.
 
     Examples:
         aam importance age table.biom --output age/importance.tsv --taxonomy taxonomy.qza
@@ -114,33 +112,33 @@ class ImportanceOptions:
     )
     taxonomy: Path | None = TAXONOMY
     method: Literal["effects", "permutation"] = basic_option(
-        "effects: derivatives of the kernel, impurity decrease of the forest, integrated "
-        "gradients of the transformer; permutation: then permute the reads of the first ASVs.",
+        "effects: derivatives of the kernel, impurity decrease of the forest, integrated gradients "
+        "of the transformer; permutation: also permute the reads of the first ASVs.",
         default="effects",
     )
     attention: str | None = basic_option(
-        "Sample: write the attention of the transformer to each of its ASVs instead, and a picture "
-        "of it beside --output (.png).",
+        "Write the attention of the transformer to the ASVs of this sample instead, and a picture "
+        "(.png) beside --output.",
         metavar="SAMPLE",
     )
     clades: Path | None = basic_option(
-        "Table to write (TSV): the importance summed over the ASVs of each taxon of each rank.",
+        "Table to write (TSV): importance summed over the ASVs of each taxon.",
         role="output",
         needs=("--taxonomy",),
         excludes=("--attention",),
     )
     first: int = option(
-        "Number of ASVs whose reads are permuted.",
+        "Number of ASVs to permute.",
         default=100,
         takes=ONE_OR_MORE,
         only_with=("--method permutation",),
     )
     metadata: Path | None = option(
-        "Sample metadata; required by a model that reads metadata columns, and for --group-column. "
-        "Restricts the table to samples that meet the training's --where."
+        "Sample metadata, for a model that reads metadata columns and for --group-column. Only "
+        "samples that meet --where of the training are used."
     )
     group_column: str | None = option(
-        "Metadata column of groups within which reads are permuted.",
+        "Metadata column of groups; reads are permuted within groups.",
         needs=("--metadata",),
         only_with=("--method permutation",),
     )
@@ -151,7 +149,7 @@ class ImportanceOptions:
 class Export:
     """Export the ASV encoder of each network of a model as ONNX.
 
-    ONNX Runtime runs each file, and its output is compared with PyTorch's.
+    The output of each file in ONNX Runtime is compared with PyTorch.
 
     Examples:
         aam export --model runs/age-transformer --output-dir onnx
@@ -176,13 +174,13 @@ class Evaluate:
     leading: ClassVar = ("--model", "--table", "--metadata", "--metadata-column")
 
     model: Path | None = basic_option(
-        "Run folder of `aam train`, whose model predicts the samples of --table: writes scores, "
-        "predictions and a report. The model determines the kind of the target.",
+        "Run folder of `aam train`: its model predicts the samples of --table; scores, predictions "
+        "and a report are written. The model sets the type of the target.",
         needs=("--table", "--output"),
         excludes=("--predictions", "--classifier", "--ordinal"),
     )
     predictions: Path | None = basic_option(
-        "Predictions file (TSV) of `aam predict` or of a run folder, in place of --model."
+        "Predictions file (TSV) of `aam predict` or a run folder, instead of --model."
     )
     table: Path | None = basic_option(
         "Feature table of the other study: BIOM, TSV, QIIME 2 artifact (.qza), or the folder of "
@@ -196,32 +194,33 @@ class Evaluate:
     metadata: Path = required_option("Sample metadata with the true values.")
     metadata_column: str = required_option("Metadata column with the true values.")
     group_column: str | None = basic_option(
-        "Metadata column of groups, such as subjects, whose samples are not independent.",
+        "Metadata column of groups, such as subjects: their samples are not independent.",
         needs=("--model",),
     )
     study_column: str | None = basic_option(
-        "Metadata column of the studies of --table: each is scored alone, and their scores are "
-        "summarised as in `aam train`.",
+        "Metadata column of the studies in --table: each is scored alone and summarised as in `aam "
+        "train`.",
         needs=("--model",),
     )
     group_values: GroupValues = GROUP_VALUES
     by: tuple[str, ...] = basic_option(
-        "Metadata columns: also the scores of each value; many numbers are put into four bins.",
+        "Metadata columns: also score the samples of each value; many numbers are split into four "
+        "bins.",
         default=(),
         metavar="COLUMN",
     )
-    classifier: bool = basic_option("The column is a category, as words are.", default=False)
+    classifier: bool = basic_option(
+        "The column is a category, the default for words.", default=False
+    )
     ordinal: tuple[str, ...] = basic_option(
-        "The column is an ordered category: all of its categories, the lowest first, as a,b,c.",
+        "The column is an ordered category: all categories, lowest first, as a,b,c.",
         default=(),
         excludes=("--classifier",),
         metavar="CATEGORY",
     )
     relabel: tuple[str, ...] = RELABEL
     relabel_file: Path | None = RELABEL_FILE
-    where: str | None = option(
-        "Score only samples whose metadata meet a condition, as in `aam train`."
-    )
+    where: str | None = option("Score only samples that meet a condition, as in `aam train`.")
     output: Path | None = basic_option(
         "JSON file for the metrics; with --model the folder for scores, predictions and report.",
         role="output",
@@ -243,7 +242,7 @@ FigureWidth = Literal["one-column", "two-column"]
 
 @dataclass(frozen=True)
 class Report:
-    """Write the HTML report of a run, as `aam train` does, with other colours or a unit.
+    """Write the HTML report of a run again, with other colours, a unit, or figures as files.
 
     Examples:
         aam report age
@@ -260,21 +259,21 @@ class Report:
         "Sample metadata for colours; the metadata of the run by default."
     )
     color_by: tuple[str, ...] = basic_option(
-        "Metadata columns to choose from as colours of the embedding, and to score by; the target, "
-        "the group column and columns with few values by default.",
+        "Metadata columns for colours of the embedding and scores by category. Default: target, "
+        "group column and columns with few values.",
         default=(),
         metavar="COLUMN",
     )
     categories: tuple[str, ...] = option(
-        "Metadata columns whose numbers are names of categories.", default=()
+        "Metadata columns whose numbers are categories.", default=()
     )
     unit: str = basic_option("Unit of a numeric target, such as months.", default="")
     figures: Path | None = basic_option(
-        "Folder for the figures of the page as files, each with its numbers as TSV.", role="output"
+        "Folder for the figures as files, each with its numbers as TSV.", role="output"
     )
-    format: FigureFormat = option("Format of these files.", default="pdf", only_with=("--figures",))
+    format: FigureFormat = option("Format of --figures.", default="pdf", only_with=("--figures",))
     width: FigureWidth = option(
-        "Width of these figures, in columns of a journal: 85 or 178 mm.",
+        "Width of --figures in columns of a journal: 85 or 178 mm.",
         default="one-column",
         only_with=("--figures",),
     )
@@ -285,7 +284,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare runs: a table of their metrics on common samples, and an HTML page.
+    """Compare runs: table of metrics on common samples, and an HTML page.
 
     Examples:
         aam compare run1 run2
