@@ -17,7 +17,7 @@ from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.targets import has_classes
 from aam.evaluation.external_validation import one_class_score
 from aam.evaluation.meta_analysis import StudyScores, resample
-from aam.evaluation.metrics import metrics_by, summary
+from aam.evaluation.metrics import rows_by, summary
 from aam.evaluation.prediction_files import join_labels, other_labels, read_predictions
 from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
@@ -112,7 +112,10 @@ def run_evaluate(options: Evaluate) -> None:
         scores["summaries"] = {name: asdict(summary) for name, summary in studies.summaries.items()}
     if options.by:
         scores["by"] = {
-            column: metrics_by(scored, metadata.values(column, ids).tolist())
+            column: {
+                name: scored.take(rows).metrics()
+                for name, rows in rows_by(metadata.values(column, ids).tolist()).items()
+            }
             for column in metadata.listed(options.by)
         }
     if options.output is not None:

@@ -298,8 +298,19 @@ def summarise(metric: str, studies: Sequence[ResampledMetrics]) -> StudySummary 
     pooled = random_effects(values, variances, spread, typical)
     half, next_half = pooled.half, pooled.next_half
     offsets = np.array([0, -half, half, -next_half, next_half])
-    limits = scale.inverse(pooled.mean + offsets).tolist()
-    return StudySummary(metric, name, len(values), *limits, tau=pooled.tau, i2=pooled.i2)
+    value, lower, upper, next_lower, next_upper = scale.inverse(pooled.mean + offsets).tolist()
+    return StudySummary(
+        metric,
+        name,
+        len(values),
+        value,
+        lower,
+        upper,
+        next_lower,
+        next_upper,
+        pooled.tau,
+        pooled.i2,
+    )
 
 
 def _logits_of_auc(studies: Sequence[ResampledMetrics]) -> tuple[F64, F64, F64]:

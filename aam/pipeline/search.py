@@ -51,7 +51,7 @@ from aam.contract.options.groups import TRANSFORMER, SplitOptions
 from aam.contract.version import __version__
 from aam.data.metadata import as_numbers, read_metadata
 from aam.evaluation.intervals import COMPARED
-from aam.evaluation.metrics import ScoredPredictions, pooled
+from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.prediction_files import class_predictions, numeric_predictions, read_predictions
 from aam.evaluation.splits import Split
 from aam.members.option_checks import choose_members
@@ -282,7 +282,7 @@ def _optimize(
             except (NotFinite, DataError) as error:
                 warn(f"{study.study_name}, {values}: {error}")
                 raise optuna.TrialPruned from error
-            score = pooled(scored_folds).value(function)
+            score = ScoredPredictions.pooled(scored_folds).value(function)
             if math.isnan(score):  # the first folds may be of one class
                 continue
             trial.report(score, step)
