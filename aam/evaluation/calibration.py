@@ -1,13 +1,13 @@
-"""Uncertainty of predictions, from held-out samples: prediction intervals, calibrated classes.
+"""Uncertainty of predictions from held-out samples: prediction intervals, calibrated classes.
 
-Intervals are conformal over groups: a new sample of a new group lies in its interval with at least
-the probability `COVERAGE`, if groups are exchangeable. Every group has the same weight, however
-many samples it has, and one more group is counted whose residuals are unknown (Lee, Barber and
+Prediction intervals are conformal over groups: a new sample of a new group lies in its interval
+with probability `COVERAGE` or more, if groups are exchangeable. Every group has the same weight,
+regardless of its size, and one further group with unknown residuals is counted (Lee, Barber and
 Willett 2023, "Distribution-free inference with hierarchical data").
 
-Class probabilities are calibrated with one temperature: log probabilities are divided by it (Guo et
-al. 2017), if held-out groups are evidence that this lowers the log loss (`ensemble`). What is shown
-for a held-out sample is calibrated on other groups.
+Class probabilities are calibrated by temperature scaling: log probabilities are divided by one
+temperature (Guo et al. 2017), if this significantly lowers the log loss of held-out groups
+(`ensemble`). The probabilities of a held-out sample are calibrated on other groups.
 
 Predicted ranks of ordered categories become probabilities by a proportional odds model (McCullagh
 1980): P(category above level k) = sigmoid(slope x rank - cutpoint k).
@@ -28,43 +28,43 @@ from aam.evaluation.labels import Labels
 
 COVERAGE = 0.9
 SMALLEST = 1e-6
-"""Probabilities are at least this before their logarithm."""
+"""Lower limit of probabilities before their logarithm."""
 
 _PENALTY = 100.0
-"""Inverse of the L2 penalty of a proportional odds model; it matters for separable data alone."""
+"""Inverse L2 penalty of a proportional odds model; it only matters for separable data."""
 
 
 def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> float:
-    """Return the half width of the prediction interval of a new group's sample.
+    """Return the half width of the prediction interval for a sample of a new group.
 
-    It is infinite with too few groups: 1 / (groups + 1) must not exceed 1 - coverage.
+    With too few groups it is infinite: 1 / (groups + 1) must not exceed 1 - coverage.
     """
     _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     weights = 1 / sizes[group_of] / (len(sizes) + 1)
     order = np.argsort(residuals_M, kind="stable")
-    # Rounding of the sum of weights must not widen the interval by one residual.
+    # A rounding error of the sum must not widen the interval by one residual.
     reached = np.cumsum(weights[order]) >= coverage - 1e-12
     return float(residuals_M[order][reached.argmax()]) if reached.any() else math.inf
 
 
 def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> F64:
-    """Return for each held-out sample the half width that all other groups give, float64 [M].
+    """Return the half width of each held-out sample from all other groups, float64 [M].
 
-    Their coverage is honest: no sample is in the residuals that set its own interval.
+    Their coverage is unbiased, because no sample contributes to its own interval.
     """
     _, group_of, sizes_I = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(residuals_M, kind="stable")
-    # One group less is known than for `half_width`, so the sum of weights is that of all groups.
+    # One group fewer than in `half_width`, so the weights of all groups sum to 1.
     reached = np.cumsum(1 / sizes_I[group_of[order]] / len(sizes_I))
-    places_of = np.split(np.argsort(group_of[order], kind="stable"), np.cumsum(sizes_I)[:-1])
+    positions_of = np.split(np.argsort(group_of[order], kind="stable"), np.cumsum(sizes_I)[:-1])
     widths_I = np.full(len(sizes_I), math.inf)
-    for group, places in enumerate(places_of):
-        # The other groups reach `reached` less the weights of the group's own samples so far, which
-        # are constant between two of these: one search in each gap, and the first that succeeds.
-        passed = np.arange(len(places) + 1) / len(places) / len(sizes_I)
+    for group, positions in enumerate(positions_of):
+        # The weight of the other groups is `reached` minus the weight of this group's samples so
+        # far. The latter is constant between two of them: search each gap, take the first success.
+        passed = np.arange(len(positions) + 1) / len(positions) / len(sizes_I)
         ranks = np.searchsorted(reached, coverage - 1e-12 + passed)
-        ranks = np.maximum(ranks, np.append(0, places + 1))
-        in_gap = ranks < np.append(places, len(order))
+        ranks = np.maximum(ranks, np.append(0, positions + 1))
+        in_gap = ranks < np.append(positions, len(order))
         if in_gap.any():
             widths_I[group] = residuals_M[order[ranks[in_gap.argmax()]]]
     widths_M: F64 = widths_I[group_of]
@@ -79,7 +79,7 @@ def log_losses(probabilities_MC: F64, codes_M: Rows) -> F64:
 
 
 def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
-    """Return the temperature with the least log loss on held-out samples."""
+    """Fit the temperature with the lowest log loss on held-out samples."""
 
     def log_loss(log_temperature: float) -> float:
         calibrated_MC = calibrate(probabilities_MC, math.exp(log_temperature))
@@ -90,9 +90,9 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
 
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
-    """Divide log probabilities by a temperature; the most probable class stays the same."""
+    """Calibrate by dividing log probabilities by a temperature; the top class stays the same."""
     if temperature == 1:
-        return probabilities_MC  # without the rounding of logarithms, which breaks and makes ties
+        return probabilities_MC  # rounding of logarithms would break and make ties
     scaled = np.log(probabilities_MC.clip(min=SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
@@ -101,9 +101,9 @@ def calibrate(probabilities_MC: F64, temperature: float) -> F64:
 
 @dataclass(frozen=True)
 class ProportionalOdds:
-    """Model of K ordered categories given a predicted rank."""
+    """Proportional odds model: probabilities of K ordered categories from a predicted rank."""
 
-    slope: NonNegative  # change of the log odds for one rank
+    slope: NonNegative  # change of the log odds per rank
     cutpoints: tuple[float, ...]  # K - 1 numbers, ascending
 
     def probabilities(self, ranks_N: F64) -> F64:
@@ -114,25 +114,25 @@ class ProportionalOdds:
 
 
 def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> ProportionalOdds:
-    """Fit the model to predicted ranks, as one logistic regression of all cutpoints.
+    """Fit the model to predicted ranks, as one logistic regression for all cutpoints.
 
     Each sample is an observation for each cutpoint (Li and Lin 2007, "Ordinal regression by
-    extended binary classification"). Half an observation on either side of each cutpoint keeps a
-    category without samples finite. Predictions that fall with the truth get the slope 0.
+    extended binary classification"). Half an observation below and above each cutpoint keeps the
+    cutpoints of empty categories finite. If predictions fall with the true ranks, the slope is 0.
     """
     from sklearn.linear_model import LogisticRegression
 
     above_MK = codes_M[:, None] > np.arange(levels - 1)
     mean = ranks_M.mean()
     inputs = np.concatenate([ranks_M, [mean, mean]])
-    sides = np.concatenate([above_MK, np.array([[False], [True]]).repeat(levels - 1, axis=1)])
+    above = np.concatenate([above_MK, np.array([[False], [True]]).repeat(levels - 1, axis=1)])
     weights = np.concatenate([np.ones(len(ranks_M)), [0.5, 0.5]]).repeat(levels - 1)
 
     def fit(inputs: F64) -> ProportionalOdds:
         cutpoint_of = np.tile(np.eye(levels - 1), (len(inputs), 1))
         features = np.column_stack([inputs.repeat(levels - 1), -cutpoint_of])
         model = LogisticRegression(C=_PENALTY, fit_intercept=False, max_iter=1000)
-        slope, *cutpoints = model.fit(features, sides.ravel(), weights).coef_[0].tolist()
+        slope, *cutpoints = model.fit(features, above.ravel(), weights).coef_[0].tolist()
         # Cutpoints out of order would give negative probabilities.
         return ProportionalOdds(slope, tuple(np.maximum.accumulate(cutpoints).tolist()))
 
@@ -141,19 +141,19 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
 
 
 def fit_odds(left_out_NC: F64 | None, labels: Labels) -> ProportionalOdds:
-    """Fit the model to predicted ranks of training samples that do not know their group.
+    """Fit the model to leave-one-group-out predictions of the training samples' ranks.
 
-    A sample without such a prediction has NaN. Of none at all ranks belong to the nearest category.
+    A sample without such a prediction has NaN. Without any, ranks map to the nearest category.
     """
     if left_out_NC is None or not np.isfinite(left_out_NC).any():
         left_out_NC = labels.outputs_NC
     ranks_N = left_out_NC[:, 0]
-    known = np.isfinite(ranks_N)
-    codes_N = labels.values[known].astype(np.int64)
-    return fit_proportional_odds(ranks_N[known], codes_N, len(labels.levels))
+    predicted = np.isfinite(ranks_N)
+    codes_N = labels.values[predicted].astype(np.int64)
+    return fit_proportional_odds(ranks_N[predicted], codes_N, len(labels.levels))
 
 
 def median_codes(probabilities_NC: F64) -> Rows:
-    """Return the category in which the cumulative probability reaches one half, int64 [N]."""
-    below: Rows = (np.cumsum(probabilities_NC[:, :-1], axis=1) < 0.5).sum(axis=1)
-    return below
+    """Return the median category, in which the cumulative probability reaches 1/2, int64 [N]."""
+    codes_N: Rows = (np.cumsum(probabilities_NC[:, :-1], axis=1) < 0.5).sum(axis=1)
+    return codes_N

@@ -1,11 +1,12 @@
 """Ensemble: weighted mean of the members' predictions, with its uncertainty.
 
-The weights of a fold are chosen inside its training part, by predictions of the training samples
-that do not know their group (`Estimator.left_out`); those of the final model likewise among all
-samples. Held-out predictions of the other folds must not choose them: the models of those folds
-were trained on the labels of this one (random labels of three classes: AUC 0.515 with weights of
-other folds, 150 studies). K members, M held-out samples, I groups; further shape suffixes: see
-`base`.
+The weights of a fold are chosen in its training set, from leave-one-group-out predictions of the
+training samples (`Estimator.left_out`). The weights of the final model are chosen in this way from
+all samples. Held-out predictions of other folds must not choose weights, because their models were
+trained on the labels of this fold (random labels of three classes: AUC 0.515 with weights of other
+folds, 150 studies).
+
+K members, M held-out samples, I groups.
 """
 
 from __future__ import annotations
@@ -34,44 +35,44 @@ from aam.evaluation.labels import Labels
 Weights = Mapping[str, float]
 
 NOISE = 2.0
-"""Standard errors by which weights or a temperature have to lower the loss of the groups."""
+"""Standard errors by which weights or a temperature must lower the loss of the groups."""
 
 STEPS = 4
 """Weights are multiples of 1 / STEPS."""
 
 
 def choose_weights(left_out: Mapping[str, F64 | None], labels: Labels) -> dict[str, float]:
-    """Choose the weights of the members by predictions that do not know the group of a sample.
+    """Choose the weights of the members from leave-one-group-out predictions.
 
-    Numbers and ranks have the squared error as loss. A member that is no better than the mean label
-    has the weight 0. The others have equal weights, unless the best of a coarse grid has a lower
-    loss beyond noise. For classes see `_class_weights`.
+    The loss of numbers and ranks is the squared error. A member that is not better than the mean
+    label has weight 0. The other members have equal weights, unless the best weights of a coarse
+    grid have a significantly lower loss. For classes see `_class_weights`.
 
-    Where no member has such predictions of all samples, or none of these is better than the mean,
-    all weights are equal. A member that has them of some samples (NaN elsewhere), such as a network
-    of its validation samples, joins the others with the weight of `_joining_weight`; one that has
-    none has the weight 0.
+    All weights are equal if no member has left-out predictions of all samples, or if none of these
+    members is better than the mean. A member with predictions of some samples (NaN elsewhere), such
+    as a network with its validation samples, joins with `_joining_weight`; a member without any has
+    weight 0.
     """
     arrays = {name: array_NC for name, array_NC in left_out.items() if array_NC is not None}
     complete = {name: a_NC for name, a_NC in arrays.items() if np.isfinite(a_NC).all()}
     if not complete:
         return dict.fromkeys(left_out, 1 / len(left_out))
     weights = dict.fromkeys(left_out, 0.0) | _complete_weights(complete, labels)
-    for name in [name for name in arrays if name not in complete]:
-        rows = np.flatnonzero(np.isfinite(arrays[name]).all(axis=1))
-        others_NC = weighted_mean(complete, weights)[rows] / sum(
-            weights[other] for other in complete
-        )
-        weight = _joining_weight(arrays[name][rows], others_NC, labels.take(rows))
-        weights = {other: (1 - weight) * value for other, value in weights.items()} | {name: weight}
+    for joining in [name for name in arrays if name not in complete]:
+        rows = np.flatnonzero(np.isfinite(arrays[joining]).all(axis=1))
+        total = sum(weights[name] for name in complete)
+        others_NC = weighted_mean(complete, weights)[rows] / total
+        weight = _joining_weight(arrays[joining][rows], others_NC, labels.take(rows))
+        weights = {name: (1 - weight) * value for name, value in weights.items()}
+        weights[joining] = weight
     return weights
 
 
 def _joining_weight(joining_NC: F64, others_NC: F64, labels: Labels) -> float:
-    """Return the weight beside the others that lowers the loss most, 0 within noise.
+    """Return the weight of a further member with the lowest loss; 0 unless this is significant.
 
-    All losses are squared errors of these samples; those of classes are after the best scale, see
-    `_class_weights`. Without evidence nothing joins: a mean with a member that is behind is behind.
+    All losses are squared errors of these samples, for classes after the best scale, see
+    `_class_weights`. A worse member would make the mean worse, so it only joins on evidence.
     """
     groups, group_N = np.unique(labels.groups, return_inverse=True)
     if len(groups) < 2:
@@ -94,26 +95,26 @@ def _joining_weight(joining_NC: F64, others_NC: F64, labels: Labels) -> float:
     return best / STEPS if gain_I.sum() > noise else 0.0
 
 
-def _complete_weights(known: Mapping[str, F64], labels: Labels) -> dict[str, float]:
-    """Choose the weights of members that have predictions of all samples."""
+def _complete_weights(predictions: Mapping[str, F64], labels: Labels) -> dict[str, float]:
+    """Choose the weights of members with predictions of all samples."""
     groups = np.unique(labels.groups)
-    equal = dict.fromkeys(known, 1 / len(known))
-    if len(known) < 2 or len(groups) < 2:
+    equal = dict.fromkeys(predictions, 1 / len(predictions))
+    if len(predictions) < 2 or len(groups) < 2:
         return equal
-    # The predictions are moved to the mean of all labels, which is therefore the guess.
+    # Labels and predictions are centred on the mean label, so the baseline is 0.
     mean_C, roots_N1 = labels.mean_C, np.sqrt(labels.weights_N)[:, None]
     y_NC = roots_N1 * (labels.outputs_NC - mean_C)
-    stacked_KNC = roots_N1 * (np.stack([*known.values()]) - mean_C)
+    stacked_KNC = roots_N1 * (np.stack([*predictions.values()]) - mean_C)
     group_N = np.searchsorted(groups, labels.groups)
     weights_of = _class_weights if labels.classes else _number_weights
     weights_K = weights_of(stacked_KNC, y_NC, group_N)
     if not weights_K.any():
         return equal
-    return {name: float(weight) for name, weight in zip(known, weights_K, strict=True)}
+    return {name: float(weight) for name, weight in zip(predictions, weights_K, strict=True)}
 
 
 def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
-    """Return the best weights of a coarse grid if they lower the loss beyond noise."""
+    """Return the best weights of a coarse grid if they lower the loss significantly, else equal."""
 
     def loss_I(predictions_NC: F64) -> F64:
         return _squares_by_group(predictions_NC - y_NC, group_N)
@@ -139,17 +140,17 @@ def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
 
 
 def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
-    """Return weights between equal ones and those of stacking, the nearer the more evidence.
+    """Return weights between equal weights and stacking, nearer to stacking with more evidence.
 
-    Brier scores of members compare their calibration first: predictions of a model of half the data
-    are too near to the mean, those of a forest too far from it with a weak signal. So all losses
-    are those after the best scale. A member has skill if its predictions rise with the labels; one
-    without skill has the weight 0, every other one more.
+    Brier scores mostly compare the calibration of members: predictions of a model of half the data
+    are too near to the mean, and with a weak signal predictions of a forest are too far from it.
+    All losses are therefore computed after the best scale. A member has skill if its predictions
+    rise with the labels. Members without skill have weight 0, all others more.
 
-    Stacking is the regression of the indicators on the members with coefficients of at least 0
-    (Breiman 1996, "Stacked regressions"). With z standard errors by which it lowers the loss of the
-    groups below that of equal weights, 1 - (NOISE / z)² of the way to it is gone, the positive part
-    of James and Stein.
+    Stacking is the regression of the indicators on the members with non-negative coefficients
+    (Breiman 1996, "Stacked regressions"). If it lowers the loss of the groups by z standard errors
+    relative to equal weights, the weights move 1 - (NOISE / z)² of the way to it (positive-part
+    James-Stein shrinkage).
     """
     skilled_K = (stacked_KNC * y_NC).sum(axis=(1, 2)) > 0
     if not skilled_K.any():
@@ -179,44 +180,40 @@ def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
 
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
     """Return the weighted mean of the members' predictions [M, C]."""
-    terms = [weights[name] * found_MC for name, found_MC in predictions.items()]
+    terms = [weights[name] * member_MC for name, member_MC in predictions.items()]
     mean_MC: F64 = np.sum(terms, axis=0)
     return mean_MC
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """How the members are combined for new samples; stored in the model."""
+    """Ensemble for new samples: weights, calibration, threshold; stored in the model."""
 
-    weights: Weights  # weight of each member, which add up to 1
-    # half width of the prediction interval of a number; infinite with too few groups
-    half_width: float
+    weights: Weights  # weight of each member; they sum to 1
+    half_width: float  # half width of the prediction interval; infinite with too few groups
     temperature: float  # temperature of class probabilities; 1 for a number
-    # model from a rank to the probabilities of ordered categories; None for other targets
-    odds: ProportionalOdds | None = None
+    odds: ProportionalOdds | None = None  # probabilities of ordered categories, else None
     # probability from which the second of two classes is predicted, see `choose_threshold`; None
-    # for other targets, and where a member has no left-out predictions
+    # for other targets, and if a member has no left-out predictions
     threshold: float | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
-        """Return the ensemble's numbers or calibrated probabilities [N, C]."""
+        """Compute the ensemble's numbers or calibrated probabilities [N, C]."""
         mean_NC = weighted_mean(predictions, self.weights)
         return calibrate(mean_NC, self.temperature) if classifier else mean_NC
 
 
 @dataclass(frozen=True)
 class Combined:
-    """An ensemble, and predictions of the held-out samples."""
+    """Ensemble with its predictions of the held-out samples."""
 
     ensemble: Ensemble  # for new samples
     members: Mapping[str, F64]  # float64 [M, C], predictions of each member
-    predictions_MC: F64  # predictions of the ensemble, calibrated by other folds
-    uncalibrated_MC: F64  # the same before calibration; equal for numbers
-    # half widths of the prediction intervals, by the residuals of the other groups; None for
-    # classes
-    half_widths_M: F64 | None
+    predictions_MC: F64  # predictions of the ensemble, calibrated on other folds
+    uncalibrated_MC: F64  # predictions before calibration; for numbers the same
+    half_widths_M: F64 | None  # of prediction intervals, from other groups; None for classes
     fold_weights: Sequence[Weights]  # weights of the members in each fold
-    thresholds: Sequence[float | None] = ()  # of the folds, see `Ensemble`
+    thresholds: Sequence[float | None] = ()  # thresholds of the folds, see `Ensemble`
 
 
 def combine_members(
@@ -224,37 +221,37 @@ def combine_members(
     folds: Folds,
     left_out: Mapping[str, Sequence[F64 | None]] | None = None,
 ) -> Combined:
-    """Combine the members' predictions [M, C] of the held-out samples.
+    """Combine the members' predictions [M, C] of the held-out samples into an ensemble.
 
-    Without `left_out`, predictions of the training samples that do not know their group, all
-    weights are equal.
+    `left_out` are leave-one-group-out predictions of the training samples; without them all weights
+    are equal.
     """
     weights_of: list[dict[str, float]] = []
     means: list[F64 | None] = []
     thresholds: list[float | None] = []
     for k, rows in enumerate(folds.fitted_rows):
-        # The last one, of the final model, is missing where none is fitted.
-        parts = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
-        predictions = {name: part[0] if part else None for name, part in parts.items()}
+        # The last, for the final model, is missing if no final model is fitted.
+        slices = {name: (left_out or {}).get(name, ())[k : k + 1] for name in members}
+        predictions = {name: arrays[0] if arrays else None for name, arrays in slices.items()}
         labels = folds.labels.training(rows)
         weights = choose_weights(predictions, labels)
         weights_of.append(weights)
-        # Left-out predictions of the ensemble: the mean of the members that have some.
-        known = {
+        # Left-out predictions of the ensemble: the mean of the members that have them.
+        available = {
             name: each_NC
             for name, each_NC in predictions.items()
             if each_NC is not None and weights[name]
         }
-        total = sum(weights[name] for name in known)
-        means.append(weighted_mean(known, weights) / total if known else None)
-        # The probabilities of a part of the members have another scale.
-        whole_NC = means[-1] if len(known) == len(members) else None
-        thresholds.append(choose_threshold(whole_NC, labels, folds.sensitivity))
+        total = sum(weights[name] for name in available)
+        means.append(weighted_mean(available, weights) / total if available else None)
+        # Without all members the probabilities have another scale.
+        mean_NC = means[-1] if len(available) == len(members) else None
+        thresholds.append(choose_threshold(mean_NC, labels, folds.sensitivity))
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))
     for k, weights in enumerate(weights_of[:-1], start=1):
-        inside = folds.fold_M == k
-        mean_MC[inside] = weighted_mean(members, weights)[inside, :outputs]
+        in_fold = folds.fold_M == k
+        mean_MC[in_fold] = weighted_mean(members, weights)[in_fold, :outputs]
     labels, final = folds.held_out, weights_of[-1]
     if not labels.classes:
         residuals_M = np.abs(mean_MC[:, 0] - labels.values)
@@ -262,25 +259,24 @@ def combine_members(
         if labels.levels:
             odds = fit_odds(means[-1], folds.labels.training(folds.fitted_rows[-1]))
         mean_MC = folds.with_levels(mean_MC, means)
-        # A new sample may be one of a study that is not known.
+        # A new sample may come from a new study.
         groups_M = labels.studies if labels.studies is not None else labels.groups
         ensemble = Ensemble(final, half_width(residuals_M, groups_M), 1.0, odds)
         widths_M = held_out_half_widths(residuals_M, groups_M)
         return Combined(ensemble, members, mean_MC, mean_MC, widths_M, weights_of[:-1])
     calibrated_MC = np.empty_like(mean_MC)
     for fold in np.unique(folds.fold_M):
-        # Fitted to the sample itself, a temperature would make its score too good: it comes from
-        # other folds of the same partition. One for each fold keeps the order of two classes, by
-        # which a score compares its samples; of more the order may change, and the score is that
-        # of the calibrated probabilities. A single split has no other folds and stays as it is.
-        inside = folds.fold_M == fold
-        same = folds.repeat_M == folds.repeat_M[inside][0]
-        outside = np.flatnonzero(~inside & same)
-        temperature = _temperature(mean_MC[outside], labels.training(outside))
-        calibrated_MC[inside] = calibrate(mean_MC[inside], temperature)
+        # The temperature comes from other folds of the same repeat, because fitted to a sample it
+        # would make the score too good. One temperature per fold keeps the order of two classes,
+        # so their AUC; with more classes the order may change, and calibrated probabilities are
+        # scored. A single split has no other folds and stays as it is.
+        in_fold = folds.fold_M == fold
+        same_repeat = folds.repeat_M == folds.repeat_M[in_fold][0]
+        other_rows = np.flatnonzero(~in_fold & same_repeat)
+        temperature = _temperature(mean_MC[other_rows], labels.training(other_rows))
+        calibrated_MC[in_fold] = calibrate(mean_MC[in_fold], temperature)
         thresholds[fold - 1] = _calibrated(thresholds[fold - 1], temperature)
-    every = labels.training(np.arange(len(mean_MC)))
-    temperature = _temperature(mean_MC, every)
+    temperature = _temperature(mean_MC, labels.training(np.arange(len(mean_MC))))
     threshold = _calibrated(thresholds.pop(), temperature)
     ensemble = Ensemble(final, np.inf, temperature, threshold=threshold)
     return Combined(ensemble, members, calibrated_MC, mean_MC, None, weights_of[:-1], thresholds)
@@ -291,13 +287,13 @@ def choose_threshold(
 ) -> float | None:
     """Choose a threshold of the second class by Youden's J, or the highest with a sensitivity.
 
-    From the threshold on, halfway between two probabilities, samples are predicted to be of the
-    class. None without predictions of both classes, and of more; a missing prediction is NaN.
+    Samples with this probability or more, halfway between two samples, are predicted as the class.
+    None unless there are two classes with predictions; a missing prediction is NaN.
     """
     if left_out_NC is None or len(labels.classes) != 2:
         return None
-    known = np.isfinite(left_out_NC[:, 1])
-    positive_N, chances_N = labels.values[known] == 1, left_out_NC[known, 1]
+    predicted = np.isfinite(left_out_NC[:, 1])
+    positive_N, chances_N = labels.values[predicted] == 1, left_out_NC[predicted, 1]
     if len(np.unique(positive_N)) < 2:
         return None
     wrong, right, chances = roc_curve(positive_N, chances_N, drop_intermediate=False)
@@ -314,10 +310,10 @@ def _calibrated(threshold: float | None, temperature: float) -> float | None:
 
 
 def _temperature(mean_MC: F64, labels: Labels) -> float:
-    """Fit the temperature of class probabilities; 1 without evidence that it helps.
+    """Fit the temperature of class probabilities; 1 unless it lowers the loss significantly.
 
-    A temperature fitted to few groups may harm others: without this test it raised the log loss of
-    held-out samples in each of 13 runs of real studies.
+    A temperature fitted to few groups may harm other groups: without this test it raised the log
+    loss of held-out samples in each of 13 runs on real studies.
     """
     if not len(mean_MC):
         return 1.0

@@ -17,15 +17,13 @@ M held-out samples, I units, Z replicates, each without one unit or block of uni
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 from scipy.stats import t
 
 from aam.arrays import F64, Codes
@@ -236,31 +234,6 @@ class Units:
     def replicates(self, statistic: Callable[[F64], F64]) -> F64:
         """Compute a function of weights [Z, M] without each block, [Z]; empty with few units."""
         return np.concatenate([np.empty(0), *map(statistic, self.weights())])
-
-
-def joint_groups(
-    groups_of: Sequence[Mapping[str, str]], sample_ids: Sequence[str]
-) -> npt.NDArray[np.str_]:
-    """Join the groups of several runs into jackknife units, str [M].
-
-    Samples that share a group in any run, also through other samples, are in one unit, so the order
-    of the runs does not matter. A sample without a group in a run is its own group there.
-
-    >>> joint_groups([{"a": "x", "b": "x"}, {"b": "y", "c": "y"}], ["a", "b", "c", "d"]).tolist()
-    ['a', 'a', 'a', 'd']
-    """
-    pairs = [(k, g.get(name, name)) for name in sample_ids for k, g in enumerate(groups_of)]
-    nodes = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    numbers = np.array([nodes[pair] for pair in pairs]).reshape(len(sample_ids), -1)
-    rows = np.repeat(np.arange(len(sample_ids)), numbers.shape[1])
-    shape = len(sample_ids), len(nodes)
-    member_MI = sparse.csr_array((np.ones(numbers.size), (rows, numbers.ravel())), shape)
-    _, component_M = connected_components(member_MI @ member_MI.T, directed=False)
-    names: dict[int, str] = {}
-    for component, row in zip(component_M.tolist(), range(len(sample_ids)), strict=True):
-        first = min(g.get(sample_ids[row], sample_ids[row]) for g in groups_of)
-        names[component] = min(names.get(component, first), first)
-    return np.array([names[component] for component in component_M.tolist()], dtype=np.str_)
 
 
 @dataclass(frozen=True)

@@ -54,26 +54,34 @@ _LEAST_CHANCE = 1e-6
 
 @dataclass(frozen=True)
 class ScoredPredictions:
-    """Predictions with the labels of the same N samples.
+    """Predictions with the labels of the same N samples."""
 
-    Attributes:
-        actual, predicted: float64 [N] in the target's units, or int64 [N] codes of `classes`.
-        folds: N names of folds; empty for a single fold.
-        classes: C names; empty for a numeric target.
-        probabilities: [N, C] or None.
-        ordered: whether the codes are ranks.
-        repeats: N names of repeats (partitions into folds); empty for a single one.
-        studies: N names of studies; empty for a single study.
-    """
+    actual: npt.NDArray[Any]  # [N], numbers in the target's units, or int64 codes of `classes`
+    predicted: npt.NDArray[Any]  # [N], as `actual`
+    folds: tuple[str, ...] = ()  # N names; empty for a single fold
+    classes: tuple[str, ...] = ()  # C names; empty for a numeric target
+    probabilities: F64 | None = None  # [N, C]
+    ordered: bool = False  # whether the codes are ranks
+    repeats: tuple[str, ...] = ()  # N names; empty for a single partition into folds
+    studies: tuple[str, ...] = ()  # N names; empty for a single study
 
-    actual: npt.NDArray[Any]
-    predicted: npt.NDArray[Any]
-    folds: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    probabilities: F64 | None = None
-    ordered: bool = False
-    repeats: tuple[str, ...] = ()
-    studies: tuple[str, ...] = ()
+    @classmethod
+    def pooled(cls, folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
+        """Combine the predictions of several folds into one cross-validation.
+
+        A fold of one class has no AUC of its own, but the combined folds have one.
+        """
+        first = folds[0]
+        chances = [fold.probabilities for fold in folds if fold.probabilities is not None]
+        return cls(
+            np.concatenate([fold.actual for fold in folds]),
+            np.concatenate([fold.predicted for fold in folds]),
+            tuple(str(k) for k, fold in enumerate(folds, start=1) for _ in fold.actual),
+            first.classes,
+            np.concatenate(chances) if chances else None,
+            first.ordered,
+            studies=tuple(chain.from_iterable(fold.studies for fold in folds)),
+        )
 
     @property
     def type(self) -> TargetType:
@@ -169,24 +177,6 @@ class ScoredPredictions:
                     values[name] = metric.function(self)
         defined = {name: None if math.isnan(value) else value for name, value in values.items()}
         return {"samples": len(self.actual), **defined}
-
-
-def pooled(folds: Sequence[ScoredPredictions]) -> ScoredPredictions:
-    """Combine the predictions of several folds into one cross-validation.
-
-    A fold of one class has no AUC of its own, but the combined folds have one.
-    """
-    first = folds[0]
-    chances = [fold.probabilities for fold in folds if fold.probabilities is not None]
-    return ScoredPredictions(
-        np.concatenate([fold.actual for fold in folds]),
-        np.concatenate([fold.predicted for fold in folds]),
-        tuple(str(k) for k, fold in enumerate(folds, start=1) for _ in fold.actual),
-        first.classes,
-        np.concatenate(chances) if chances else None,
-        first.ordered,
-        studies=tuple(chain.from_iterable(fold.studies for fold in folds)),
-    )
 
 
 def rows_of(names: Sequence[str]) -> dict[str, Codes]:
@@ -438,30 +428,19 @@ CORRELATION = Scale("Fisher's z", np.arctanh, np.tanh, lambda value: 1 / (1 - va
 
 @dataclass(frozen=True)
 class Metric:
-    """Metric of predictions, with its properties for scores, tables, intervals and pages.
+    """Metric of predictions, with its properties for scores, tables, intervals and pages."""
 
-    Attributes:
-        title: name within a sentence, such as "weighted kappa"; a heading begins with a capital.
-        targets: types of target for which every run has the metric.
-        function: value of the metric, NaN if it is not defined.
-        resampled: values of Z resamples at once, for the interval; None without an interval.
-        scale: scale of the interval.
-        no_skill: value of predictions without information; None if the metric does not compare
-            models. The first metric of a type of target with this value decides the verdict.
-        higher_is_better: whether larger values are better.
-        in_units: whether the metric has the units of the target, and so any size.
-        of_probabilities: whether the metric needs class probabilities.
-    """
-
-    title: str
-    targets: tuple[TargetType, ...]
-    function: MetricFunction
-    resampled: ResampledMetric | None = None
-    scale: Scale = LINEAR
+    title: str  # name within a sentence, such as "weighted kappa"
+    targets: tuple[TargetType, ...]  # types of target for which every run has the metric
+    function: MetricFunction  # value of the metric, NaN if it is not defined
+    resampled: ResampledMetric | None = None  # values of Z resamples at once, for an interval
+    scale: Scale = LINEAR  # scale of the interval
+    # value of predictions without information; None if the metric does not compare models. The
+    # first metric of a type of target with this value decides the verdict
     no_skill: float | None = None
     higher_is_better: bool = True
-    in_units: bool = False
-    of_probabilities: bool = False
+    in_units: bool = False  # whether the metric has the units of the target, and so any size
+    of_probabilities: bool = False  # whether the metric needs class probabilities
 
     @property
     def heading(self) -> str:
@@ -567,16 +546,10 @@ def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
     return counts
 
 
-FEW_VALUES = 6
-"""Most distinct numbers of a column that is treated as categories, not binned."""
+FEW_VALUES, BINS = 6, 4
+"""Most distinct numbers of a column that count as categories; number of bins of other numbers."""
 
-BINS = 4
 UNKNOWN = "(missing)"
-
-
-def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Metrics]:
-    """Compute the metrics of the samples of each value, in the order of `rows_by`."""
-    return {name: scored.take(rows).metrics() for name, rows in rows_by(texts).items()}
 
 
 def rows_by(texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:

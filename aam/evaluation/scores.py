@@ -434,11 +434,7 @@ def evaluate(
     labels, members = folds.labels, combined.members
     if len(members) == 1:  # the model itself, calibrated
         members = dict.fromkeys(members, combined.predictions_MC)
-    predictions = {
-        ENSEMBLE: combined.predictions_MC,
-        **members,
-        BASELINE: folds.baseline_MC,
-    }
+    predictions = {ENSEMBLE: combined.predictions_MC, **members, BASELINE: folds.baseline_MC}
     resampled = {name: folds.resampled(each_MC) for name, each_MC in predictions.items()}
     models = {}
     for name, model in resampled.items():

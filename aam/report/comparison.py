@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +12,8 @@ from urllib.parse import quote
 import numpy as np
 
 from aam.contract.errors import DataError
-from aam.evaluation.intervals import ResampledMetrics, Score, joint_groups
+from aam.data.identity import joined
+from aam.evaluation.intervals import ResampledMetrics, Score
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
@@ -132,7 +133,7 @@ def _on_samples(
         subset = predictions.take(np.array(rows, dtype=np.int64))
         ids = [run.partition_ids[row] for row in rows]
         # Groups by name: every run leaves out the same samples.
-        groups = joint_groups([run.groups for run in runs], ids)
+        groups = np.array(_joint_groups([run.groups for run in runs], ids), dtype=np.str_)
         # The AUC compares classifiers and needs probabilities.
         has_intervals = subset.type != "classification" or subset.probabilities is not None
         resampled = resample(subset, groups) if has_intervals else None
@@ -371,3 +372,20 @@ def compare_runs(runs: Sequence[Run], output: Path | None) -> Sequence[Table]:
         )
         write_page(output, text)
     return tables
+
+
+def _joint_groups(groups_of: Sequence[Mapping[str, str]], sample_ids: Sequence[str]) -> list[str]:
+    """Join the groups of several runs into jackknife units, one name for each of M samples.
+
+    Samples that share a group in any run, also through other samples, are in one unit, so the order
+    of the runs does not matter. A sample without a group in a run is its own group there.
+    """
+    pairs, names_KM = [], [[groups.get(name, name) for name in sample_ids] for groups in groups_of]
+    for names in names_KM:
+        _, first, code_M = np.unique(names, return_index=True, return_inverse=True)
+        pairs.append(np.stack([first[code_M], np.arange(len(names))], axis=1))
+    unit_M = joined(len(sample_ids), np.concatenate(pairs)).tolist()
+    first_name: dict[int, str] = {}
+    for unit, *names in zip(unit_M, *names_KM, strict=True):
+        first_name[unit] = min(first_name.get(unit, names[0]), *names)
+    return [first_name[unit] for unit in unit_M]
