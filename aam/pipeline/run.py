@@ -131,7 +131,9 @@ def run(
             # What follows cannot cost the model and its predictions, see `later_step`.
             model, tested = _with_associations(model, labelled, result)
             scores = None
-            facts_of_members: dict[str, Any] = {"settings": model.settings, "tested": tested}
+            facts_of_members: dict[str, Any] = {"settings": model.settings}
+            if tested:  # unless the tests failed
+                facts_of_members["tested"] = tested
             for member in result.members.values():
                 facts_of_members |= member.facts
             with later_step("scores"):
