@@ -98,7 +98,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
     Of several folds the curves are averaged, weighted by their pairs of samples: the area is the
     AUC.
     """
-    scored = given.run.scored
+    scored = _of_all_partitions(given)
     if scored is None or scored.probabilities is None:
         return None
     if (mean_auc := compute_metrics(scored).get("auc")) is None:
@@ -107,7 +107,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
 
     figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
-    everything = np.ones((1, len(scored.actual)))
+    parts = [part for _, part in scored.partitions] if scored.repeats else [scored]
     for number, code in enumerate(_shown_classes(scored)):
         curves, pairs = [], []
         for positive, score in _one_against_rest(scored, code):
@@ -116,7 +116,9 @@ def roc_picture(given: ReportInput) -> Drawing | None:
             # Curves are averaged, not predictions pooled: models of different folds have no common
             # threshold.
             pairs.append(positive.sum() * (~positive).sum())
-        auc = class_auc(scored, code, everything)[0]
+        # As in the scores, the mean over the partitions.
+        aucs = [class_auc(part, code, np.ones((1, len(part.actual))))[0] for part in parts]
+        auc = float(np.mean(aucs))
         label = f"{shortened(scored.classes[code], 20)}, AUC {auc:.2f}"
         rates = np.average(curves, axis=0, weights=pairs)
         axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
@@ -134,7 +136,7 @@ def precision_recall_picture(given: ReportInput) -> Drawing | None:
 
     Of several folds the curves are averaged, weighted by the samples of the class.
     """
-    scored = given.run.scored
+    scored = _of_all_partitions(given)
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
         return None
     from sklearn.metrics import average_precision_score, precision_recall_curve
@@ -350,6 +352,12 @@ def _shown_classes(scored: ScoredPredictions, both: bool = False) -> list[int]:
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())
     return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
+
+
+def _of_all_partitions(given: ReportInput) -> ScoredPredictions | None:
+    """Return the predictions of which the scores of the run are: of every partition into folds."""
+    run = given.run
+    return run.partitions if run.partitions is not None and run.partitions.repeats else run.scored
 
 
 def _one_against_rest(
