@@ -109,6 +109,15 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
     assert "Temperature scaling (Guo et al. 2017)" in classes
     assert "Options that differ from the defaults: --seed 3, --folds 4, --repeats 1." in classes
     assert "AUC and accuracy have" in classes
+    # The classes of the held-out part alone are not those of all samples.
+    part = read_run(runs["classes"])
+    assert part.scored is not None
+    assert f" samples ({part.scored.classes[0]}: " in classes
+    part = replace(part, facts=part.facts | {"samples": {"train": 900, "validation": 100}})
+    assert " in 1,000 samples with aam" in paragraph(part)
+    part = replace(part, facts=part.facts | {"samples": {"train": 9}})
+    assert part.scored is not None
+    assert f" in {len(part.scored.actual)} samples (" in paragraph(part)
     studies = paragraph(read_run(runs["studies"]))
     assert "studies (site), each left out in turn" in studies
     assert "permutations of the held-out labels within studies" in studies
