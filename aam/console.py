@@ -303,7 +303,8 @@ def later_step(result: str) -> Iterator[None]:
 def level_of_caller() -> int:
     """Return the `stacklevel` for `warnings.warn` of the code that called this package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_globals.get("__name__", "").startswith("aam.") and frame.f_back is not None:
+    inside = ("aam.", "contextlib")  # which leaves a block of `later_step`
+    while frame.f_globals.get("__name__", "").startswith(inside) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     return level
 
@@ -314,7 +315,12 @@ def print_result(message: str, is_warning: bool = False) -> None:
     if elsewhere or not _same_stream(sys.stdout, sys.stderr):
         info(message, is_warning)
     if not elsewhere:
-        print(_lines(message), flush=True)
+        print_text(message)
+
+
+def print_text(text: str) -> None:
+    """Print a text on standard output alone, without control characters."""
+    print(_lines(text), flush=True)
 
 
 def _same_stream(first: TextIO, second: TextIO) -> bool:

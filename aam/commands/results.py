@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aam.console import info, later_step, print_result, warn, working
+from aam.console import info, later_step, print_text, warn, working
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
@@ -40,8 +40,9 @@ def run_report(options: Report) -> None:
         with working("Reading the run"):
             run = read_run(folder)
         if options.methods:
-            print_result(f"{paragraph(run)}\n\n{bibtex(run)}")
-            continue
+            print_text(f"{paragraph(run)}\n\n{bibtex(run)}")
+            if options.figures is None:
+                continue
         with working("Drawing the report"):
             report_input = ReportInput.of(
                 run,

@@ -142,6 +142,8 @@ def rank_test(
     """
     if covariates is not None:
         rows = np.flatnonzero(covariates.complete)
+        if len(rows) < _MIN_UNITS:
+            return None
         abundances, labels, covariates = abundances[rows], labels.take(rows), covariates.take(rows)
         reads = None if reads is None else reads[rows]
     if reads is not None:

@@ -170,7 +170,7 @@ def read_adjustment(
             categories[name] = metadata.values(name, sample_ids)
         else:
             numbers[name] = values_N
-    if not columns:
+    if not (categories or numbers):
         return None
     adjustment = Covariates(categories, numbers)
     if missing := int((~adjustment.complete).sum()):

@@ -244,8 +244,9 @@ def combine_members(
         }
         total = sum(weights[name] for name in available)
         means.append(weighted_mean(available, weights) / total if available else None)
-        # Without all members the probabilities have another scale.
-        mean_NC = means[-1] if len(available) == len(members) else None
+        # Without all members that have a weight the probabilities have another scale.
+        used = sum(weights[name] > 0 for name in members)
+        mean_NC = means[-1] if len(available) == used else None
         thresholds.append(choose_threshold(mean_NC, labels, folds.sensitivity))
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))

@@ -198,6 +198,9 @@ def label_study(
     if covariates is not None:
         check_covariates(covariates, splits_of_samples)
         covariates.warn_of_constant_target(values, column)
+    if column in metadata.listed(options.adjust_for):
+        remedy = "leave it out of --adjust-for"
+        raise UsageError("Nothing is left of a target that is adjusted for", f"'{column}'", remedy)
     adjustment = read_adjustment(options.adjust_for, metadata, ids)
     return LabelledStudy(
         study,

@@ -87,7 +87,9 @@ def run(
             model.save(folder / MODEL)
             # Scores, which become part of the model, of run.json, and of a tracker.
             model, tested = with_associations(model, labelled, result)
-            outcome: dict[str, Any] = {"settings": model.settings, "tested": tested}
+            outcome: dict[str, Any] = {"settings": model.settings}
+            if tested:  # unless the tests failed
+                outcome["tested"] = tested
             for member in result.members.values():
                 outcome |= member.facts
             scores = None

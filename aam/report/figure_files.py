@@ -20,6 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
+from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.use import FigureFormat, FigureWidth
 from aam.report.figures import POINTS, STYLE, Drawing
@@ -43,7 +44,11 @@ def write_figures(
     report: ReportInput, folder: Path, form: FigureFormat, width: FigureWidth
 ) -> list[Path]:
     """Write each figure for which the run has data, with its name in the page, and its numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        evidence, remedy = f"'{error.filename}', {error.strerror}", "choose another folder"
+        raise CannotCreate("The folder of --figures cannot be made", evidence, remedy) from error
     paths = []
     for name, (_, draw) in PICTURES.items():
         if (drawing := draw(report)) is not None:
@@ -107,8 +112,8 @@ def _drawn(axes: Axes, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for bars in (bars for bars in axes.containers if isinstance(bars, BarContainer)):
         points.append((bars, [(b.get_width(), b.get_y() + b.get_height() / 2) for b in bars]))
     for artist, places in points:
-        label = str(artist.get_label()).strip()
-        series = "" if label.startswith("_") else label
+        label = str(artist.get_label())
+        series = "" if label.startswith("_") else label.strip()
         point_names = names if getattr(artist, "get_gid", str)() == POINTS else ()
         for row, (x, y) in enumerate(np.asarray(places, dtype=float).tolist()):
             name = point_names[row].partition("\n")[0] if row < len(point_names) else ""

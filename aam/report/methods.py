@@ -62,10 +62,13 @@ def _data(run: Run) -> Sentences:
     if columns := [str(n) for kind in kinds for n in run.option(kind) or ()]:
         text += f" and {', '.join(columns)}"
     numbers = facts.get("samples")
-    if samples := sum(numbers.values()) if isinstance(numbers, dict) else numbers:
-        text += f" in {samples:,} samples"
+    samples = (sum(numbers.values()) if isinstance(numbers, dict) else numbers) or 0
+    # Studies of one category are in no training set, and the first split lacks them.
+    samples = max(samples, scored := 0 if run.scored is None else len(run.scored.actual))
+    text += f" in {samples:,} samples" if samples else ""
     text += f" where {where}" if where else ""
-    if run.scored is not None and run.scored.classes and run.scored.type == "classification":
+    whole = run.scored is not None and scored == samples  # not of a single split
+    if whole and run.scored.classes and run.scored.type == "classification":
         times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
         times_of = zip(run.scored.classes, times, strict=True)
         text += f" ({', '.join(f'{name}: {number}' for name, number in times_of)})"

@@ -96,7 +96,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 
     Curves of several folds are averaged, weighted by pairs of samples: the area is the AUC.
     """
-    scored = report.run.scored
+    scored = _of_all_repeats(report)
     if scored is None or scored.probabilities is None:
         return None
     if (mean_auc := scored.metrics().get("auc")) is None:
@@ -105,7 +105,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 
     figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
-    everything = np.ones((1, len(scored.actual)))
+    parts = [part for _, part in scored.partitions] if scored.repeats else [scored]
     for number, code in enumerate(_shown_classes(scored)):
         curves, pairs = [], []
         for positive, score in _one_against_rest(scored, code):
@@ -114,7 +114,9 @@ def roc_picture(report: ReportInput) -> Drawing | None:
             # Models of different folds share no threshold: curves are averaged, predictions not
             # pooled.
             pairs.append(positive.sum() * (~positive).sum())
-        auc = class_auc(scored, code, everything)[0]
+        # As in the scores, the mean over the partitions.
+        aucs = [class_auc(part, code, np.ones((1, len(part.actual))))[0] for part in parts]
+        auc = float(np.mean(aucs))
         label = f"{shortened(scored.classes[code], 20)}, AUC {auc:.2f}"
         rates = np.average(curves, axis=0, weights=pairs)
         axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
@@ -129,7 +131,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 @styled
 def precision_recall_picture(report: ReportInput) -> Drawing | None:
     """Draw precision-recall curves; several folds are averaged by samples of the class."""
-    scored = report.run.scored
+    scored = _of_all_repeats(report)
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
         return None
     from sklearn.metrics import average_precision_score, precision_recall_curve
@@ -343,6 +345,12 @@ def _shown_classes(scored: ScoredPredictions, with_first: bool = False) -> list[
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not with_first else sorted(most_frequent.tolist())
     return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
+
+
+def _of_all_repeats(given: ReportInput) -> ScoredPredictions | None:
+    """Return the predictions of which the scores of the run are: of every partition into folds."""
+    run = given.run
+    return run.partitions if run.partitions is not None and run.partitions.repeats else run.scored
 
 
 def _one_against_rest(

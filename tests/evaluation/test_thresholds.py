@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from aam.evaluation.ensemble import Combined, choose_threshold
+from aam.evaluation.ensemble import Combined, choose_threshold, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.thresholds import score_thresholds
@@ -115,3 +115,19 @@ def test_intervals_cover_the_scores_at_a_chosen_threshold(sizes: str) -> None:
     rows = coverage("20-20", sizes, 0.9, 120)
     assert (rows[1, :, 1] > 0.88).all()
     assert rows[1, 0, 0] == pytest.approx(0.9, abs=0.03)
+
+
+def test_folds_without_a_skilled_member_have_a_threshold() -> None:
+    """A member of weight 0 takes part in no probability; a fold without a threshold has 0.5."""
+    samples, folds = study(np.random.default_rng(0), "two", False, 2.0)
+    member = FOREST.cross_validate(samples, folds, weighed=True)
+    left_out = list(member.left_out or ())
+    worse = [None if each is None else 1 - each for each in left_out]
+    members = {"forest": member.predictions_MC, "worse": 1 - member.predictions_MC}
+    combined = combine_members(members, folds, {"forest": left_out, "worse": worse})
+    assert [weights["worse"] for weights in combined.fold_weights] == [0.0] * len(folds.splits)
+    assert None not in combined.thresholds and combined.ensemble.threshold is not None
+
+    without = replace(combined, thresholds=[None, *combined.thresholds[1:]])
+    scores = score_thresholds(folds, without)[1]
+    assert scores.folds == [0.5, *combined.thresholds[1:]]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.evaluation.scores import Scores
 from tests.support.commands import aam, read
 
@@ -51,5 +51,12 @@ def test_associations_are_adjusted_for_columns(
     assert aam("importance", "--model", tmp_path / "site", "--table", table,
                "--output", tmp_path / "i.tsv") == 0  # fmt: skip
     assert int((read(tmp_path / "i.tsv")["q_adjusted"] < 0.1).sum()) == named["site"]
-    wrong = aam(*args, "--output-dir", tmp_path / "w", "--adjust-for", "nothing")
-    assert wrong == DataError.status and not (tmp_path / "w/run.json").exists()
+    for column, status in (("nothing", DataError.status), ("ph", UsageError.status)):
+        wrong = aam(*args, "--output-dir", tmp_path / "w", "--adjust-for", column)
+        assert wrong == status and not (tmp_path / "w/run.json").exists()
+    # A column without a value leaves no sample to the adjusted test, and the others stand.
+    metadata.assign(empty="").to_csv(tmp_path / "m.tsv", sep="\t")
+    assert aam(*args, "--output-dir", tmp_path / "e", "--adjust-for", "empty") == 0
+    importance = read(tmp_path / "e/importance.tsv")
+    assert {"q_associated", "q_conditional"} < set(importance) and "q_adjusted" not in importance
+    assert (tmp_path / "e/report.html").exists()

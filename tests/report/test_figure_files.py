@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 import aam as library
-from aam.contract.errors import UsageError
+from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.options.commands.use import FigureFormat, FigureWidth
 from aam.data.table import read_table
 from aam.report.asvs import read_abundances, sample_heat_picture
 from aam.report.figure_files import figure_numbers, write_figures
-from aam.report.figures import Drawing, blank, styled
+from aam.report.figures import Drawing, blank, shortened, styled
 from aam.report.run import ReportInput, read_run
 from tests.support.commands import aam
 from tests.support.report_pages import downloads
@@ -166,7 +166,7 @@ def test_lines_and_bars_become_rows() -> None:
     @styled
     def drawn() -> Drawing:
         figure, axes = blank(3, 2)
-        axes.plot([1, 2], [3, 4], label="one")
+        axes.plot([1, 2], [3, 4], label=shortened("_one", 9))
         axes.axhline(7)
         axes.barh([0, 1], [5, 6])
         axes.set_yticks([0, 1], ["low", "high"])
@@ -174,5 +174,26 @@ def test_lines_and_bars_become_rows() -> None:
 
     table = figure_numbers(drawn())
     assert table.values.tolist() == [
-        ["one", 1.0, 3.0], ["one", 2.0, 4.0], ["", 5.0, "low"], ["", 6.0, "high"]
+        ["_one", 1.0, 3.0], ["_one", 2.0, 4.0], ["", 5.0, "low"], ["", 6.0, "high"]
     ]  # fmt: skip
+
+
+@pytest.mark.medium
+def test_a_file_is_no_folder_of_figures(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    status = aam("report", run, "--output", tmp_path / "r.html", "--figures", tmp_path / "file")
+    assert status == CannotCreate.status
+    assert "--figures cannot be made" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.medium
+def test_methods_are_printed_once_and_figures_are_written_too(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ("--output", tmp_path / "r.html")
+    assert aam("report", run, "--methods", *page, "--figures", tmp_path / "f") == 0
+    printed = capsys.readouterr()
+    assert "was predicted from" in printed.out and "was predicted from" not in printed.err
+    assert list((tmp_path / "f").glob("*.pdf"))

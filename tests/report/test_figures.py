@@ -109,6 +109,18 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> Non
         wrong, right = axes.lines[1].get_xydata().T
         assert area(wrong, right) == pytest.approx(auc, abs=0.005)
         assert axes.get_legend_handles_labels()[1] == [f"yes, AUC {auc:.2f}"]
+    # Of several partitions into folds the area is their mean, as the AUC of the run.
+    every = [np.tile(array, 2) for array in (actual, chances[:, 1] > 0.5)]
+    other = np.concatenate([chances, chances[rng.permutation(130)]])
+    folds, repeats = names + tuple(f"{k + 4}" for k in fold), ("1",) * 130 + ("2",) * 130
+    several = ScoredPredictions(every[0], every[1].astype(int), folds, ("no", "yes"), other)
+    several = replace(several, repeats=repeats)
+    given = ReportInput(replace(read_run(run_folder), scored=scored, partitions=several))
+    drawing = roc_picture(given)
+    assert drawing is not None
+    (label,) = drawing.figure.axes[0].get_legend_handles_labels()[1]
+    assert label == f"yes, AUC {compute_metrics(several)['auc']:.2f}" != f"yes, AUC {auc:.2f}"
+
     scored = replace(scored, probabilities=np.column_stack([1 - shares, shares]))
     axes = axes_of(precision_recall_picture, run_folder, scored)
     for curve, chance in np.reshape(axes.lines, (2, 2)):
