@@ -199,11 +199,7 @@ class FittedModel(Protocol[Reads]):
         ...
 
     def explain(
-        self,
-        inputs: Reads,
-        explained: ExplainedSamples,
-        relations: AsvRelations,
-        outputs: Outputs,
+        self, inputs: Reads, explained: ExplainedSamples, relations: AsvRelations, outputs: Outputs
     ) -> SampleEffects | None:
         """Divide predictions among ASVs and metadata columns; None of a model that cannot."""
         return None

@@ -53,7 +53,7 @@ def ensemble_predictions(
 ) -> F64:
     """Fit estimators to other samples, and return the ensemble's held-out predictions [M, C].
 
-    The ensemble also has `networks`, which are cross-validated already.
+    The ensemble also has `networks`; they are cross-validated already.
     """
     weighed = len(names) + len(networks) > 1
     results = {

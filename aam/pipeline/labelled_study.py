@@ -22,13 +22,7 @@ from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
-from aam.data.targets import (
-    OutputRange,
-    TargetTransform,
-    category_codes,
-    has_classes,
-    read_labels,
-)
+from aam.data.targets import OutputRange, TargetTransform, category_codes, has_classes, read_labels
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.evaluation.confounding import read_adjustment
 from aam.evaluation.splits import (

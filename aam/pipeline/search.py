@@ -141,10 +141,7 @@ def read_axis(text: str) -> Axis:
 
 def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     """Check the options, and return the options of every trial and what varies."""
-    refused = {
-        "--resume-from": options.run.resume_from,
-        "--folds 1": options.folds == 1 or None,
-    }
+    refused = {"--resume-from": options.run.resume_from, "--folds 1": options.folds == 1 or None}
     if given_flags := [flag for flag, value in refused.items() if value is not None]:
         raise UsageError(
             "Options that a search does not have", ", ".join(given_flags), "leave them out"

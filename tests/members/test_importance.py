@@ -417,9 +417,7 @@ def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_
 
 
 @pytest.mark.medium
-def test_asvs_are_tested_at_equal_depth_where_depth_follows_the_target(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_asvs_are_tested_at_equal_depth_where_depth_follows_the_target(tmp_path: Path) -> None:
     """Without any association; all reads would name half of the ASVs. A model keeps the depth."""
     rng = np.random.default_rng(4)
     counts, labels, _ = simulated(rng, "two", 1.5, 0.9, 0)
