@@ -158,7 +158,7 @@ class Landmarks:
     norms_R: F64  # kernel of each landmark with itself
     clades_RG: sparse.csr_array | None = None  # scaled features of the clades; None without any
     features_RW: F64 | None = None  # scaled features of the covariates; None without any
-    # of samples of the study that fitted them; None of a restored model
+    # of samples of the study that fitted them; None for a restored model
     products: SampleProducts | None = None
 
     @classmethod

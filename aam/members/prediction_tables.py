@@ -171,8 +171,8 @@ def predict_study(
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Return the table of predictions, the comparison with the training data, whose columns are also
-    in the table, and with --explain the explanations.
+    Return the predictions with the columns of the comparison, the comparison with the training
+    data, and the explanations (None without --explain).
     """
     facts = loaded.facts
     # The whole study is checked before it is divided among ranks: all refuse it, or none.

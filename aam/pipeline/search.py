@@ -70,7 +70,7 @@ FINISHED = ("COMPLETE", "PRUNED")  # states of the trials that count
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 
-_HEARTBEAT = 30  # seconds; a trial without one for twice as long is marked as failed
+_HEARTBEAT = 30  # seconds; after twice this time without one, a trial is marked as failed
 _SQLITE_TIMEOUT = 120  # seconds that a process waits while others write; Python's default is 5
 _UNPRUNED = 5  # trials before the first is pruned
 _SEARCH = "search"  # attribute of an Optuna study with the facts that identify its search
