@@ -26,9 +26,6 @@ from aam.members.output_tables import rank_share, write_table
 from aam.members.prediction_tables import join_targets, predict_table
 from aam.report.asvs import draw_attention
 
-EMBEDDING_FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
-AXES = 10
-
 
 def run_predict(options: Predict) -> dict[str, object]:
     """Predict the target, or each target, of every sample; return facts for the run record."""

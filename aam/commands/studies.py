@@ -15,13 +15,7 @@ from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
 from aam.data.identity import Abundances
 from aam.data.prepare import prepare
-from aam.data.simulation import (
-    OF_A_STUDY,
-    require_free,
-    simulate,
-    study_folders,
-    write_study,
-)
+from aam.data.simulation import OF_A_STUDY, require_free, simulate, study_folders, write_study
 from aam.data.store import Store, is_part, is_store
 from aam.data.study_inspection import Inspection, StudyFinding, inspect
 from aam.evaluation.subjects import find_subjects

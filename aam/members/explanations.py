@@ -30,12 +30,7 @@ from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
-from aam.members.member import (
-    CrossValidated,
-    ExplainedSamples,
-    FittedModel,
-    reader,
-)
+from aam.members.member import CrossValidated, ExplainedSamples, FittedModel, reader
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples

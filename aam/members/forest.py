@@ -63,7 +63,6 @@ class ForestInputs:
     clades_VF: Rows | None = None  # by `clades`; None for samples of another study or ASVs alone
 
     def take(self, rows: Rows) -> ForestInputs:
-        """Return the samples at `rows`."""
         covariates = self.covariates and self.covariates.take(rows)
         return ForestInputs(self.abundances[rows], covariates, self.clades_VF)
 
@@ -238,7 +237,6 @@ class Forest(Estimator[ForestInputs]):
     n_jobs: int = -1  # threads; -1 for all CPUs
 
     def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
-        """Compute the relative abundances of the ASVs of the training study, and its clades."""
         trained_on = samples.tokens_FL is relations.tokens_FL
         relative = samples.relative
         if not trained_on:
@@ -249,7 +247,6 @@ class Forest(Estimator[ForestInputs]):
         return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
-        """Grow the trees on all samples."""
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor

@@ -53,6 +53,11 @@ FIRST = 20  # ASVs whose presence among the first is compared
 UNSTABLE = 0.5
 """Fraction of the first ASVs that two folds share, below which the list is no finding."""
 
+SEED = 0  # of permutations, and of the samples over which importance is averaged
+
+_SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
+"""Starts of the columns of an importance table that add up over ASVs."""
+
 
 @dataclass(frozen=True)
 class Stability:
@@ -134,15 +139,6 @@ def q_values(
         tests[CONDITIONAL] = mixed_model_test(kernel_NN, inputs.weights, outputs_NC, folds)
         numbers[CONDITIONAL] = int((samples_F >= MIN_SAMPLES).sum())
     return tests, numbers
-
-
-SEED = 0
-
-_SETTINGS = InferenceSettings()
-
-
-_SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
-"""Starts of the columns of an importance table that add up over ASVs."""
 
 
 def importance_table(
@@ -234,7 +230,7 @@ def rank_by_permutation(
             name: model.apply(
                 reader(name).read(samples_of[name].present[0], loaded.relations),
                 facts.outputs.scale,
-                _SETTINGS,
+                InferenceSettings(),
             ).values_NC
             for name, (model, _) in prepared.items()
         }

@@ -102,7 +102,6 @@ class SampleProducts:
     rows_N: Rows  # int64, these samples among them
 
     def take(self, rows: Rows) -> SampleProducts:
-        """Return the samples at `rows`."""
         return SampleProducts(self.products_MM, self.rows_N[rows])
 
     def between(self, landmarks: SampleProducts) -> F32:
@@ -126,7 +125,6 @@ class KernelInputs:
     products: SampleProducts | None = None  # of a training study with more ASVs than samples
 
     def take(self, rows: Rows) -> KernelInputs:
-        """Return the samples at `rows`."""
         return dataclasses.replace(
             self,
             weights=self.weights[rows],
@@ -160,7 +158,7 @@ class Landmarks:
     norms_R: F64  # kernel of each landmark with itself
     clades_RG: sparse.csr_array | None = None  # scaled features of the clades; None without any
     features_RW: F64 | None = None  # scaled features of the covariates; None without any
-    # of samples of the study that fitted them; None of a restored model
+    # of samples of the study that fitted them; None for a restored model
     products: SampleProducts | None = None
 
     @classmethod
@@ -514,7 +512,6 @@ class Kernel(Estimator[KernelInputs]):
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
-        """Compute the similarity of each sample to each ASV of the training study."""
         weights, tokens_UL = samples.log_abundances, samples.tokens_FL
         smoothed_NF = np.empty((weights.shape[0], len(relations.tokens_FL)), dtype=np.float32)
         nearest_U = np.zeros(len(tokens_UL), dtype=np.int64)
@@ -537,7 +534,7 @@ class Kernel(Estimator[KernelInputs]):
         return KernelInputs(weights, smoothed_NF, norms_N, nearest, dendrogram, samples.covariates)
 
     def read_training(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
-        """Compute products of pairs of samples if these are fewer than similarities to ASVs."""
+        # Products of pairs of samples if these are fewer than similarities to ASVs.
         weights, asvs = samples.log_abundances, len(relations.tokens_FL)
         if weights.shape[0] > asvs:
             return self.read(samples, relations)

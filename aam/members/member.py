@@ -199,13 +199,9 @@ class FittedModel(Protocol[Reads]):
         ...
 
     def explain(
-        self,
-        inputs: Reads,
-        explained: ExplainedSamples,
-        relations: AsvRelations,
-        outputs: Outputs,
+        self, inputs: Reads, explained: ExplainedSamples, relations: AsvRelations, outputs: Outputs
     ) -> SampleEffects | None:
-        """Divide predictions among ASVs and metadata columns; None of a model that cannot."""
+        """Divide predictions among ASVs and metadata columns; None for a model that cannot."""
         return None
 
     def of_fold(self, fold: int) -> FittedModel[Reads]:
@@ -241,7 +237,7 @@ class FittedModel(Protocol[Reads]):
         return ()
 
     def embed(self, study: Study, settings: InferenceSettings) -> npt.NDArray[np.float32] | None:
-        """Return the embedding of every sample, [N, D]; None of a model without embedding."""
+        """Return the embedding of every sample, [N, D]; None for a model without embedding."""
         return None
 
     def asv_encoders(self) -> Sequence[Any]:

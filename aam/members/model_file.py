@@ -57,8 +57,8 @@ class ModelFacts:
     odds: ProportionalOdds | None  # from a rank to the probabilities of the levels
     options: PlainOptions  # options of `aam train`
     training: SummaryNumbers  # numbers of the training summary
-    # mean label of the training samples, of a logarithmic transform the geometric mean, or the
-    # frequency of each class
+    # mean label of the training samples (geometric with a logarithmic transform), or the frequency
+    # of each class
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
     performance: Performance | None = None  # None if the model was fitted without an evaluation
@@ -126,7 +126,7 @@ class TrainedModel:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Hyper-parameters of each member that states some, for the run record."""
+        """Hyper-parameters of the members, for the run record."""
         return {name: model.settings for name, model in self.models.items() if model.settings}
 
     @property

@@ -147,12 +147,8 @@ class TrainingSummary:
     ) -> TrainingSummary:
         """Summarize the training samples of the final members.
 
-        Args:
-            study, relations, splits, groups_N: samples of the training, their ASVs and groups.
-            subjects: subject of each sample; None where not known.
-            seed, rarefy_depth: see `SummaryNumbers`.
-            refitted: whether a member is fitted to the samples of all splits; otherwise models of
-                the splits are averaged, and validation samples only chose an epoch.
+        `refitted`: a member is fitted to the samples of all splits; otherwise models of the splits
+        are averaged, and validation samples only chose an epoch.
         """
         fitted = [split.rows if refitted else split.train for split in splits]
         train = np.unique(np.concatenate(fitted))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from aam.contract.errors import NotFinite, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions, RankOptions
 from aam.data.formats.text import quoting
-from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.environment import SINGLE_RANK, Ranks, read_environment
 
@@ -90,21 +88,3 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     with atomic_write(path) as temporary:
         texts = table.select_dtypes(exclude="number").to_numpy().ravel()
         table.to_csv(temporary, sep="\t", index=False, quoting=quoting(texts))
-
-
-def write_embeddings(
-    path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
-) -> None:
-    """Write the table sample-id, e0, e1, ... of the samples, in their order."""
-    ids = iter(sample_ids)
-    with (
-        atomic_write(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as stream,
-    ):
-        for number, block_ND in enumerate(blocks):
-            names = list(itertools.islice(ids, len(block_ND)))
-            require_finite("embeddings", names, block_ND)
-            table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
-            table.insert(0, ID_HEADER, names)
-            quoted = quoting(names)
-            table.to_csv(stream, sep="\t", index=False, header=number == 0, quoting=quoted)

@@ -146,11 +146,7 @@ def predict_table(
 
 
 def unwritten(
-    input: TableOptions,
-    device: DeviceOptions,
-    model: Path,
-    metadata: Path | None,
-    **options: Any,
+    input: TableOptions, device: DeviceOptions, model: Path, metadata: Path | None, **options: Any
 ) -> Predict:
     """Return the options of a prediction whose table is returned, and not written to a file."""
     return Predict(
@@ -175,10 +171,8 @@ def predict_study(
 ) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Returns:
-        A row for each sample with sample-id, the prediction of the ensemble, its interval or class
-        probabilities, and the predictions of each member; the comparison of the samples with the
-        training data, whose columns are in the same table; and with --explain the explanations.
+    Return the predictions with the columns of the comparison, the comparison with the training
+    data, and the explanations (None without --explain).
     """
     facts = loaded.facts
     # The whole study is checked before it is divided among ranks: all refuse it, or none.

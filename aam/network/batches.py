@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ from aam.data.table import rarefy, take_strings
 from aam.environment import SINGLE_RANK, Ranks, even_slice
 from aam.network.unifrac import faith_pd, pairwise
 from aam.nucleotide_codes import MASK, PAD
-from aam.pipeline.stop_requests import ignore_signals
+from aam.pipeline.stop_requests import SIGNALS
 
 BASE_TOKENS = (1, 4)
 """First and last token of a base (A to T); other tokens are neither masked nor predicted."""
@@ -490,8 +491,16 @@ def loader(
         prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,
         # A signal to the process group must not end the workers before the checkpoint is written.
-        worker_init_fn=ignore_signals,
+        worker_init_fn=_ignore_signals,
         pin_memory=pin,
         # A separate generator: a new loader must not advance the generator that dropout uses.
         generator=torch.Generator().manual_seed(0),
     )
+
+
+def _ignore_signals(worker: int) -> None:
+    """Ignore stop requests in a data-loader worker: its parent ends it, after the checkpoint."""
+    # A terminal and Slurm send a signal to all processes, and a run that writes its checkpoint
+    # cannot do without its workers.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -7,10 +7,13 @@ import functools
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from aam.contract.errors import UsageError
 from aam.contract.options import values_of
 from aam.contract.options.commands.train import Train
+from aam.contract.options.groups import RunOptions
 from aam.contract.options.groups import networks as network_names
 from aam.contract.run_files import COUNTS_ALONE
 from aam.members.member import Member
@@ -26,7 +29,7 @@ from aam.network.training.runtime import Runtime, check_resources
 from aam.network.transformer_member import Transformer
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import Session
-from aam.pipeline.run_folder import RecordFact, check_folds, no_record
+from aam.pipeline.run_folder import RecordFact, no_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,7 @@ class NetworkSession(Session):
 
     def check(self, study: LabelledStudy) -> Mapping[str, Any]:
         if len(study.splits) > 1:
-            check_folds(self.options.run)
+            _check_folds(self.options.run)
         for split in study.splits:
             check_split(split, self.options.loop)
         return {"attention": self.runtime.attention}
@@ -96,3 +99,11 @@ class NetworkSession(Session):
     def leave(self) -> bool:
         self.ranks.close()
         return self.group.ranks.is_main
+
+
+def _check_folds(run: RunOptions) -> None:
+    """Refuse to resume several folds from one checkpoint."""
+    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
+        evidence = f"--resume-from '{run.resume_from}' is one checkpoint"
+        remedy = "name the run folder that contains the folds"
+        raise UsageError("A cross-validation resumes from its run folder", evidence, remedy)

@@ -53,7 +53,7 @@ def ensemble_predictions(
 ) -> F64:
     """Fit estimators to other samples, and return the ensemble's held-out predictions [M, C].
 
-    The ensemble also has `networks`, which are cross-validated already.
+    The ensemble also has `networks`; they are cross-validated already.
     """
     weighed = len(names) + len(networks) > 1
     results = {
@@ -101,8 +101,8 @@ def cross_validate(
     results |= {name: result for name, result in networks.items() if result is not None}
     predictions_of: dict[str, F64] = {}
     if compares:
-        # No network is fitted to the metadata alone: without an estimator among the members, the
-        # default ones are.
+        # Only estimators are fitted to the metadata alone: the default members, if the members are
+        # all networks.
         names, inputs = tuple(estimators) or default_members(), samples.metadata_alone
         predictions_of[METADATA] = ensemble_predictions(names, inputs, folds, METADATA)
         predictions_of[COUNTS] = ensemble_predictions(

@@ -22,16 +22,9 @@ from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
-from aam.data.targets import (
-    OutputRange,
-    TargetTransform,
-    category_codes,
-    has_classes,
-    read_labels,
-)
+from aam.data.targets import OutputRange, TargetTransform, category_codes, has_classes, read_labels
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.evaluation.confounding import read_adjustment
-from aam.evaluation.labels import Labels
 from aam.evaluation.splits import (
     MIN_STUDIES,
     PARTS,
@@ -278,17 +271,3 @@ def fit_labels(
     if not options.uses_network:
         return (), None  # class weights belong to the loss of a network
     return class_weights(options.class_weights, labelled.classes, number), None
-
-
-def study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
-    """Return weights [N] that make categories and studies independent in each set of a split.
-
-    None for numbers and for a single study.
-    """
-    labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
-    if labels.studies is None or labels.type == "regression":
-        return None
-    weights_N = np.ones(len(labelled.values))
-    for rows in (split.train, split.validation):
-        weights_N[rows] = labels.take(rows).weights_N
-    return weights_N

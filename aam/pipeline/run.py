@@ -51,10 +51,7 @@ def run(
     `options` are those that `resolve` returns; study and metadata are read unless they are passed;
     `facts` replace entries of run.json.
     """
-    with (
-        warnings_for_report() as warnings,
-        start_session(options, labelled, policy) as session,
-    ):
+    with warnings_for_report() as warnings, start_session(options, labelled, policy) as session:
         # Whatever may refuse the options or the study comes before `begin` changes the run folder.
         options, group = session.options, session.group
         prepared = run_folder.prepare("train", options, group, session.gpus)
@@ -85,7 +82,7 @@ def run(
             model = trained_model(options, labelled, result, leaks.repeated)
             write_predictions(folder, table.sample_ids, result)
             model.save(folder / MODEL)
-            # Scores, which become part of the model, of run.json, and of a tracker.
+            # Scores: they become part of the model, of run.json and of a tracker.
             model, tested = with_associations(model, labelled, result)
             outcome: dict[str, Any] = {"settings": model.settings}
             if tested:  # unless the tests failed
@@ -98,12 +95,12 @@ def run(
                 facts_of_model = dataclasses.replace(model.facts, performance=scores.performance)
                 model = dataclasses.replace(model, facts=facts_of_model)
                 scores.write(folder / "scores.json")
-                part = result.folds.part
+                held_out = result.folds.part
                 ensemble = scores.models[ENSEMBLE].metrics
-                best = {f"{part}_{name}": score.value for name, score in ensemble.items()}
+                best = {f"{held_out}_{name}": score.value for name, score in ensemble.items()}
                 outcome["best"] = outcome.get("best", {}) | best
                 tracked = {
-                    f"{part}_{metric}/{name}": score.value  # such as `test_r2/forest`
+                    f"{held_out}_{metric}/{name}": score.value  # such as `test_r2/forest`
                     for name, model_scores in scores.models.items()
                     for metric, score in model_scores.metrics.items()
                     if score.value is not None

@@ -282,14 +282,6 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
 
 
-def check_folds(run: RunOptions) -> None:
-    """Refuse to resume several folds from one checkpoint."""
-    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
-        evidence = f"--resume-from '{run.resume_from}' is one checkpoint"
-        remedy = "name the run folder that contains the folds"
-        raise UsageError("A cross-validation resumes from its run folder", evidence, remedy)
-
-
 def run_folder_of(checkpoint: Path) -> Path:
     """Return the run folder of a checkpoint."""
     folder = checkpoint.parent.parent

@@ -33,10 +33,7 @@ from aam.pipeline.repeated_samples import RepeatedSamples
 
 
 def trained_model(
-    options: Train,
-    labelled: LabelledStudy,
-    result: Result,
-    repeated: RepeatedSamples | None = None,
+    options: Train, labelled: LabelledStudy, result: Result, repeated: RepeatedSamples | None = None
 ) -> TrainedModel:
     """Return the model for new samples: members, their combination, summary of the training."""
     folds, study, samples = result.folds, labelled.study, result.samples

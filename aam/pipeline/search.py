@@ -70,7 +70,7 @@ FINISHED = ("COMPLETE", "PRUNED")  # states of the trials that count
 _PROGRESS = ("--trials", "--trials-only", "--storage", "--output-dir")
 """Options that another process of the same search may give differently."""
 
-_HEARTBEAT = 30  # seconds; a trial without one for twice as long is marked as failed
+_HEARTBEAT = 30  # seconds; after twice this time without one, a trial is marked as failed
 _SQLITE_TIMEOUT = 120  # seconds that a process waits while others write; Python's default is 5
 _UNPRUNED = 5  # trials before the first is pruned
 _SEARCH = "search"  # attribute of an Optuna study with the facts that identify its search
@@ -141,10 +141,7 @@ def read_axis(text: str) -> Axis:
 
 def read_axes(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     """Check the options, and return the options of every trial and what varies."""
-    refused = {
-        "--resume-from": options.run.resume_from,
-        "--folds 1": options.folds == 1 or None,
-    }
+    refused = {"--resume-from": options.run.resume_from, "--folds 1": options.folds == 1 or None}
     if given_flags := [flag for flag, value in refused.items() if value is not None]:
         raise UsageError(
             "Options that a search does not have", ", ".join(given_flags), "leave them out"

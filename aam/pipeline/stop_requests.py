@@ -90,11 +90,3 @@ class StopRequests:
             # A handler in C, such as one of R around this Python, is None and cannot be restored.
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 signal.signal(number, self)
-
-
-def ignore_signals(worker: int) -> None:
-    """Ignore stop requests in a data-loader worker: its parent ends it, after the checkpoint."""
-    # A terminal and Slurm send a signal to all processes, and a run that writes its checkpoint
-    # cannot do without its workers.
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)

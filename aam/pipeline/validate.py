@@ -91,12 +91,16 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     )
     study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
     study = study.take_samples(metadata.rows_where(options.where, study.table.sample_ids))
-    _show_training(options, facts)
+    if facts.column != column:
+        info(f"The model predicts '{facts.column}', compared with '{column}'.")
+    if where := flat(facts.options).get("where"):
+        info(f"The model was trained on samples with {where} (--where).")
     # Before the prediction: samples without a label are not scored and not predicted.
     study, values_M = _labelled(column, metadata, study, facts)
     predict = unwritten(table, options.device, options.model, options.metadata)
     predicted, comparison, _ = predict_study(loaded, study, predict)
     comparison.show()
+    # Subjects with several samples, of which the model has seen none.
     repeated, new_rows = None, np.flatnonzero(predicted["split"] == "new")
     if len(new_rows):
         table_of_others = study.take_samples(new_rows).table
@@ -195,13 +199,6 @@ def _model_of(options: Evaluate) -> TrainedModel:
             remedy = f"name the folder of one with --model, such as '{targets[0]}'"
             raise DataError("The model has no such target", evidence, remedy)
     return read_trained(path, options.device)
-
-
-def _show_training(options: Evaluate, facts: ModelFacts) -> None:
-    if facts.column != options.metadata_column:
-        info(f"The model predicts '{facts.column}', compared with '{options.metadata_column}'.")
-    if where := flat(facts.options).get("where"):
-        info(f"The model was trained on samples with {where} (--where).")
 
 
 def _labelled(

@@ -347,9 +347,9 @@ def _shown_classes(scored: ScoredPredictions, with_first: bool = False) -> list[
     return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
 
 
-def _of_all_repeats(given: ReportInput) -> ScoredPredictions | None:
-    """Return the predictions of which the scores of the run are: of every partition into folds."""
-    run = given.run
+def _of_all_repeats(report: ReportInput) -> ScoredPredictions | None:
+    """Return the scored predictions of every repeat of the cross-validation."""
+    run = report.run
     return run.partitions if run.partitions is not None and run.partitions.repeats else run.scored
 
 

@@ -149,7 +149,7 @@ def test_report_and_a_run_on_the_same_splits(
     page = tmp_path / "report.html"
     assert aam("report", "--run-dir", run, "--output", page) == 0
     text = page.read_text(encoding="utf-8")
-    parts = ("Weighted kappa", "MAE, ranks", "By class", "Confusion", "ranks of their prediction")
+    parts = ("Weighted kappa", "MAE, ranks", "By class", "Confusion", "ranks (it covers")
     for part in parts:
         assert part in text
     assert aam("compare", run, run) == 0
@@ -188,7 +188,7 @@ def test_numbers_as_categories_and_rare_ones(
     assert train(study, tmp_path / "stage", "--ordinal", "1,2,3,4", column="stage") == 0
     shown = capsys.readouterr().err
     assert "that no sample has in 'stage': 1 (4)." in shown
-    assert " ranks of their prediction" in " ".join(shown.split())
+    assert " ranks (it covers" in " ".join(shown.split())
     assert set(read(tmp_path / "stage" / "predictions.tsv")["predicted"]) <= {1, 2, 3, 4}
     assert train(study, tmp_path / "rare", *ORDER, column="rare") == 0
     assert "Classes of 'rare' with a single sample: 1 (high)." in capsys.readouterr().err

@@ -244,7 +244,8 @@ def test_the_transformer_is_a_member_too(
     # Trained for so few steps, it lowers the error of the forest in no fold.
     weights = json.loads((tmp_path / "run" / "scores.json").read_text())["weights"]
     assert [weights["model"], *weights["folds"]] == 3 * [{"forest": 1, "transformer": 0}]
-    assert "transformer has the weight 0" in " ".join("".join(capsys.readouterr()).split())
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "transformer has weight 0 for new samples" in printed
     found = read(tmp_path / "run" / "predictions.tsv")
     assert (found["q_0.2"] <= found["q_0.8"]).all()
     members = found[["transformer_predicted", "forest_predicted"]]

@@ -119,7 +119,7 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> Non
     drawing = roc_picture(given)
     assert drawing is not None
     (label,) = drawing.figure.axes[0].get_legend_handles_labels()[1]
-    assert label == f"yes, AUC {compute_metrics(several)['auc']:.2f}" != f"yes, AUC {auc:.2f}"
+    assert label == f"yes, AUC {several.metrics()['auc']:.2f}" != f"yes, AUC {auc:.2f}"
 
     scored = replace(scored, probabilities=np.column_stack([1 - shares, shares]))
     axes = axes_of(precision_recall_picture, run_folder, scored)

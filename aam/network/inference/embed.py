@@ -12,8 +12,8 @@ from aam.contract.options.commands.use import Embed
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
-from aam.members.output_tables import InferenceSettings, rank_share, write_embeddings
-from aam.network.inference.outputs import build_networks
+from aam.members.output_tables import InferenceSettings, rank_share
+from aam.network.inference.outputs import build_networks, write_embeddings
 from aam.network.inference.stored_networks import read_networks
 from aam.network.numerics.device import choose_device, print_device
 from aam.report.figures import ordination_figure

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import Tensor
 
 from aam.console import track, warn
 from aam.contract.errors import DataError, first_few
+from aam.contract.files import atomic_write
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
+from aam.data.formats.text import quoting
+from aam.data.metadata import ID_HEADER
 from aam.data.sequences import hash_sequences
 from aam.data.study import Study
-from aam.members.output_tables import (
-    NO_VECTORS,
-    InferenceSettings,
-    require_finite,
-    write_embeddings,
-)
+from aam.members.output_tables import NO_VECTORS, InferenceSettings, require_finite
 from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
 from aam.network.inference.asv_vectors import open_vectors
 from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
@@ -220,6 +220,24 @@ class LoadedNetwork:
         batches = FixedBatches(study, plan, rows, batch_size)
         applied = _applied(self.network.encoder, study, batches, self.device, asv_vectors_FD)
         write_embeddings(path, ids, (embeddings.numpy() for embeddings, _ in applied))
+
+
+def write_embeddings(
+    path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
+) -> None:
+    """Write the table sample-id, e0, e1, ... of the samples, in their order."""
+    ids = iter(sample_ids)
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        for number, block_ND in enumerate(blocks):
+            names = list(itertools.islice(ids, len(block_ND)))
+            require_finite("embeddings", names, block_ND)
+            table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
+            table.insert(0, ID_HEADER, names)
+            quoted = quoting(names)
+            table.to_csv(stream, sep="\t", index=False, header=number == 0, quoting=quoted)
 
 
 def build_networks(

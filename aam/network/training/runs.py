@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain, values_of
@@ -28,6 +29,7 @@ from aam.data.metadata import read_metadata
 from aam.data.store import is_store
 from aam.data.study import Study, has_phylogeny, load_study
 from aam.data.targets import OutputRange
+from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
 from aam.members.output_tables import require_finite
@@ -52,13 +54,7 @@ from aam.network.training.module import LossWeights, TrainingModule, target_metr
 from aam.network.training.runtime import Runtime, check_resources
 from aam.network.unifrac import faith_pd
 from aam.pipeline import run_folder
-from aam.pipeline.labelled_study import (
-    LabelledStudy,
-    choose_depth,
-    deep_enough,
-    fit_labels,
-    study_weights,
-)
+from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization import model_folder
 
@@ -303,7 +299,7 @@ def train_fold(
         config.standard,
         options.speed.chunk_size,
         covariates,
-        study_weights(labelled, options.target.levels, split),
+        _study_weights(labelled, options.target.levels, split),
     )
     batches = batches_of(options, study, config.plan, split)
     trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)
@@ -410,3 +406,17 @@ def encode_frozen(
     encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
     strategies.load_model(encoder, base.encoder_weights)
     return encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
+
+
+def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
+    """Return weights [N] that make categories and studies independent in each set of a split.
+
+    None for numbers and for a single study.
+    """
+    labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
+    if labels.studies is None or labels.type == "regression":
+        return None
+    weights_N = np.ones(len(labelled.values))
+    for rows in (split.train, split.validation):
+        weights_N[rows] = labels.take(rows).weights_N
+    return weights_N
