@@ -37,7 +37,7 @@ def test_an_option_that_is_given_twice_is_named(
     given = ("--table", bench.good / "table.biom", "--metadata", bench.good / "metadata.tsv")
     assert aam("inspect", *given, "--metadata-column", "site", "--metadata-column", "ph") == 0
     shown = capsys.readouterr().err
-    assert "--metadata-column is given 2 times: the last value counts" in shown
+    assert "--metadata-column is given 2 times: only the last value counts" in shown
     assert "--table" not in shown
     # All tables but one would be lost.
     assert aam("inspect", *given, "--table", bench.good / "table.biom") == USAGE

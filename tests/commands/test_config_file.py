@@ -109,7 +109,7 @@ def test_a_run_record_gives_the_options_of_its_run(tmp_path: Path) -> None:
 
 def test_a_record_that_does_not_suit_is_refused(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "train", *REQUIRED, "--output-dir", "o")
-    with pytest.raises(AamError, match="is of `aam train`; give one of `aam pretrain`"):
+    with pytest.raises(AamError, match="is from `aam train`; give one of `aam pretrain`"):
         built("pretrain", ["--config", str(folder)])
     record = json.loads((folder / "run.json").read_text())
     record["options"]["input"]["tabel"] = "x"

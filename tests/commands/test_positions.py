@@ -49,7 +49,7 @@ def test_exchanged_table_and_metadata(bench: Bench, capsys: Capture, command: st
     for table in (bench.good / "table.biom", bench.table(bench.counts)):
         assert aam(command, metadata, table, "ph") == USAGE
         shown = capsys.readouterr().err
-        assert "exchanged" in shown and str(table) in shown and str(metadata) in shown
+        assert "swapped" in shown and str(table) in shown and str(metadata) in shown
 
 
 @pytest.mark.parametrize("name", ["..", ".", "~", "~root", "a/b", "-x", " ph"])
