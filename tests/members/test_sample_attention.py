@@ -55,7 +55,7 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     found = read(tmp_path / "a.tsv")
     assert found["attention"].sum() == pytest.approx(1)
     assert found["attention"].is_monotonic_decreasing
-    batch = FixedBatches(study(config.plan), np.arange(36), 36)[0]
+    batch = FixedBatches(study, config.plan, np.arange(36), 36)[0]
     with torch.no_grad():
         vectors_UD = network.encoder.nucleotides(batch.tokens_UL, True)[0]
         inputs = (batch.slots_BS, batch.counts_BS, batch.attend_BS)
