@@ -248,7 +248,9 @@ def combine_members(
         total = sum(weights[name] for name in known)
         means.append(weighted_mean(known, weights) / total if known else None)
         # The probabilities of a part of the members have another scale.
-        whole_NC = means[-1] if len(known) == len(members) else None
+        whole_NC = (
+            means[-1] if known.keys() == {name for name in members if weights[name]} else None
+        )
         thresholds.append(choose_threshold(whole_NC, labels, folds.sensitivity))
     outputs = folds.labels.outputs_NC.shape[1]
     mean_MC = np.empty((len(folds.rows_M), outputs))

@@ -38,7 +38,8 @@ def score_thresholds(folds: Folds, combined: Combined) -> list[ThresholdScores]:
         return []
     default_M = folds.scored(combined.predictions_MC).predicted
     scores = [ThresholdScores("default", 0.5, _scores(folds, combined, default_M))]
-    if chosen := [threshold for threshold in combined.thresholds if threshold is not None]:
+    chosen = [threshold for threshold in combined.thresholds if threshold is not None]
+    if chosen and len(chosen) == len(combined.thresholds):
         positive_M = combined.predictions_MC[:, 1] >= np.array(chosen)[folds.fold_M - 1]
         rule = "Youden's J" if folds.sensitivity is None else f"sensitivity {folds.sensitivity:g}"
         metrics = _scores(folds, combined, positive_M.astype(np.int64))
