@@ -51,7 +51,7 @@ from aam.members.kernel import (
     _grams,
 )
 from aam.members.kernel_ridge import fit_logistic, fit_ridge, probabilities, product
-from aam.members.member import Estimator, FittedModel, TrainingSamples
+from aam.members.member import Estimator, TrainingSamples
 from aam.members.relations import AsvRelations
 from benchmarks.across_studies import left_out
 from benchmarks.class_order import SETTINGS, study
@@ -106,7 +106,7 @@ class Regression(Kernel):
 
 
 @dataclass(frozen=True)
-class PresenceModel(FittedModel[KernelInputs]):
+class PresenceModel:
     """Ridge regression on the linear sum and a kernel of shared presence."""
 
     linear: KernelModel

@@ -6,7 +6,8 @@ writes docs/results/scores.svg, and replaces the tables of docs/results.md, each
 with the name of its file and the next `end`. `results.tsv` has a row for each task and model: a
 score, its 95 % interval and the command that gives it; `python benchmarks/members.py` prints the
 scores of all tasks but "tutorial". `peers.tsv` and `studies.tsv` are written by `python -m
-benchmarks.peers`.
+benchmarks.peers`. Where the column `partition` is "earlier", a score was not measured again since
+samples were divided into other folds; the tables mark it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def table(tasks: dict[str, dict[str, Row]]) -> str:
         row = models["ensemble"]
         cells = [
             f"{row['study']}, {row['target']} ({row['metric']})",
-            f"**{row['value']}** ({row['lower']}&nbsp;to&nbsp;{row['upper']})",
+            f"**{row['value']}** ({row['lower']}&nbsp;to&nbsp;{row['upper']}){mark(row)}",
             *(cell(models, model) for model in ("forest", "kernel", "transformer")),
             f"{int(row['samples']):,}",
             row["groups"] or "samples",
@@ -77,7 +78,13 @@ def cell(models: dict[str, Row], model: str) -> str:
     if model not in models:
         return "not measured"
     row, samples = models[model], models["ensemble"]["samples"]
-    return row["value"] + (f" ({row['samples']} samples)" if row["samples"] != samples else "")
+    other = f" ({row['samples']} samples)" if row["samples"] != samples else ""
+    return row["value"] + mark(row) + other
+
+
+def mark(row: Row) -> str:
+    """Return the mark of a score that was measured with other folds."""
+    return "†" if row["partition"] == "earlier" else ""
 
 
 def picture(tasks: dict[str, dict[str, Row]]) -> str:
@@ -176,9 +183,10 @@ def peers_table(rows: list[Row], titles: dict[str, str]) -> str:
         title = f"{titles[task]} ({scores[models[0]]['metric']})"
         for model in models:
             row, value = scores[model], float(scores[model]["value"])
-            star = "\\*" * (row["beyond_noise"] == "yes")
-            cells.append(f"**{spread(row)}**{star}" if value > ours else spread(row) + star)
-            if value > ours:
+            star = "\\*" * (row["beyond_noise"] == "yes") + mark(row)
+            ahead = value > ours and not mark(row)
+            cells.append(f"**{spread(row)}**{star}" if ahead else spread(row) + star)
+            if ahead:
                 behind.append(f"| {title} | {model} | {value - ours:.3f}{star} |")
         lines.append(f"| {title} | {' | '.join(cells)} |")
         target = "classes" if scores[models[0]]["metric"] == "AUC" else "numbers"
@@ -223,10 +231,9 @@ def tables() -> dict[str, str]:
 
 def page(old: str) -> str:
     """Return the page with the tables of the files."""
-    for name, drawn in tables().items():
-        pattern = rf"(?<=<!-- {name} -->\n\n).*?(?=\n\n<!-- end -->)"
-        old = re.sub(pattern, lambda _, drawn=drawn: drawn, old, flags=re.DOTALL)
-    return old
+    drawn = tables()
+    pattern = r"(?<=<!-- )(\S+\.tsv)( -->\n\n).*?(?=\n\n<!-- end -->)"
+    return re.sub(pattern, lambda at: at[1] + at[2] + drawn[at[1]], old, flags=re.DOTALL)
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ def rows_of(name: str, seeds: Sequence[ScoredSeed], numbers: Sequence[int]) -> l
             beyond = "yes" if lower > 0 or upper < 0 else "no"
         metric = {"r2": "R²", "auc": "AUC"}[TASKS[name].metric]
         rows.append(measured(values, numbers, task=name, model=model, metric=metric) | {
-            "beyond_noise": beyond
+            "beyond_noise": beyond, "partition": "present"
         })  # fmt: skip
     return rows
 

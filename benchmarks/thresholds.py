@@ -79,7 +79,8 @@ def coverage(
                   everything[fold_I[group_N] == fold])
             for fold in range(5)
         )  # fmt: skip
-        labels = Labels.of(positive_N.astype(np.float64), ("no", "yes"), group_N.astype(str))
+        groups = group_N.astype(str).tolist()
+        labels = Labels.of(positive_N.astype(np.float64), ("no", "yes"), groups)
         folds = Folds(labels, splits, 0, "unit", sensitivity=sensitivity)
         left_out = [chances_NC[rows] for rows in folds.fitted_rows]
         combined = combine_members({"m": chances_NC[folds.rows_M]}, folds, {"m": left_out})

@@ -60,18 +60,18 @@ def truth(rng: np.random.Generator, groups: int, signal: float, classes: bool, r
     """Return the number of groups at which 80 % of the data sets have an interval above 0."""
     if signal == 0:
         return math.inf
-    powers = []
+    powers = list[float]()
     for factor in FACTORS:
         number = max(4, round(groups * factor))
         drawn = [difference(rng, number, signal, classes) for _ in range(runs)]
-        powers.append(np.mean([(each.lower or 0) > 0 for each in drawn]))
+        powers.append(float(np.mean([(each.lower or 0) > 0 for each in drawn])))
         if powers[-1] >= 0.97:
             break
     if powers[-1] < 0.8:
         return math.inf
     step = int(np.argmax(np.array(powers) >= 0.8))
     if step == 0:
-        return groups * FACTORS[0]
+        return float(groups * FACTORS[0])
     part = (0.8 - powers[step - 1]) / (powers[step] - powers[step - 1])
     return float(groups * 2 ** (np.log2(FACTORS[step - 1]) + 0.5 * part))
 

@@ -108,6 +108,23 @@ def test_more_classes_numbers_and_models_without_left_out_predictions() -> None:
     assert combined.ensemble.threshold is None
 
 
+def test_folds_in_which_a_member_has_no_weight_have_a_threshold() -> None:
+    samples, folds = study(np.random.default_rng(1), "two", True, 2.0)
+    forest = FOREST.cross_validate(samples, folds, weighed=True)
+    held_out, left_out = forest.predictions_MC, list(forest.left_out)
+    reverse = [None if each_NC is None else each_NC[:, ::-1] for each_NC in left_out]
+    members = {"right": held_out, "other": held_out}
+    parts = {"right": left_out, "other": [reverse[0], *left_out[1:]]}
+    combined = combine_members(members, folds, parts)
+    assert [weights["other"] for weights in combined.fold_weights[:2]] == [0, 0.5]
+    assert [at.rule for at in score_thresholds(folds, combined)] == ["default", "Youden's J"]
+    # Of a fold without left-out predictions there is no threshold, so that none is scored.
+    parts["right"][0] = parts["other"][0] = None
+    combined = combine_members(members, folds, parts)
+    assert combined.thresholds[0] is None and combined.thresholds[1] is not None
+    assert [at.rule for at in score_thresholds(folds, combined)] == ["default"]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("sizes", ["one", "several"])
 def test_intervals_cover_the_scores_at_a_chosen_threshold(sizes: str) -> None:

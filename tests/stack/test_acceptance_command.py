@@ -33,7 +33,7 @@ from launcher.plan.settings import TUNABLE
 from tests.support import acceptance_parts as made_up
 from tests.support.commands import aam
 
-PARTS: dict[str, AcceptancePart[Any]] = {
+PARTS: dict[str, AcceptancePart] = {
     "check": made_up.part(made_up.right),
     "golden": made_up.part(made_up.crash),
     "unified": made_up.part(made_up.no_gpu),
