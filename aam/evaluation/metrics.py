@@ -161,7 +161,7 @@ class ScoredPredictions:
             metrics = [scored.metrics() for _, scored in subsets]
             means: Metrics = {}
             for name in metrics[0]:
-                column = [value for each in metrics if (value := each[name]) is not None]
+                column = [value for row in metrics if (value := row[name]) is not None]
                 is_defined = bool(column) if self.studies else len(column) == len(metrics)
                 means[name] = float(np.mean(column)) if is_defined else None
             return means | {"samples": len((self if self.studies else self.first).actual)}
