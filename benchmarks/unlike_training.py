@@ -70,7 +70,7 @@ def studies(table: Path, metadata: Path, column: str, study_column: str) -> None
             external = Scores.read(output / "scores.json").external
         assert external is not None
         for text in external.sentences():
-            if text.startswith("Samples by likeness"):
+            if "samples like the training samples" in text:
                 print(f"{name}: {text}", flush=True)
 
 
