@@ -206,7 +206,7 @@ def test_runs_side_by_side(
     (run_folder / "predictions.tsv").write_text("\n".join([header, "\t".join(cells), *others]))
     capsys.readouterr()
     assert main(["compare", *both]) == DataError.status
-    assert "other true values of ph: 1 of 20 samples of" in capsys.readouterr().err
+    assert "differ in the true values of ph: 1 of 20 samples of" in capsys.readouterr().err
     assert main(["compare", both[0]]) == UsageError.status
     assert main(["compare", both[0], str(study_folder / "classes")]) == DataError.status
     assert main(["compare", both[0], str(study_folder / "pretrain")]) == DataError.status
