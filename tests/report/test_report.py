@@ -189,7 +189,8 @@ def test_runs_side_by_side(
     assert "--output-dir" not in printed
     text = (tmp_path / "compare.html").read_text()
     assert "On the 20 samples" in text
-    assert set(downloads(text)) >= {"intervals.svg", "overlay.svg", "differing-options-and-facts.tsv"}
+    names = {"intervals.svg", "overlay.svg", "differing-options-and-facts.tsv"}
+    assert set(downloads(text)) >= names
     assert printed.index("Differing options and facts") < printed.index("R²")
     links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
     assert (study_folder / "numbers" / "report.html").resolve() in links
