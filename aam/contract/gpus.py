@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aam.contract.dataclass import dataclass
 
@@ -36,5 +36,20 @@ def nvidia_driver_version(text: str) -> str | None:
     return match[1] if match else None
 
 
+def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the variables that restrict a process to one of the visible GPUs.
+
+    HIP reads its own variable, else CUDA's; both count the GPUs that the runtime shows.
+
+    >>> one_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1)
+    {'HIP_VISIBLE_DEVICES': 'GPU-2b', 'CUDA_VISIBLE_DEVICES': 'GPU-2b'}
+    """
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    visible = next((variables[name] for name in names if variables.get(name)), "")
+    seen = visible.split(",")[number].strip() if visible else str(number)
+    return dict.fromkeys(names, seen)
+
+
 AMD = GpuVendor("amd", "sys/module/amdgpu/version", lambda text: text.strip() or None)
 NVIDIA = GpuVendor("nvidia", "proc/driver/nvidia/version", nvidia_driver_version)
+VENDORS = {vendor.name: vendor for vendor in (AMD, NVIDIA)}

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aam.contract.errors import first_few
-from aam.contract.gpus import GPU
+from aam.contract.gpus import GPU, one_gpu
 from aam.contract.records import read_json
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.memory import GIB, memory_available
@@ -359,20 +359,6 @@ class CheckedDevices(Measured):
                 fastest.append(f"{best.backend} {title} ({best.milliseconds:.1f} ms)")
         in_fp32 = f" Fastest in fp32: {', '.join(fastest)}." if fastest else ""
         return "as predicted", f"{self.devices[0].verdict}.{in_fp32}"
-
-
-def one_gpu(variables: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the variables that restrict a process to one of the visible GPUs.
-
-    HIP reads its own variable, else CUDA's; both count the GPUs that the runtime shows.
-
-    >>> one_gpu({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1)
-    {'HIP_VISIBLE_DEVICES': 'GPU-2b', 'CUDA_VISIBLE_DEVICES': 'GPU-2b'}
-    """
-    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    visible = next((variables[name] for name in names if variables.get(name)), "")
-    seen = visible.split(",")[number].strip() if visible else str(number)
-    return dict.fromkeys(names, seen)
 
 
 def measure_check(context: Context) -> CheckedDevices:

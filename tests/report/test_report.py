@@ -189,7 +189,8 @@ def test_runs_side_by_side(
     assert "--output-dir" not in printed
     text = (tmp_path / "compare.html").read_text()
     assert "On the 20 samples" in text
-    assert set(downloads(text)) >= {"intervals.svg", "overlay.svg", "what-differs.tsv"}
+    names = {"intervals.svg", "overlay.svg", "differing-options-and-facts.tsv"}
+    assert set(downloads(text)) >= names
     assert printed.index("Differing options and facts") < printed.index("R²")
     links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
     assert (study_folder / "numbers" / "report.html").resolve() in links
@@ -206,7 +207,7 @@ def test_runs_side_by_side(
     (run_folder / "predictions.tsv").write_text("\n".join([header, "\t".join(cells), *others]))
     capsys.readouterr()
     assert main(["compare", *both]) == DataError.status
-    assert "other true values of ph: 1 of 20 samples of" in capsys.readouterr().err
+    assert "differ in the true values of ph: 1 of 20 samples of" in capsys.readouterr().err
     assert main(["compare", both[0]]) == UsageError.status
     assert main(["compare", both[0], str(study_folder / "classes")]) == DataError.status
     assert main(["compare", both[0], str(study_folder / "pretrain")]) == DataError.status

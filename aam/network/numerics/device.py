@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aam.console import info
 from aam.contract.errors import Unavailable, UsageError
-from aam.contract.gpus import AMD, GPU, NVIDIA, GpuVendor
+from aam.contract.gpus import AMD, GPU, NVIDIA, VENDORS, GpuVendor
 from aam.contract.options.groups import DeviceOptions, MixedPrecision
 
 CPU = "cpu"
@@ -214,7 +214,7 @@ TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 class Identity:
     """Versions of a stack; None for an absent component, "unknown" if it states no version."""
 
-    vendor: str  # name in `aam.contract.gpus`, or "cpu"
+    vendor: str  # name in `aam.contract.gpus.VENDORS`, or "cpu"
     torch: str  # of the build, "2.7.1+rocm6.3"
     runtime: str | None  # "ROCm 6.3.42133", "CUDA 12.6"
     aotriton: str | None  # AMD's attention kernels
@@ -242,7 +242,7 @@ def identify(device: torch.device, root: Path = Path("/")) -> Identity:
 
 def driver(vendor: str, root: Path = Path("/")) -> str:
     """Return the version of a vendor's kernel driver, also in a container."""
-    gpu_vendor = AMD if vendor == AMD.name else NVIDIA
+    gpu_vendor = VENDORS[vendor]
     try:
         version = gpu_vendor.driver_version((root / gpu_vendor.driver_file).read_text())
     except OSError:
