@@ -245,15 +245,21 @@ def info(message: str, is_warning: bool = False) -> None:
         logging.getLogger("aam").info(rendered(message))
     if is_warning:
         message = f"warning: {message}"
-    if console.is_terminal:  # in lines of whole words
-        width = max(console.width - 1, 20)
-        lines = (
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in message.split("\n")
-        )
-        message = "\n".join(itertools.chain.from_iterable(lines))
+    message = in_lines(message)
     # A path or a command that is longer than a line stays whole, so that it can be copied.
     console.print(message, style="yellow" if is_warning else None, markup=False, soft_wrap=True)
+
+
+def in_lines(message: str) -> str:
+    """Wrap a message at whole words to the width of the terminal; elsewhere return it as it is."""
+    if not console.is_terminal:
+        return message
+    width = max(console.width - 1, 20)
+    lines = (
+        textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in message.split("\n")
+    )
+    return "\n".join(itertools.chain.from_iterable(lines))
 
 
 def warn(message: str, is_leak: bool = False) -> None:

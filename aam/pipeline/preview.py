@@ -122,7 +122,7 @@ def _design(plan: TrainingPlan) -> str:
     text = f"Design: {text}, {held_out} samples held out"
     if folds.group_column is not None:
         groups = len(np.unique(folds.labels.groups))
-        text += f"; each of {groups} groups of '{folds.group_column}' in training or test alone"
+        text += f"; each '{folds.group_column}' ({groups}) entirely in training or in test"
     text += f"; models: {', '.join(plan.members)}"
     if covariates is not None:
         text += f", with metadata ({', '.join(covariates.columns)})"

@@ -186,6 +186,7 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
             if score.value is not None:
                 ahead = "ahead" if score.value > 0 else "behind"
                 verdict = ahead if score.excludes_zero else "not significant"
+                verdict = "no interval" if score.lower is None else verdict
             rows.append([name, with_interval(metric, score), verdict])
     note = (
         "Each run minus the first, on the same samples (paired). Not significant: the interval "

@@ -67,10 +67,11 @@ def _data(run: Run) -> Sentences:
     samples = max(samples, scored := 0 if run.scored is None else len(run.scored.actual))
     text += f" in {samples:,} samples" if samples else ""
     text += f" where {where}" if where else ""
-    whole = run.scored is not None and scored == samples  # not of a single split
-    if whole and run.scored.classes and run.scored.type == "classification":
-        times = np.bincount(run.scored.actual, minlength=len(run.scored.classes)).tolist()
-        times_of = zip(run.scored.classes, times, strict=True)
+    held_out = run.scored
+    # A single split scores some of the samples: the counts of their classes would mislead.
+    if held_out is not None and scored == samples and held_out.type == "classification":
+        times = np.bincount(held_out.actual, minlength=len(held_out.classes)).tolist()
+        times_of = zip(held_out.classes, times, strict=True)
         text += f" ({', '.join(f'{name}: {number}' for name, number in times_of)})"
     depth = facts.get("rarefy_depth") if TRANSFORMER in _members(run) else None
     rarefied = f" For the transformer, samples were rarefied to {depth:,} reads." if depth else ""

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from aam.console import console, info, print_result, warn
+from aam.console import console, in_lines, info, print_result, warn
 from aam.contract.errors import printable, shortened
 from aam.contract.options.groups import TargetType
 from aam.evaluation.intervals import SCORED, Score
@@ -298,7 +298,7 @@ def fitted(content: Table, width: int) -> rich.table.Table:
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
     """Print the verdict with its figures, and the command that follows."""
-    lines = [f"{scores.verdict.headline}. {scores.verdict.sentence}"]
+    lines = [in_lines(f"{scores.verdict.headline}. {scores.verdict.sentence}")]
     if not console.quiet:  # called from Python, where tables have no paths
         lines.append(f"Next, {following[0]}: {shlex.join(following[1])}")
     print_result("\n".join(lines), is_warning=not scores.is_better)
@@ -333,7 +333,10 @@ def show_scores(scores: Scores) -> None:
         values = ", ".join(
             f"{name.replace('_', ' ')} {score.estimate()}" for name, score in at.metrics.items()
         )
-        info(f"At threshold {metric_text('', at.threshold, 2)} ({at.rule}): {values}.")
+        # The folds' own thresholds gave these scores.
+        limits = [min(at.folds), max(at.folds)] if at.folds else [at.threshold]
+        thresholds = " to ".join(dict.fromkeys(metric_text("", end, 2) for end in limits))
+        info(f"At threshold {thresholds} ({at.rule}): {values}.")
     if (inputs := scores.inputs) is not None:
         values = values_of_models(inputs.models, next(iter(names), scores.metric))
         info(f"{values}. {inputs.conclusion}", is_warning=not inputs.counts_add)
