@@ -431,7 +431,7 @@ def test_asvs_are_tested_at_equal_depth_where_depth_follows_the_target(tmp_path:
     inputs, run = (tmp_path / "table.tsv", tmp_path / "metadata.tsv"), tmp_path / "run"
     given = ("class", "--members", "kernel", "--folds", 2, "--repeats", 1, "--output-dir", run)
     assert aam("train", *inputs, *given) == 0
-    said = "at equal depth, since the sequencing depth differs with 'class'"
+    said = "The sequencing depth differs with 'class'"
     assert said in html.unescape((run / "report.html").read_text())
     found = _read(run / "importance.tsv")
     assert (found["depth_associated"] == found["depth_associated"].iloc[0]).all()

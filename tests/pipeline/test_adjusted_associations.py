@@ -41,7 +41,7 @@ def test_associations_are_adjusted_for_columns(
         assert (beyond.beyond_noise and beyond.value > 0) == (column == "site")
         error = capsys.readouterr().err
         printed = " ".join(error.split())
-        adjusted = f"; {named[column]} once the metadata columns of --adjust-for are accounted for"
+        adjusted = f"; {named[column]} once the metadata columns of"
         assert adjusted in page
         assert beyond.sentence in page and html.unescape(beyond.sentence) in printed
         missing = f"7 of {len(metadata)} samples have no value of site:"
