@@ -177,7 +177,9 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
     heads = [scores.column, "Samples", *(TITLES[name] for name in names)]
     mean = f"Fraction of {classes[1]}" if len(classes) == 2 else "Mean"
-    heads += [f"{mean}, actual", "predicted"] * means + ["Better" if brief else "Better than baseline"]
+    heads += [f"{mean}, actual", "predicted"] * means + [
+        "Better" if brief else "Better than baseline"
+    ]
     note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."

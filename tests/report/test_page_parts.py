@@ -122,7 +122,7 @@ def test_a_training_ends_in_a_report(
     study, run = study_folder / "study", tmp_path / "run"
     args = ["--metadata", study / "metadata.tsv", "--metadata-column", "ph", "--members", "kernel"]
     assert aam("train", "--table", study / "table.biom", *args, "--output-dir", run) == 0
-    assert f"Report: {run / 'report.html'}" in capsys.readouterr().err.splitlines()
+    assert f"Model and report: {run / 'report.html'}" in capsys.readouterr().err.splitlines()
     text = (run / "report.html").read_text(encoding="utf-8")
     tiles = dict(re.findall(r"<dt>([^<]*)</dt>.*?<dd class=\"note\">([^<]*)</dd>", text))
     assert all(" to " in tiles[name] for name in ("R²", "MAE"))

@@ -128,7 +128,7 @@ def test_folds_test_every_sample_once(
     table = capsys.readouterr().out
     first_cells = [line.strip().split("  ")[0] for line in table.splitlines() if line.strip()]
     assert first_cells[-6:] == ["fold 1", "fold 2", "fold 3", "mean", "sd", "all samples"]
-    assert f"Report: {tmp_path / 'run' / 'report.html'}" in printed.err.splitlines()
+    assert f"Model and report: {tmp_path / 'run' / 'report.html'}" in printed.err.splitlines()
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
     top |= {"model/model.json", "model/transformer.safetensors", *TRAINED}
