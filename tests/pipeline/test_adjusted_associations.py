@@ -41,9 +41,9 @@ def test_associations_are_adjusted_for_columns(
         assert (beyond.beyond_noise and beyond.value > 0) == (column == "site")
         error = capsys.readouterr().err
         printed = " ".join(error.split())
-        adjusted = f"; {named[column]} once the metadata columns of --adjust-for are accounted for"
-        assert adjusted in page
-        assert beyond.sentence in page and html.unescape(beyond.sentence) in printed
+        adjusted = f"Adjusted for metadata (--adjust-for, q &lt; 0.1): {named[column]}."
+        for text in (adjusted, beyond.sentence):
+            assert text in page and (text == adjusted or html.unescape(text) in printed)
         missing = f"7 of {len(metadata)} samples have no value of site:"
         assert (missing in printed) == (column == "site")
     assert named["copy"] == 0 < named["site"] and plain > 0
