@@ -37,7 +37,7 @@ from aam.data.table import auto_depth
 from aam.evaluation.calibration import log_losses
 from aam.evaluation.ensemble import choose_weights, combine_members, weighted_mean
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import resample_metrics, units_of
+from aam.evaluation.intervals import Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.members.forest import Forest
 from aam.members.kernel import (
@@ -301,7 +301,7 @@ def print_task(
             for variant in READ[comparison]
         }
         combined = combine(comparison, folds, arrays)
-        units = units_of(folds.held_out.groups)
+        units = Units.of(folds.held_out.groups)
         drawn = {
             rule: resample_metrics(folds.scored(chances_MC), units)
             for rule, chances_MC in combined.items()

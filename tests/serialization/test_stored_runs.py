@@ -39,7 +39,7 @@ def test_what_a_stored_model_does_not_hold_is_not_known(
     evaluate = ("evaluate", "--model", STORED / name, *study, "--metadata-column", column)
     evaluate = (*evaluate, "--output", tmp_path / "e")
     assert aam(*evaluate, "--group-column", "subject") != 0  # all trained it
-    assert "subjects of these samples trained the model is not known" in " ".join(
+    assert "samples whose subjects trained it cannot be left out" in " ".join(
         capsys.readouterr().err.split()
     )
 
