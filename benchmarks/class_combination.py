@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aam.pipeline.equal_depth import _rarefied
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import t
@@ -53,6 +52,7 @@ from aam.members.kernel import (
 from aam.members.kernel_ridge import fit_logistic, fit_ridge, probabilities, product
 from aam.members.member import Estimator, TrainingSamples
 from aam.members.relations import AsvRelations
+from aam.pipeline.run_scores import rarefied
 from benchmarks.across_studies import left_out
 from benchmarks.class_order import SETTINGS, study
 from benchmarks.members import TASKS as ALL_TASKS
@@ -398,7 +398,7 @@ def predictions(
         member, equal_depth = VARIANTS[variant]
         if equal_depth:
             reads = np.asarray(samples.samples.counts.sum(axis=1)).ravel()
-            samples = _rarefied(samples.samples, auto_depth(reads), folds.seed)
+            samples = rarefied(samples.samples, auto_depth(reads), folds.seed)
         if folds.studies == () and folds.labels.studies is not None and member is FOREST:
             member = SMALL_FOREST
         with as_library():

@@ -134,7 +134,7 @@ def _score_at_equal_depth(
     if not estimators or not all(len(s.train) and len(s.held_out[1]) for s in splits):
         return None
     folds = dataclasses.replace(result.folds, labels=result.folds.labels.take(rows), splits=splits)
-    samples = _rarefied(result.samples.samples.take(rows), depth, folds.seed)
+    samples = rarefied(result.samples.samples.take(rows), depth, folds.seed)
     scored_M = np.isin(result.folds.rows_M, rows)
     networks = {}
     for name, member in result.members.items():
@@ -175,7 +175,7 @@ def _split_of(rows: Rows, split: Split) -> Split:
     return Split(train, validation, test, split.repeat)
 
 
-def _rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:
+def rarefied(samples: Samples, depth: int, seed: int) -> TrainingSamples:
     """Draw `depth` reads of each sample, and leave out ASVs without reads."""
     counts = samples.counts.copy()
     for row, name in enumerate(samples.sample_ids):

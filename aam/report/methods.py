@@ -138,10 +138,15 @@ def _scores(run: Run) -> Sentences:
         measured = f"{', '.join(earlier_titles)} and {last}" if earlier_titles else last
     text = f"{measured} have {level:.0%} jackknife t intervals over {units} (Efron and Stein 1981)."
     if scores is not None and scores.studies is not None and scores.studies.summaries:
-        keys += ["hartung2001", "vanleeuwen2025"]
+        # As `AUC_SPREAD` and `SQUARES_SPREAD` of `aam.evaluation.meta_analysis`.
+        prior, cited = "a weakly informative prior (Röver et al. 2021)", ["rover2021"]
+        if scores.verdict.metric == "auc":
+            prior = "published microbiome models (Duvallet et al. 2017; Wirbel et al. 2019)"
+            cited = ["duvallet2017", "wirbel2019"]
+        keys += ["hartung2001", *cited]
         text += (
-            " Means over the studies are random-effects means (Hartung and Knapp 2001) with "
-            "variances informed by published models (van Leeuwen et al. 2025)."
+            " Means over the studies are random-effects means (Hartung and Knapp 2001); the "
+            f"variance between studies is shrunk towards {prior}."
         )
     elif scored.folds and scored.classes:
         keys.append("parker2007")

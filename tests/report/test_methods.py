@@ -132,15 +132,15 @@ def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
     moved = [scores.thresholds[0], replace(chosen, rule="sensitivity 0.9", threshold=0.125)]
     edited = paragraph(replace(run, scores=replace(scores, thresholds=moved)))
     assert ", 0.12 (sensitivity 0.9), was chosen" in edited
-    # The classes of the held-out part alone are not those of all samples.
-    part = read_run(runs["classes"])
-    assert part.scored is not None
-    assert f" samples ({part.scored.classes[0]}: " in classes
-    part = replace(part, facts=part.facts | {"samples": {"train": 900, "validation": 100}})
-    assert " in 1,000 samples with aam" in paragraph(part)
-    part = replace(part, facts=part.facts | {"samples": {"train": 9}})
-    assert part.scored is not None
-    assert f" in {len(part.scored.actual)} samples (" in paragraph(part)
+    # The classes of the held-out samples alone are not those of all samples.
+    single = read_run(runs["classes"])
+    assert single.scored is not None
+    assert f" samples ({single.scored.classes[0]}: " in classes
+    single = replace(single, facts=single.facts | {"samples": {"train": 900, "validation": 100}})
+    assert " in 1,000 samples with aam" in paragraph(single)
+    single = replace(single, facts=single.facts | {"samples": {"train": 9}})
+    assert single.scored is not None
+    assert f" in {len(single.scored.actual)} samples (" in paragraph(single)
     studies = paragraph(read_run(runs["studies"]))
     assert "studies (site), each left out in turn" in studies
     assert "permutations of the held-out labels within studies" in studies
