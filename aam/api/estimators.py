@@ -382,7 +382,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             remedy = f"give the labels, such as metadata[{y!r}] or adata.obs[{y!r}]"
             raise UsageError("A name in place of y", repr(y), remedy)
         y = _with_numpy_values(_aligned(y, _ids(X), "y"))
-        texts = np.asarray(y).ravel() if numeric else np.array([])
+        texts = np.asarray(y).ravel() if numeric and y is not None else np.array([])
         if texts.dtype.kind in "OU" and np.isnan(as_numbers([*map(str, texts)])).all():
             remedy = "use AAMClassifier to predict classes"
             raise DataError("Targets that are words", first_few(np.unique(texts)), remedy)

@@ -335,7 +335,7 @@ class Transformer:
                     raise Interrupted(
                         f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
                         f"the checkpoints in '{self.options.run.output_dir}' are complete",
-                        "go on with --resume-from auto",
+                        "continue with --resume-from auto",
                     )
         if not results:  # on ranks other than the first
             return None

@@ -251,7 +251,8 @@ def fit_labels(
     options: Train, labelled: LabelledStudy, split: Split
 ) -> tuple[tuple[float, ...], TargetTransform | None]:
     """Fit class weights or the transform of a number to the training samples of a split."""
-    values = labelled.values[split.train]
+    # Kernel and forest are fitted to the validation samples too.
+    values = labelled.values[split.train if options.uses_network else split.training_rows]
     if not labelled.classes:
         return (), TargetTransform.fit(options.target_transform, values)
     # Of the training samples alone: weights and transforms that saw held-out labels would leak

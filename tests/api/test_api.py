@@ -435,7 +435,8 @@ def test_a_study_in_memory_is_inspected(
     samples, asvs = len(table.ids()), len(table.ids("observation"))
     text = found.set_index("subject")["text"]
     assert text["table"].startswith(f"{samples} samples x {asvs} ASVs")
-    assert found[found.subject == "target"]["text"].str.contains(f"{samples} with 'ph'").any()
+    of_target = found[found.subject == "target"]["text"]
+    assert of_target.str.contains(f"{samples} samples with 'ph'").any()
     page = (tmp_path / "study.html").read_text()
     assert "Table in memory" in page and "have several similar samples each" in page
     wrong = aam.inspect(table, metadata, "pH")

@@ -102,7 +102,7 @@ def test_checkpoints_of_another_kind(bench: Bench, trained: Path, refused: Refus
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
     tensor_file.write(bench.work / "strange.ckpt", strange)
-    invalid = ("The checkpoint has invalid content", "1 more are of another network")
+    invalid = ("The checkpoint has invalid content", "1 more do not fit the config")
     refused(resume(bench.work / "strange.ckpt"), DATA, *invalid)
 
 

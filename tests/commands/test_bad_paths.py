@@ -62,7 +62,7 @@ def test_columns_are_looked_up_before_anything_is_read(
     metadata = bench.text("m.tsv", f"# comment\n{header}\tph\ta,b\nx\t1\n")
     given = ("--table", table, "--metadata", metadata)
     shown = refused(bench.train(*given, "--metadata-column", "pH"), DATA, "no column 'pH'")
-    assert f"--metadata-column for '{metadata}', which has 2: ph, a,b; did you mean 'ph'?" in shown
+    assert f"--metadata-column for '{metadata}'; it has 2: ph, a,b; did you mean 'ph'?" in shown
     refused(bench.train(*given, "--metadata-column", "ph,host"), DATA, "no column 'host'")
     refused(bench.train(*given, "--group-column", "host"), DATA, "--group-column for")
     refused(bench.train(*given, "--metadata-column", "a,b"), DATA, "table.biom")
@@ -230,7 +230,7 @@ def test_a_run_is_resumed_only_as_itself(
     assert bench.train(*given, "--metadata-column", "depth") == USAGE
     assert "--metadata-column depth (was ph)" in capsys.readouterr().err
     assert bench.train(*given, "--resume-from", pretrained) == DATA
-    assert "is of `aam pretrain`" in capsys.readouterr().err
+    assert "written by `aam pretrain`; resume it with that command" in capsys.readouterr().err
     assert bench.train(*given, "--folds", 3) == USAGE
     assert snapshot(folder) == before
     assert bench.train(*given) == 0

@@ -120,7 +120,7 @@ def test_prepare_refuses_invalid_input(
     table = ("--table", study_dir / "table.biom")
     refused(capsys, aam("prepare", *table), USAGE, "--output was not given")
     again = ("--table", store, "--output", tmp_path / "again.aam")
-    refused(capsys, aam("prepare", *again), USAGE, "a store already")
+    refused(capsys, aam("prepare", *again), USAGE, "already a prepared study")
     status = aam("prepare", *table, "--verify")
     refused(capsys, status, DATA, "The store is incomplete", "table.biom")
     refused(capsys, make(study_dir, store), CANNOT_CREATE, "The output exists", "--overwrite")

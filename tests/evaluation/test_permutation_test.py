@@ -162,7 +162,7 @@ def test_the_verdict_reconciles_interval_and_test(
     r2 = {name: model.metrics["r2"].value for name, model in scores.models.items()}
     assert (verdict.model, verdict.guess) == (r2["ensemble"], r2["guess"])
     assert verdict.difference == pytest.approx(r2["ensemble"] - r2["guess"])
-    assert "'ph'" in verdict.sentence
+    assert "R²" in verdict.sentence
 
 
 @pytest.mark.parametrize(("noise", "target"), [(9.0, "numbers"), (-0.5, "two")])

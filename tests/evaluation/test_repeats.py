@@ -184,7 +184,7 @@ def test_predictions_of_each_repeat_are_read_where_there_are_any(
     assert "are means over repeats" in capsys.readouterr().err
     for folder in (run, before):
         assert aam("report", "--run-dir", folder, "--output", tmp_path / "p.html") == 0
-        assert "means over 4 partitions" in (tmp_path / "p.html").read_text()
+        assert "means over 4 repeats" in (tmp_path / "p.html").read_text()
     new, old = (load(folder).results().oof_predictions for folder in (run, before))
     pd.testing.assert_frame_equal(new, old)
     assert aam("compare", run, before) == 0
@@ -205,7 +205,7 @@ def test_evaluate_and_report_agree_with_the_run(
     assert list(found["repeats"]) == ["1", "2", "3", "4"]
     assert "repeat 4" in capsys.readouterr().out
     page = (run / "report.html").read_text()
-    assert "means over 4 partitions" in page
+    assert "means over 4 repeats" in page
 
 
 def test_units_are_left_out_of_all_partitions() -> None:

@@ -230,7 +230,8 @@ def test_the_verdict_is_that_of_the_summary(classes: int, signal: float, tmp_pat
     # With the digits that each interval supports.
     mean = Score(summary.value, summary.lower, summary.upper)
     following = Score(None, summary.next_lower, summary.next_upper)
-    for text in (mean.text().partition(" (")[0], mean.limits(), following.limits()):
+    expected = following.limits().replace(" to ", " and ")
+    for text in (mean.text().partition(" (")[0], mean.limits(), f"between {expected}"):
         assert text in scores.verdict.sentence
     scores.write(tmp_path / "scores.json")
     assert Scores.read(tmp_path / "scores.json") == scores

@@ -140,7 +140,7 @@ def test_joined_studies_that_the_folds_divide_are_named(
     for more, warned in (((), True), (("--group-column", "study"), False)):
         assert aam(*given, *more) == 0
         printed = " ".join(capsys.readouterr().out.split())
-        assert ("--study-column study predicts each study" in printed) == warned
+        assert ("--study-column study to predict each study" in printed) == warned
 
 
 def test_scores_of_known_studies_are_none_of_a_new_one(
@@ -150,7 +150,7 @@ def test_scores_of_known_studies_are_none_of_a_new_one(
     divided, apart = tmp_path / "divided", tmp_path / "apart"
     assert aam("train", *given, "--output-dir", divided) == 0
     printed = capsys.readouterr().out
-    assert "in new samples of the same studies.\n" in printed
+    assert "in new samples of the same studies. R²" in printed
     assert "the same with: --study-column study" in printed
     # The studies are parts of one, with the same subjects.
     studies = ("--study-column", "study", "--group-values", "distinct")

@@ -118,11 +118,11 @@ def test_folds_in_which_a_member_has_no_weight_have_a_threshold() -> None:
     combined = combine_members(members, folds, parts)
     assert [weights["other"] for weights in combined.fold_weights[:2]] == [0, 0.5]
     assert [at.rule for at in score_thresholds(folds, combined)] == ["default", "Youden's J"]
-    # Of a fold without left-out predictions there is no threshold, so that none is scored.
+    # A fold without left-out predictions chooses no threshold and uses 0.5.
     parts["right"][0] = parts["other"][0] = None
     combined = combine_members(members, folds, parts)
     assert combined.thresholds[0] is None and combined.thresholds[1] is not None
-    assert [at.rule for at in score_thresholds(folds, combined)] == ["default"]
+    assert score_thresholds(folds, combined)[1].folds == [0.5, *combined.thresholds[1:]]
 
 
 @pytest.mark.medium

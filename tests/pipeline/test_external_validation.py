@@ -272,7 +272,7 @@ def test_a_class_under_another_name_is_refused_with_the_pair(
     capsys.readouterr()
     assert evaluate(model, studies, tmp_path / "o", metadata=metadata) == DataError.status
     printed = " ".join(capsys.readouterr().err.split())
-    assert "'healthy' in" in printed and "--relabel acid:healthy=no if they are one" in printed
+    assert "'healthy' in" in printed and "--relabel acid:healthy=no if they are the same" in printed
     assert not (tmp_path / "o").exists()
     # The remedy gives the scores of the right names; also for a column of another name.
     frame = pd.read_csv(metadata, sep="\t", dtype=str).rename(columns={"acid": "status"})
@@ -500,7 +500,8 @@ def test_predict_begins_with_how_well_the_model_did(
     capsys.readouterr()
     assert aam("predict", *table, "--model", several, "--output", tmp_path / "p.tsv") == 0
     first = capsys.readouterr().err.splitlines()[0].removeprefix("warning: ")
-    assert first.startswith(Scores.read(several / "scores.json").verdict.sentence)
+    verdict = Scores.read(several / "scores.json").verdict
+    assert first.startswith(f"{verdict.headline}. {verdict.sentence}")
     counts = biom.load_table(str(studies / "train.biom"))
     alone = library.AAMRegressor(members="kernel", evaluate=False).fit(counts, frame["ph"])
     assert "without an evaluation" in repr(alone.model_)

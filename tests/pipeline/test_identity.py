@@ -266,7 +266,7 @@ def test_subjects_of_a_model_without_group_column(tmp_path: Path, capsys: Captur
     pd.read_csv(metadata, sep="\t").drop(columns="subject").to_csv(metadata, sep="\t", index=False)
     assert aam(*train, "--output-dir", tmp_path / "unnamed") == 0
     assert aam(*evaluate, tmp_path / "unnamed") == 0
-    assert "trained the model is not known" in " ".join(capsys.readouterr().err.split())
+    assert "trained without --group-column" in " ".join(capsys.readouterr().err.split())
 
 
 def test_equal_ids_of_other_reads_are_other_samples(

@@ -132,7 +132,7 @@ def test_a_training_ends_in_a_report(
     assert "From 48 to 96 samples the R² changes by" in text
     points = text[text.index('id="ordination-points"') :].partition("</svg>")[0]
     assert points.count("<title>S") == 120
-    assert "Lines: prediction intervals." in text
+    assert "Vertical lines: prediction intervals." in text
 
 
 @pytest.mark.medium
@@ -142,7 +142,7 @@ def test_the_verdict_and_what_follows_stand_on_the_first_screen(
     study, run = study_folder / "study", tmp_path / "run"
     # Few samples of few subjects: the interval supports two digits, not the three of a table.
     lines = (study / "metadata.tsv").read_text().splitlines(keepends=True)
-    (tmp_path / "few.tsv").write_text("".join(lines[:40]))
+    (tmp_path / "few.tsv").write_text("".join(lines[:30]))
     args = [study / "table.biom", tmp_path / "few.tsv", "ph", "--members", "kernel"]
     assert aam("train", *args, "--group-column", "subject", "--output-dir", run) == 0
     text = (run / "report.html").read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def test_the_verdict_and_what_follows_stand_on_the_first_screen(
     # One rounding in tile, sentence and console.
     tile = re.search(r'R²</dt><dd class="value">([-.0-9]+)</dd><dd class="note">([^<]*)<', head)
     assert tile is not None and len(tile[1].partition(".")[2]) == 2
-    assert f"R² {tile[1]} against" in head
+    assert f"R² {tile[1]} on held-out samples" in head
     assert f"{tile[1]} ({tile[2]})" in capsys.readouterr().out
 
 

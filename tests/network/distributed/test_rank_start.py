@@ -195,7 +195,7 @@ def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_pa
     assert run.returncode == 75, printed
     assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in printed
     assert "Nothing to resume from; starting." in printed
-    assert "go on with --resume-from auto" in printed
+    assert "continue with --resume-from auto" in printed
 
 
 @pytest.mark.slow
