@@ -39,7 +39,7 @@ def score_thresholds(folds: Folds, combined: Combined) -> list[ThresholdScores]:
     default_M = folds.scored(combined.predictions_MC).predicted
     scores = [ThresholdScores("default", 0.5, _scores(folds, combined, default_M))]
     if any(threshold is not None for threshold in combined.thresholds):
-        # A fold whose training part chooses none has that of the classes.
+        # A fold without a chosen threshold uses 0.5, as the predicted classes do.
         chosen = [0.5 if threshold is None else threshold for threshold in combined.thresholds]
         positive_M = combined.predictions_MC[:, 1] >= np.array(chosen)[folds.fold_M - 1]
         rule = "Youden's J" if folds.sensitivity is None else f"sensitivity {folds.sensitivity:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -300,8 +301,10 @@ def fitted(content: Table, width: int) -> rich.table.Table:
 
 def show_verdict(scores: Scores, following: tuple[str, list[str]]) -> None:
     """Print the verdict with its figures, and the command that follows."""
-    lines = [in_lines(f"{scores.verdict.headline}. {scores.verdict.sentence}")]
+    lines = [f"{scores.verdict.headline}. {scores.verdict.sentence}"]
     if not console.quiet:  # called from Python, where tables have no paths
+        # A file stays as it is, whatever the terminal of the messages is; the command stays whole.
+        lines = [in_lines(lines[0]) if sys.stdout.isatty() else lines[0]]
         lines.append(f"Next, {following[0]}: {shlex.join(following[1])}")
     print_result("\n".join(lines), is_warning=not scores.is_better)
 
