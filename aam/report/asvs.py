@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -634,3 +635,15 @@ def _spread(values_N: F64) -> F64:
         steps = np.arange(len(rows))
         offsets[rows] = (steps + 1) // 2 * np.where(steps % 2, 1, -1)
     return 0.35 * offsets / max(float(np.abs(offsets).max()), 4.0)
+
+
+PICTURES = {
+    "importance": importance_picture,
+    "abundance": heat_picture,
+    "heatmap": sample_heat_picture,
+}
+TABLES = (
+    importance_table,
+    partial(associations_table, kind="ASV"),
+    partial(associations_table, kind="taxon"),
+)

@@ -643,3 +643,28 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
         bias = float(np.mean(subset.predicted - subset.actual))
         figures = [significant(metrics["mae"] or 0.0), significant(bias, signed=True)]
     return [str(len(rows)), *figures]
+
+
+PICTURES = {
+    "confusion": confusion_picture,
+    "roc": roc_picture,
+    "precision-recall": precision_recall_picture,
+    "calibration": calibration_picture,
+    "calibration-line": calibration_line_picture,
+    "agreement": agreement_picture,
+    "errors": residual_picture,
+    "samples": samples_picture,
+}
+TABLES = (
+    comparison_table,
+    thresholds_table,
+    parts_table,
+    calibration_table,
+    inputs_table,
+    confounders_table,
+    folds_table,
+    bins_table,
+    classes_table,
+    groups_table,
+    worst_table,
+)

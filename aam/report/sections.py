@@ -228,21 +228,9 @@ def _curve(column: str, title: str) -> tuple[Section, Draw]:
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
-    "studies": ("studies", studies.forest_picture),
-    "transfer": ("studies", studies.transfer_picture),
-    "ordination-study": ("studies", studies.study_ordination),
-    "ordination-target": ("studies", studies.target_ordination),
-    "confusion": ("predictions", predictions.confusion_picture),
-    "roc": ("predictions", predictions.roc_picture),
-    "precision-recall": ("predictions", predictions.precision_recall_picture),
-    "calibration": ("predictions", predictions.calibration_picture),
-    "calibration-line": ("predictions", predictions.calibration_line_picture),
-    "agreement": ("predictions", predictions.agreement_picture),
-    "errors": ("predictions", predictions.residual_picture),
-    "samples": ("predictions", predictions.samples_picture),
-    "importance": ("asvs", asvs.importance_picture),
-    "abundance": ("asvs", asvs.heat_picture),
-    "heatmap": ("asvs", asvs.sample_heat_picture),
+    **{name: ("studies", draw) for name, draw in studies.PICTURES.items()},
+    **{name: ("predictions", draw) for name, draw in predictions.PICTURES.items()},
+    **{name: ("asvs", draw) for name, draw in asvs.PICTURES.items()},
     "curve-loss": _curves("loss", "Loss"),
     "curve-target": _curves("target", "Loss of the target"),
     "curve-unifrac": _curves("unifrac", "Loss of UniFrac"),
@@ -261,25 +249,8 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
 """Registry of pictures in the order of the page: unique name, section, `Draw` function."""
 
 TABLES: dict[Section, tuple[Tabulate, ...]] = {
-    "studies": (studies.by_study_table,),
-    "predictions": (
-        predictions.comparison_table,
-        predictions.thresholds_table,
-        predictions.parts_table,
-        predictions.calibration_table,
-        predictions.inputs_table,
-        predictions.confounders_table,
-        predictions.folds_table,
-        predictions.bins_table,
-        predictions.classes_table,
-        predictions.groups_table,
-        predictions.worst_table,
-        asvs.explanations_table,
-    ),
-    "asvs": (
-        asvs.importance_table,
-        partial(asvs.associations_table, kind="ASV"),
-        partial(asvs.associations_table, kind="taxon"),
-    ),
+    "studies": studies.TABLES,
+    "predictions": (*predictions.TABLES, asvs.explanations_table),
+    "asvs": asvs.TABLES,
 }
 """Registry of tables of each section, in the order of the page."""

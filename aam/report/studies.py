@@ -187,3 +187,12 @@ def _ordination(report: ReportInput, colour: Colour, subject: str) -> Drawing | 
     figure = ordination_figure(coordinates[rows], explained.tolist(), title, colour)
     caption = f"PCoA of {len(rows)} samples by the sequence kernel, coloured by '{colour.column}'."
     return Drawing(figure, caption, f"Ordination. {caption}")
+
+
+PICTURES = {
+    "studies": forest_picture,
+    "transfer": transfer_picture,
+    "ordination-study": study_ordination,
+    "ordination-target": target_ordination,
+}
+TABLES = (by_study_table,)
