@@ -165,6 +165,15 @@ class Context:
 
 
 @dataclass(frozen=True)
+class AcceptancePart:
+    """A part of the acceptance."""
+
+    title: str  # shown on the terminal and the page
+    limit: float  # seconds after which it is ended
+    measure: Callable[[Context], Measured]  # runs commands; the result has a verdict
+
+
+@dataclass(frozen=True)
 class HostFacts(Measured):
     """Host, GPUs and image."""
 
@@ -649,3 +658,20 @@ def _copies() -> dict[str, Any]:
             best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
         speeds[name] = best
     return {"name": properties.name, "rates": speeds}
+
+
+PARTS: dict[str, AcceptancePart] = {
+    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120, measure_host),
+    "launch": AcceptancePart("overhead, mounts and visible devices", 60, measure_launch),
+    "check": AcceptancePart(
+        "attention on every GPU: precision, time and memory", 900, measure_check
+    ),
+    "golden": AcceptancePart(
+        "a small training, compared with the CPU and other images", 300, measure_golden
+    ),
+    "speed": AcceptancePart(
+        "speed of each setting, and faster ones that train the same", 2400, measure_speed
+    ),
+    "memory": AcceptancePart("predicted and measured peaks", 2400, measure_memory),
+    "unified": AcceptancePart("copies between the memories of host and APU", 120, measure_unified),
+}

@@ -40,6 +40,7 @@ from aam.stack import acceptance_parts as parts
 from aam.stack import acceptance_training as training
 from aam.stack.acceptance_parts import (
     EXPANDABLE,
+    AcceptancePart,
     Context,
     Measured,
     NotPossible,
@@ -61,34 +62,7 @@ TOLERANCE = 0.15
 SAVES = 0.95  # share of the reserved memory from which expandable segments are recommended
 
 
-@dataclass(frozen=True)
-class AcceptancePart:
-    """A part of the acceptance."""
-
-    title: str  # shown on the terminal and the page
-    limit: float  # seconds after which it is ended
-    measure: Callable[[Context], Measured]  # runs commands; the result has a verdict
-
-
-# fmt: off
-PARTS: dict[str, AcceptancePart] = {
-    "host": AcceptancePart("GPUs, driver, image, modes and clocks", 120, parts.measure_host),
-    "launch": AcceptancePart("overhead, mounts and visible devices", 60, parts.measure_launch),
-    "check": AcceptancePart("attention on every GPU: precision, time and memory", 900,
-                            parts.measure_check),
-    "golden": AcceptancePart("a small training, compared with the CPU and other images", 300,
-                             parts.measure_golden),
-    "speed": AcceptancePart("speed of each setting, and faster ones that train the same", 2400,
-                            parts.measure_speed),
-    "memory": AcceptancePart("predicted and measured peaks", 2400, parts.measure_memory),
-    "unified": AcceptancePart("copies between the memories of host and APU", 120,
-                              parts.measure_unified),
-    "ranks": AcceptancePart("several processes on this node", 1200, training.measure_ranks),
-    "interruption": AcceptancePart("stop, resume, and a killed rank", 900,
-                                   training.measure_interruption),
-    "nodes": AcceptancePart("several processes on several nodes", 1200, training.measure_ranks),
-}
-# fmt: on
+PARTS = parts.PARTS | training.PARTS
 """Registry of the parts by name; `PartName` of the options has the same names."""
 
 SEVERAL_RANKS = ("nodes",)  # parts measured by several ranks together

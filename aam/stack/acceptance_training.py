@@ -18,7 +18,14 @@ from aam.console import duration
 from aam.contract.errors import Interrupted
 from aam.contract.files import sha256
 from aam.environment import read_environment
-from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartFailure, PartVerdict
+from aam.stack.acceptance_parts import (
+    AcceptancePart,
+    Context,
+    Measured,
+    NotPossible,
+    PartFailure,
+    PartVerdict,
+)
 from aam.stack.tune import early_difference
 from aam.stack.workload import RunResult, rates, read_steps
 
@@ -204,3 +211,10 @@ def measure_interruption(context: Context) -> Interruptions:
         rank_named="rank 1 was killed by SIGKILL" in broken.stderr,
         rank_seconds=time.monotonic() - killed[0],
     )
+
+
+PARTS = {
+    "ranks": AcceptancePart("several processes on this node", 1200, measure_ranks),
+    "interruption": AcceptancePart("stop, resume, and a killed rank", 900, measure_interruption),
+    "nodes": AcceptancePart("several processes on several nodes", 1200, measure_ranks),
+}
