@@ -37,9 +37,10 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import study_splits
 from aam.members.forest import clades, membership
-from aam.members.member import TrainingSamples, combine_results, estimator
+from aam.members.member import TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.pipeline.cross_validation import combine_results
 from benchmarks.class_order import study
 
 MEMBERS = ("kernel", "forest")

@@ -35,7 +35,6 @@ from aam.contract.options.groups import SampleOptions, SplitOptions, TableOption
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
-from aam.data.targets import read_labels
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import COMPARED, Score, Units, resample_metrics
@@ -48,7 +47,7 @@ from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.pipeline.labelled_study import choose_depth, deep_enough
+from aam.pipeline.labelled_study import choose_depth, deep_enough, read_labels
 
 
 @dataclass(frozen=True)

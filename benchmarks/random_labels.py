@@ -26,9 +26,10 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.splits import split_samples
 from aam.evaluation.subjects import find_subjects
-from aam.members.member import TrainingSamples, combine_results, estimator
+from aam.members.member import TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.pipeline.cross_validation import combine_results
 
 ESTIMATORS = [name for name, entry in MEMBERS.items() if not entry.network]
 TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")

@@ -21,8 +21,9 @@ from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
 from aam.evaluation.intervals import COMPARED
-from aam.members.member import combine_results, estimator
+from aam.members.member import estimator
 from aam.members.option_checks import resolve
+from aam.pipeline.cross_validation import combine_results
 from aam.pipeline.labelled_study import load_labelled_study
 from aam.pipeline.plan import plan
 

@@ -13,8 +13,8 @@ from aam.contract import run_files
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions, Predict
 from aam.data.metadata import read_metadata
-from aam.data.taxonomy import read_taxonomy
-from aam.members.explanations import show_explanations
+from aam.data.taxonomy import named_ranks, read_taxonomy
+from aam.members.explanations import FEATURES
 from aam.members.importance import (
     attention_table,
     clade_table,
@@ -24,6 +24,7 @@ from aam.members.importance import (
 from aam.members.model_file import read_trained
 from aam.members.output_tables import rank_share, write_table
 from aam.members.prediction_tables import join_targets, predict_table
+from aam.number_format import significant
 from aam.report.asvs import draw_attention
 
 
@@ -93,3 +94,24 @@ def run_importance(options: ImportanceOptions) -> None:
         info(f"Importance of taxa: {options.clades}")
     samples = len(study.table.sample_ids)
     info(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
+
+
+def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) -> None:
+    """Print the largest effects on the first predictions of a table of explanations."""
+    for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
+        mean = float(rows["effect"].iloc[0])
+        leading = rows[rows["kind"].isin(FEATURES)][:features]
+        effects = []
+        for name, effect in zip(map(str, leading["feature"]), leading["effect"], strict=True):
+            # The last two ranks of a taxon, or the first letters of a long id.
+            ranks = named_ranks(name) if ";" in name else []
+            short = "; ".join(ranks[-2:]) or (name if len(name) <= 16 else f"{name[:16]}…")
+            effects.append(f"{short} {significant(effect, signed=True)}")
+        others = float(rows["effect"].sum() - mean - leading["effect"].sum())
+        unit = str(rows["unit"].iloc[0])
+        quantity = unit if unit.startswith("probability") else target
+        total = significant(float(rows["effect"].sum()))
+        info(
+            f"{sample}, {quantity}: {total} = {significant(mean)} (mean) "
+            f"{', '.join([*effects, f'all others {significant(others, signed=True)}'])}"
+        )

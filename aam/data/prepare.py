@@ -9,8 +9,9 @@ ids, the sequences and the tree. A study loaded from the store equals, bit for b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError
 from aam.contract.files import sha256
 from aam.contract.options import numbered
@@ -31,7 +32,7 @@ from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import encode, sequences_of
 from aam.data.store import Store, StoredArray, write_npy
 from aam.data.table import check_reads, leave_out_samples
-from aam.data.taxonomy import join_taxonomies, read_taxonomy, taxon_cells
+from aam.data.taxonomy import named_ranks, read_taxonomy, require_common, taxon_cells
 from aam.memory import memory_budget
 
 
@@ -191,3 +192,35 @@ def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         letters += string.encode()
         ends.append(len(letters))
     return np.frombuffer(letters, dtype=np.uint8), np.frombuffer(ends, dtype=np.int64)
+
+
+def join_taxonomies(
+    taxonomies: Sequence[Mapping[str, str]], id_of_asv: Sequence[Mapping[str, str]]
+) -> dict[str, str]:
+    """Join taxonomies: a joined ASV keeps the ranks that its ASVs have in common.
+
+    >>> whole = {"ACGT": "d__B; g__A; s__a", "ACGA": "d__B; g__A; s__c"}
+    >>> join_taxonomies([whole], [{"ACGT": "ACG", "ACGA": "ACG"}])
+    {'ACG': 'd__B; g__A'}
+    """
+    ranks_of: dict[str, list[str]] = {}
+    differing: dict[str, tuple[str, ...]] = {}  # ASV -> first ranks that differ
+    for number, new_ids in enumerate(id_of_asv):
+        taxa, earlier = taxonomies[number % len(taxonomies)], set(ranks_of)
+        require_common(taxa, list(new_ids))
+        for name, joined in new_ids.items():
+            if name in taxa:
+                ranks = [rank.strip() for rank in taxa[name].split(";")]
+                pairs = list(zip(ranks_of.get(joined, ranks), ranks, strict=False))
+                common = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
+                ranks_of[joined] = [rank for rank, _ in common]
+                difference = next(iter(pairs[len(common) :]), ())
+                both_named = len(named_ranks(";".join(difference))) == 2
+                if both_named and joined in earlier and len(taxonomies) > 1:
+                    differing.setdefault(joined, difference)
+    if differing:
+        warn(
+            f"The taxonomies differ for {len(differing)} ASVs, and these keep their common ranks; "
+            f"one is {' and '.join(next(iter(differing.values())))}: name all by one reference."
+        )
+    return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}

@@ -173,13 +173,6 @@ def load_table(input: TableOptions) -> FeatureTable:
     return read_table(input.table, input.drop_empty_samples, budget)
 
 
-def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Return whether the options, or the store, name a tree or a distance matrix."""
-    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
-        return True
-    return is_store(input.table) and Store(input.table).header.has_tree
-
-
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
     """Refuse --sequences and --tree (UsageError): a store already contains both."""
     files = {"--tree": tree, "--sequences": input.sequences}
@@ -221,17 +214,3 @@ def with_phylogeny(
     emptied = [in_tree.sample_ids[row] for row in np.flatnonzero(in_tree.richness == 0).tolist()]
     leave_out_samples("Samples without an ASV of the tree", emptied, input.drop_empty_samples)
     return in_tree.take_samples(np.flatnonzero(in_tree.richness)), phylogeny
-
-
-def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree; leave out samples whose ASVs are all missing from the tree."""
-    path = options.input.table
-    if is_store(path):
-        check_store_options(options.input, options.tree)
-        table, _, phylogeny = Store(path).open(checksums=True)
-        if phylogeny is None:
-            raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
-        return table, phylogeny
-    if options.tree is None:
-        raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
-    return with_phylogeny(load_table(options.input), options.tree, options, options.input)

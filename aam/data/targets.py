@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,21 +31,6 @@ from aam.data.metadata import (
     normalized,
     warn_of_codes,
 )
-
-_ORDERS = [
-    {name: float(rank) for rank, names in enumerate(order) for name in names.split()}
-    for order in (
-        ["verylow", "low", "medium moderate middle mid intermediate normal average", "high",
-         "veryhigh"],
-        ["no absent", "mild", "moderate", "severe"],
-        ["never", "rarely", "occasionally sometimes", "often regularly frequently", "daily always"],
-        ["small", "medium", "large"],
-        ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
-    )
-]  # fmt: skip
-"""Known orders of classes: name in lower case without blanks -> rank."""
-_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|\u2013|to)\d+(?:\.\d+)?|(\+))?")
-_OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
 
 _REFERENCES = {"control", "controls", "healthy", "normal", "no", "non", "not", "negative"}
 _REFERENCES |= {"absent", "baseline", "false", "0", "ctrl", "hc"}
@@ -100,26 +83,6 @@ def _as_ids(classes: int, samples: int) -> bool:
     return 2 * classes > samples > _FEW_SAMPLES
 
 
-def read_labels(
-    target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
-) -> LabelledSamples:
-    """Read the label of each sample; leave out samples without one or outside --where."""
-    selected = metadata.rows_where(target.where, sample_ids)
-    ids, column = [sample_ids[row] for row in selected], target.metadata_column
-    labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
-    _hint_at_order(column, labelled.classes)
-    if target.positive_class is not None and target.classifier:
-        labelled = _positive_last(labelled, column, normalized(target.positive_class))
-    elif len(labelled.classes) == 2:
-        labelled = _positive_last(labelled, column, likely_positive(labelled.classes))
-    if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
-        warn(
-            f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
-            "predicted as a number: add --classifier if they are classes."
-        )
-    return LabelledSamples(selected[labelled.rows], labelled.values, labelled.classes)
-
-
 def likely_positive(classes: Sequence[str]) -> str:
     """Guess the positive class of two: the class that is no control, else the second.
 
@@ -129,18 +92,6 @@ def likely_positive(classes: Sequence[str]) -> str:
     words_of_classes = ({*re.findall(r"[a-z]+|^0$", name.casefold())} for name in classes)
     first, second = (bool(_REFERENCES & of_class) for of_class in words_of_classes)
     return classes[0] if second and not first else classes[1]
-
-
-def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
-    if len(labelled.classes) != 2 or positive not in labelled.classes:
-        raise UsageError(
-            f"'{positive}' is not one of two classes in '{column}'",
-            f"--positive-class {positive}, the column has {', '.join(labelled.classes)}",
-            "name one of two classes, or leave out --positive-class",
-        )
-    if labelled.classes[1] == positive:
-        return labelled
-    return LabelledSamples(labelled.rows, 1 - labelled.values, labelled.classes[::-1])
 
 
 def label_samples(
@@ -263,29 +214,6 @@ def _check_classes(column: str, counts: Counter[str], of_numbers: str) -> None:
         )
 
 
-def _start(interval: str) -> float | None:
-    """Parse the lower end of an interval such as <20, 20-40 or >40; None for other names."""
-    match = _INTERVAL.fullmatch(interval)
-    if match is None:
-        return None
-    below, above, number, plus = match.groups()
-    return float(number) + (0.5 if above or plus else 0) - (0.5 if below else 0)
-
-
-def _hint_at_order(column: str, classes: Sequence[str]) -> None:
-    """Suggest --ordinal for class names with a known order: low, high; I, II; <20, 20-40."""
-    names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
-    if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
-        return
-    rank_of: list[Callable[[str], float | None]] = [*(order.get for order in _ORDERS), _start]
-    for rank in rank_of:
-        ranks = [(value, name) for name in classes if (value := rank(names[name])) is not None]
-        if len(ranks) == len(names):
-            order = shlex.quote(",".join(name for _, name in sorted(ranks)))
-            info(f"If the classes of '{column}' have an order, add --ordinal {order}.")
-            return
-
-
 def _warn_of_single(column: str, counts: Counter[str]) -> None:
     if single := [name for name in sorted(counts) if counts[name] == 1]:
         warn(
@@ -336,11 +264,6 @@ def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.i
     """
     code_of = {name: code for code, name in enumerate(classes)}
     return np.array([code_of[label] for label in labels], dtype=np.int64)
-
-
-def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
-    """Decode codes or ranks to names; numbers are returned unchanged if `names` is empty."""
-    return [names[int(code)] for code in values_N] if names else values_N
 
 
 def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 
-from aam.console import info, warn
+from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats import artifact
@@ -59,38 +58,6 @@ def read_taxonomy(path: Path) -> dict[str, str]:
             "ASVs have two taxa", f"'{path}', {first_few(twice)}", "keep one line for each ASV"
         )
     return taxa
-
-
-def join_taxonomies(
-    taxonomies: Sequence[Mapping[str, str]], id_of_asv: Sequence[Mapping[str, str]]
-) -> dict[str, str]:
-    """Join taxonomies: a joined ASV keeps the ranks that its ASVs have in common.
-
-    >>> whole = {"ACGT": "d__B; g__A; s__a", "ACGA": "d__B; g__A; s__c"}
-    >>> join_taxonomies([whole], [{"ACGT": "ACG", "ACGA": "ACG"}])
-    {'ACG': 'd__B; g__A'}
-    """
-    ranks_of: dict[str, list[str]] = {}
-    differing: dict[str, tuple[str, ...]] = {}  # ASV -> first ranks that differ
-    for number, new_ids in enumerate(id_of_asv):
-        taxa, earlier = taxonomies[number % len(taxonomies)], set(ranks_of)
-        require_common(taxa, list(new_ids))
-        for name, joined in new_ids.items():
-            if name in taxa:
-                ranks = [rank.strip() for rank in taxa[name].split(";")]
-                pairs = list(zip(ranks_of.get(joined, ranks), ranks, strict=False))
-                common = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
-                ranks_of[joined] = [rank for rank, _ in common]
-                difference = next(iter(pairs[len(common) :]), ())
-                both_named = len(named_ranks(";".join(difference))) == 2
-                if both_named and joined in earlier and len(taxonomies) > 1:
-                    differing.setdefault(joined, difference)
-    if differing:
-        warn(
-            f"The taxonomies differ for {len(differing)} ASVs, and these keep their common ranks; "
-            f"one is {' and '.join(next(iter(differing.values())))}: name all by one reference."
-        )
-    return {name: "; ".join(ranks) for name, ranks in ranks_of.items()}
 
 
 def taxon_cells(taxa: Mapping[str, str], feature_ids: Sequence[str]) -> list[str]:

@@ -430,23 +430,6 @@ is accounted for."
     return f"{text}."
 
 
-def agreement_sentence(
-    q_F: F64, studies_F: Codes, agreeing_F: Codes, at_equal_depth: bool = False
-) -> str:
-    """State how many features are associated within studies, and in how many all studies agree.
-
-    >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
-    '2 of 3 ASVs are associated within studies (q < 0.1); 1 has the same direction in every study.'
-    """
-    associated_F = q_F < RATE
-    number = int((associated_F & (agreeing_F == studies_F)).sum())
-    return (
-        f"{int(associated_F.sum())} of {len(q_F)} ASVs are associated within studies (q < {RATE}"
-        f"{', at equal depth' if at_equal_depth else ''}); {number} "
-        f"{'has' if number == 1 else 'have'} the same direction in every study."
-    )
-
-
 def _observations(labels: Labels) -> tuple[Rows, Labels, Rows]:
     """Return the observation of each sample (its group or itself), with labels and strata."""
     study_N = np.zeros(len(labels.groups), dtype=np.int64)

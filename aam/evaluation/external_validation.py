@@ -10,33 +10,23 @@ M scored samples, C outputs, Z replicates, each without one block of units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import betaincinv, expit, logit
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64
 from aam.evaluation.calibration import SMALLEST
-from aam.evaluation.intervals import TITLES, Score, Units, jackknife_interval, resample_metrics
-from aam.evaluation.labels import Labels, LabelSummary
+from aam.evaluation.intervals import TITLES, Score, Units, jackknife_interval
+from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions, rows_of
-from aam.number_format import significant
 
 UNLIKE_TRAINING = "unlike_training"
 """Column of predictions with yes for a sample unlike the training samples."""
 
 _STEPS = 50
 """Newton steps of a logistic regression; without convergence a line separates the classes."""
-
-_OTHER_SCALE = 4.0
-"""If the labels of two studies differ in spread by this ratio, their units may differ."""
-
-_OUTSIDE = 0.25
-"""Share of labels outside the training range from which a note is made."""
-
-_OTHER_SHARE = 0.1
-"""Difference between two frequencies of a class from which a note is made."""
 
 
 @dataclass(frozen=True)
@@ -228,61 +218,6 @@ def _newton(design_KM: F64, actual_M: F64, offset_M: F64, weights_ZM: F64) -> F6
     wrong_Z = open_Z | (np.abs(coefficients_ZK).max(axis=1) > _STEPS / 2) | (not varies)
     coefficients_ZK[wrong_Z] = np.nan
     return coefficients_ZK
-
-
-def part_scores(
-    column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
-) -> list[PartScores]:
-    """Score the samples of each value of a column; several studies are scored by their mean."""
-    scores = []
-    for value, rows in rows_of.items():
-        metrics = resample_metrics(scored.take(rows), Units.of(groups_M[rows])).score()
-        scores.append(PartScores(column, value, len(rows), metrics))
-    return scores
-
-
-def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str]:
-    """State how the labels of a study differ from the training labels.
-
-    For classes: frequencies that differ by more than 0.1. For numbers: labels outside the training
-    range, and a different spread, which may come from other units.
-    """
-    if names := labels.classes or labels.levels:
-        counts_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
-        shares = zip(
-            names, counts_C / len(labels.values), training.guess[-len(names) :], strict=True
-        )
-        # With two classes the share of the second determines the first.
-        shifts = [
-            f"{share:.0%} of the samples are '{name}' ({training_share:.0%} in training)"
-            for name, share, training_share in list(shares)[len(names) == 2 :]
-            if abs(share - training_share) > _OTHER_SHARE
-        ]
-        if not shifts:
-            return []
-        return [f"{', '.join(shifts)}: predicted probabilities assume the training frequencies."]
-    low, q05, middle, q95, high = training.quantiles
-    values_M, notes = labels.values, []
-    outside = int(((values_M < low) | (values_M > high)).sum())
-    if outside > _OUTSIDE * len(values_M):
-        notes.append(
-            f"{outside} of {len(values_M)} values of '{column}' are outside the training range "
-            f"({significant(low)} to {significant(high)})."
-        )
-    new_q05, new_middle, new_q95 = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
-    ratio = (new_q95 - new_q05) / max(q95 - q05, 1e-300)
-    if not 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE:
-        notes.append(
-            f"The values of '{column}' spread {significant(ratio)} times as far as in training "
-            f"(middle 90 %: {significant(new_q05)} to {significant(new_q95)}; in training: "
-            f"{significant(q05)} to {significant(q95)}). Are they in the same units?"
-        )
-    elif not q05 <= new_middle <= q95 and not notes:
-        notes.append(
-            f"The median of '{column}' is {significant(new_middle)} ({significant(middle)} in "
-            "training): predictions start from the training mean."
-        )
-    return notes
 
 
 def exact_proportion(share: float, units: int) -> Score:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from typing import Literal
 import numpy as np
 from sklearn.metrics import log_loss
 
-from aam.arrays import F64
 from aam.contract.errors import first_few
 from aam.contract.files import write_json
 from aam.contract.records import read_json
@@ -412,11 +411,6 @@ class Scores:
         return "what the data allow", ["aam", "inspect", *options, *column]
 
 
-def unknown_performance(column: str) -> Performance:
-    """Describe the performance of a model that was fitted without an evaluation."""
-    return Performance(f"{_UNTESTED}: '{column}' was fitted without an evaluation.", True)
-
-
 def evaluate(
     column: str,
     folds: Folds,
@@ -710,39 +704,6 @@ def compare(
     )
 
 
-def compare_inputs(
-    columns: Sequence[str], predictions: Mapping[str, F64], joint: str, folds: Folds, better: bool
-) -> InputScores:
-    """Compare the model of metadata and microbiome (`joint`) with the models of one of them.
-
-    `better` states whether the joint model is shown to be better than the baseline.
-    """
-    resampled = {name: folds.resampled(predicted_MC) for name, predicted_MC in predictions.items()}
-    differences = [
-        compare(resampled, joint, name, folds.units) for name in resampled if name != joint
-    ]
-    counts_add, metadata_add = (
-        better and difference.beyond_noise and (difference.value or 0) > 0
-        for difference in differences
-    )
-    conclusion = (
-        "The microbiome improves on the metadata alone. "
-        if counts_add
-        else "The microbiome does not significantly improve on the metadata alone: these scores "
-        "are no evidence of a signal in the microbiome. "
-    ) + (
-        "The metadata improve on the microbiome alone."
-        if metadata_add
-        else "The metadata do not significantly improve on the microbiome alone."
-    )
-    if not better:
-        conclusion = (
-            "Metadata and microbiome together are not shown to be better than the baseline."
-        )
-    models = {name: model.score() for name, model in resampled.items()}
-    return InputScores(list(columns), models, differences, conclusion, counts_add)
-
-
 def difference_sentence(
     model: str, reference: str, metric: str, difference: Score, units: str
 ) -> str:
@@ -762,3 +723,8 @@ def difference_sentence(
         return f"{text} ({units})"
     text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
     return text if difference.excludes_zero else f"{text}; not significant"
+
+
+def unknown_performance(column: str) -> Performance:
+    """Describe the performance of a model that was fitted without an evaluation."""
+    return Performance(f"{_UNTESTED}: '{column}' was fitted without an evaluation.", True)

@@ -23,10 +23,8 @@ import pandas as pd
 from scipy import sparse
 
 from aam.arrays import F64
-from aam.console import info
 from aam.contract.errors import DataError
 from aam.data.sequences import decode
-from aam.data.taxonomy import named_ranks
 from aam.evaluation.calibration import calibrate
 from aam.evaluation.ensemble import Combined
 from aam.evaluation.folds import Folds
@@ -34,7 +32,6 @@ from aam.members.member import CrossValidated, ExplainedSamples, FittedModel, re
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.number_format import significant
 
 FIRST = 20  # features of a sample that have a row of their own
 
@@ -205,24 +202,3 @@ def explain_held_out(
             )  # fmt: skip
             tables.append(table.assign(group=group))
     return pd.concat(tables[1:] or tables, ignore_index=True)
-
-
-def show_explanations(table: pd.DataFrame, samples: int = 3, features: int = 3) -> None:
-    """Print the largest effects on the first predictions of a table of explanations."""
-    for (sample, target), rows in list(table.groupby(["sample", "target"], sort=False))[:samples]:
-        mean = float(rows["effect"].iloc[0])
-        leading = rows[rows["kind"].isin(FEATURES)][:features]
-        effects = []
-        for name, effect in zip(map(str, leading["feature"]), leading["effect"], strict=True):
-            # The last two ranks of a taxon, or the first letters of a long id.
-            ranks = named_ranks(name) if ";" in name else []
-            short = "; ".join(ranks[-2:]) or (name if len(name) <= 16 else f"{name[:16]}…")
-            effects.append(f"{short} {significant(effect, signed=True)}")
-        others = float(rows["effect"].sum() - mean - leading["effect"].sum())
-        unit = str(rows["unit"].iloc[0])
-        quantity = unit if unit.startswith("probability") else target
-        total = significant(float(rows["effect"].sum()))
-        info(
-            f"{sample}, {quantity}: {total} = {significant(mean)} (mean) "
-            f"{', '.join([*effects, f'all others {significant(others, signed=True)}'])}"
-        )

@@ -25,7 +25,6 @@ from aam.contract.options.groups import MEMBERS, DeviceOptions
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
 from aam.data.targets import TRANSFORMS, TargetScale
-from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
@@ -321,13 +320,6 @@ class CrossValidated:
     # predictions [N, C] of the samples of each of `Folds.fitted_rows`, see `Estimator.left_out`:
     # NaN for a sample without one, None for a member without any, empty if not requested
     left_out: tuple[F64 | None, ...] = ()
-
-
-def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
-    """Combine members that are cross-validated on `folds`."""
-    predictions = {name: result.predictions_MC for name, result in results.items()}
-    left_out = {name: result.left_out for name, result in results.items()}
-    return combine_members(predictions, folds, left_out)
 
 
 class Member(Protocol):

@@ -9,17 +9,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.groups import KERNEL, DeviceOptions, RankOptions, TableOptions, networks
+from aam.contract.options.groups import (
+    KERNEL,
+    DeviceOptions,
+    RankOptions,
+    TableOptions,
+    networks,
+)
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
-from aam.data.targets import OutputRange, label_names
+from aam.data.targets import OutputRange
 from aam.evaluation.calibration import median_codes
 from aam.evaluation.folds import Folds
-from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
@@ -61,21 +67,6 @@ def held_out_table(
     return pd.DataFrame(content | predicted)
 
 
-def mean_table(table: pd.DataFrame, labels: Labels, members: Sequence[str]) -> pd.DataFrame:
-    """Return a row for each held-out sample: means over its repeats, and their number."""
-    numbers = {*table.select_dtypes("number")} - {"actual"}  # a mean of equal numbers may round
-    repeats = table.groupby(ID_HEADER, sort=False)
-    columns = [name for name in table if name not in KEYS[:3]]
-    means = repeats.agg({name: "mean" if name in numbers else "first" for name in columns})
-    for prefix in ("", *(f"{name}_" for name in members)):
-        names = labels.classes or ("" if prefix else labels.levels)
-        if names:
-            chances_NC = means[[f"{prefix}p_{name}" for name in names]].to_numpy()
-            codes_N = chances_NC.argmax(axis=1) if labels.classes else median_codes(chances_NC)
-            means[f"{prefix}predicted"] = label_names(codes_N, names)
-    return means.assign(repeats=repeats.size()).reset_index()
-
-
 def prediction_columns(
     predictions_NC: F64,
     classes: Sequence[str],
@@ -105,19 +96,6 @@ def prediction_columns(
     for name, member_NC in members.items():
         columns |= of(f"{name}_", member_NC)
     return columns
-
-
-def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "") -> F64:
-    """Return the predictions [N, C] in the columns that `prediction_columns` makes."""
-    prefix = f"{member}_" if member else ""
-    if facts.classes:
-        names = [f"{prefix}p_{name}" for name in facts.classes]
-    else:
-        names = [f"{prefix}rank" if facts.levels else f"{prefix}predicted"]
-    values_NC: F64 = table[names].to_numpy(np.float64)
-    if facts.odds is None:
-        return values_NC
-    return np.hstack([values_NC, facts.odds.probabilities(values_NC[:, 0])])
 
 
 def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -261,3 +239,8 @@ def _columns_of_block(
     for member in members.values():
         columns |= member.columns
     return columns
+
+
+def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
+    """Decode codes or ranks to names; numbers are returned unchanged if `names` is empty."""
+    return [names[int(code)] for code in values_N] if names else values_N

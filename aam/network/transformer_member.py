@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from aam.arrays import F64, Tokens
 from aam.console import info
 from aam.contract.errors import Interrupted
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.study import Study
@@ -44,7 +44,7 @@ from aam.members.member import (
     moments,
     of_effects,
 )
-from aam.members.output_tables import InferenceSettings
+from aam.members.output_tables import NO_VECTORS, InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.network.batches import FIXED_DRAW
@@ -53,7 +53,7 @@ from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
     build_networks,
-    encode_for_networks,
+    encode_asvs,
     profile_terms,
 )
 from aam.network.inference.stored_networks import (
@@ -370,3 +370,15 @@ class Transformer:
             facts=facts,
             left_out=tuple(left_out),
         )
+
+
+def encode_for_networks(
+    networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
+) -> Iterator[Tensor]:
+    """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""
+    last, vectors_FD = None, torch.empty(0)
+    for loaded in networks:
+        encoder = loaded.network.encoder
+        if (digest := encoder.nucleotides.digest) != last:
+            last, vectors_FD = digest, encode_asvs(encoder, study, loaded.device, vectors)
+        yield vectors_FD

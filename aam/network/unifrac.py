@@ -55,7 +55,8 @@ from aam.contract.options.groups import DeviceOptions, Metric
 from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix
 from aam.data.metadata import ID_HEADER
 from aam.data.phylogeny import Phylogeny
-from aam.data.study import read_with_tree
+from aam.data.store import Store, is_store
+from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
 from aam.members.output_tables import write_table
 from aam.memory import GIB, memory_available, shown_size
@@ -462,3 +463,17 @@ def distances(options: Unifrac) -> DistanceMatrix:
     chosen = choose_device(DeviceOptions(device=options.device))
     print_device(chosen)
     return unifrac_matrix(table, phylogeny, metric, alpha, device=str(chosen))
+
+
+def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
+    """Read table and tree; leave out samples whose ASVs are all missing from the tree."""
+    path = options.input.table
+    if is_store(path):
+        check_store_options(options.input, options.tree)
+        table, _, phylogeny = Store(path).open(checksums=True)
+        if phylogeny is None:
+            raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
+        return table, phylogeny
+    if options.tree is None:
+        raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
+    return with_phylogeny(load_table(options.input), options.tree, options, options.input)

@@ -18,10 +18,10 @@ from types import MappingProxyType
 from aam.arrays import F64
 from aam.console import info
 from aam.contract.options.groups import MEMBERS, default_members
-from aam.evaluation.ensemble import Combined
+from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
-from aam.members.member import CrossValidated, TrainingSamples, combine_results, estimator
+from aam.members.member import CrossValidated, TrainingSamples, estimator
 from aam.pipeline.plan import Session, TrainingPlan
 from aam.pipeline.run_folder import RecordFact, no_record
 
@@ -116,3 +116,10 @@ def cross_validate(
                 "not significantly lower the error of the other members."
             )
     return Result(samples, folds, results, combined, predictions_of)
+
+
+def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:
+    """Combine members that are cross-validated on `folds`."""
+    predictions = {name: result.predictions_MC for name, result in results.items()}
+    left_out = {name: result.left_out for name, result in results.items()}
+    return combine_members(predictions, folds, left_out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,18 +13,32 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aam.arrays import F64, Rows
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import SampleOptions, SplitOptions
+from aam.contract.options.groups import SampleOptions, SplitOptions, TargetOptions
 from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
-from aam.data.metadata import Metadata, read_metadata
+from aam.data.metadata import (
+    Metadata,
+    as_numbers,
+    normalized,
+    read_metadata,
+)
 from aam.data.study import Study, load_study
 from aam.data.table import auto_depth
-from aam.data.targets import OutputRange, TargetTransform, category_codes, has_classes, read_labels
+from aam.data.targets import (
+    LabelledSamples,
+    OutputRange,
+    TargetTransform,
+    category_codes,
+    has_classes,
+    label_samples,
+    likely_positive,
+    spelling,
+)
 from aam.data.taxonomy import read_taxonomy, require_common
 from aam.evaluation.confounding import read_adjustment
 from aam.evaluation.splits import (
@@ -272,3 +288,74 @@ def fit_labels(
     if not options.uses_network:
         return (), None  # class weights belong to the loss of a network
     return class_weights(options.class_weights, labelled.classes, number), None
+
+
+_ORDERS = [
+    {name: float(rank) for rank, names in enumerate(order) for name in names.split()}
+    for order in (
+        ["verylow", "low", "medium moderate middle mid intermediate normal average", "high",
+         "veryhigh"],
+        ["no absent", "mild", "moderate", "severe"],
+        ["never", "rarely", "occasionally sometimes", "often regularly frequently", "daily always"],
+        ["small", "medium", "large"],
+        ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"],
+    )
+]  # fmt: skip
+"""Known orders of classes: name in lower case without blanks -> rank."""
+_INTERVAL = re.compile(r"([<≤]=?)?([>≥]=?)?(\d+(?:\.\d+)?)(?:(?:-|\u2013|to)\d+(?:\.\d+)?|(\+))?")
+_OF_NUMERAL = re.compile(r"stage|grade|class|level|degree")
+
+
+def read_labels(
+    target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
+) -> LabelledSamples:
+    """Read the label of each sample; leave out samples without one or outside --where."""
+    selected = metadata.rows_where(target.where, sample_ids)
+    ids, column = [sample_ids[row] for row in selected], target.metadata_column
+    labelled = label_samples(metadata, column, ids, target.classifier, target.levels)
+    _hint_at_order(column, labelled.classes)
+    if target.positive_class is not None and target.classifier:
+        labelled = _positive_last(labelled, column, normalized(target.positive_class))
+    elif len(labelled.classes) == 2:
+        labelled = _positive_last(labelled, column, likely_positive(labelled.classes))
+    if target.type == "regression" and len(distinct := np.unique(labelled.values)) == 2:
+        warn(
+            f"'{column}' has two values only, {distinct[0]:g} and {distinct[1]:g}, and is "
+            "predicted as a number: add --classifier if they are classes."
+        )
+    return LabelledSamples(selected[labelled.rows], labelled.values, labelled.classes)
+
+
+def _positive_last(labelled: LabelledSamples, column: str, positive: str) -> LabelledSamples:
+    if len(labelled.classes) != 2 or positive not in labelled.classes:
+        raise UsageError(
+            f"'{positive}' is not one of two classes in '{column}'",
+            f"--positive-class {positive}, the column has {', '.join(labelled.classes)}",
+            "name one of two classes, or leave out --positive-class",
+        )
+    if labelled.classes[1] == positive:
+        return labelled
+    return LabelledSamples(labelled.rows, 1 - labelled.values, labelled.classes[::-1])
+
+
+def _start(interval: str) -> float | None:
+    """Parse the lower end of an interval such as <20, 20-40 or >40; None for other names."""
+    match = _INTERVAL.fullmatch(interval)
+    if match is None:
+        return None
+    below, above, number, plus = match.groups()
+    return float(number) + (0.5 if above or plus else 0) - (0.5 if below else 0)
+
+
+def _hint_at_order(column: str, classes: Sequence[str]) -> None:
+    """Suggest --ordinal for class names with a known order: low, high; I, II; <20, 20-40."""
+    names = {name: _OF_NUMERAL.sub("", spelling(name).replace(" ", "")) for name in classes}
+    if len(names) < 3 or not np.isnan(as_numbers(classes)).any():
+        return
+    rank_of: list[Callable[[str], float | None]] = [*(order.get for order in _ORDERS), _start]
+    for rank in rank_of:
+        ranks = [(value, name) for name in classes if (value := rank(names[name])) is not None]
+        if len(ranks) == len(names):
+            order = shlex.quote(",".join(name for _, name in sorted(ranks)))
+            info(f"If the classes of '{column}' have an order, add --ordinal {order}.")
+            return

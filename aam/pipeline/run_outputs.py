@@ -7,18 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from aam.arrays import F64, Rows
 from aam.console import collected, info, later_step
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import KERNEL, networks
+from aam.contract.options.groups import (
+    KERNEL,
+    networks,
+)
 from aam.contract.run_files import PREDICTIONS, REPEATS
+from aam.data.metadata import ID_HEADER
 from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
+from aam.evaluation.calibration import median_codes
+from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import EXACT_KERNEL
+from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
@@ -26,7 +34,7 @@ from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
 from aam.members.output_tables import write_table
-from aam.members.prediction_tables import held_out_table, mean_table
+from aam.members.prediction_tables import held_out_table, label_names
 from aam.pipeline.cross_validation import Result
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.repeated_samples import RepeatedSamples
@@ -146,3 +154,18 @@ def write_importance(
         )  # fmt: skip
         if len(explained):
             write_table(folder / "explanations.tsv", explained)
+
+
+def mean_table(table: pd.DataFrame, labels: Labels, members: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each held-out sample: means over its repeats, and their number."""
+    numbers = {*table.select_dtypes("number")} - {"actual"}  # a mean of equal numbers may round
+    repeats = table.groupby(ID_HEADER, sort=False)
+    columns = [name for name in table if name not in KEYS[:3]]
+    means = repeats.agg({name: "mean" if name in numbers else "first" for name in columns})
+    for prefix in ("", *(f"{name}_" for name in members)):
+        names = labels.classes or ("" if prefix else labels.levels)
+        if names:
+            chances_NC = means[[f"{prefix}p_{name}" for name in names]].to_numpy()
+            codes_N = chances_NC.argmax(axis=1) if labels.classes else median_codes(chances_NC)
+            means[f"{prefix}predicted"] = label_names(codes_N, names)
+    return means.assign(repeats=repeats.size()).reset_index()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,11 @@ from aam.evaluation.learning_curve import learning_curve
 from aam.evaluation.permutation import EXACT_KERNEL, permutation_test
 from aam.evaluation.scores import (
     EqualDepthScore,
+    InputScores,
     PairedDifference,
     RepeatedScore,
     Scores,
     compare,
-    compare_inputs,
     evaluate,
 )
 from aam.evaluation.splits import FOLDS, Split, make_splits
@@ -234,3 +235,36 @@ def _score_with_groups(
             f"{shlex.quote(repeated.column)}"
         ),
     )
+
+
+def compare_inputs(
+    columns: Sequence[str], predictions: Mapping[str, F64], joint: str, folds: Folds, better: bool
+) -> InputScores:
+    """Compare the model of metadata and microbiome (`joint`) with the models of one of them.
+
+    `better` states whether the joint model is shown to be better than the baseline.
+    """
+    resampled = {name: folds.resampled(predicted_MC) for name, predicted_MC in predictions.items()}
+    differences = [
+        compare(resampled, joint, name, folds.units) for name in resampled if name != joint
+    ]
+    counts_add, metadata_add = (
+        better and difference.beyond_noise and (difference.value or 0) > 0
+        for difference in differences
+    )
+    conclusion = (
+        "The microbiome improves on the metadata alone. "
+        if counts_add
+        else "The microbiome does not significantly improve on the metadata alone: these scores "
+        "are no evidence of a signal in the microbiome. "
+    ) + (
+        "The metadata improve on the microbiome alone."
+        if metadata_add
+        else "The metadata do not significantly improve on the microbiome alone."
+    )
+    if not better:
+        conclusion = (
+            "Metadata and microbiome together are not shown to be better than the baseline."
+        )
+    models = {name: model.score() for name, model in resampled.items()}
+    return InputScores(list(columns), models, differences, conclusion, counts_add)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.stats import rankdata
 
-from aam.arrays import F64, Rows
+from aam.arrays import F64, Codes, Rows
 from aam.data.store import Store, is_store
 from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
@@ -28,7 +28,6 @@ from aam.evaluation.association import (
     CONDITIONAL,
     EQUAL_DEPTH,
     RATE,
-    agreement_sentence,
     association_sentence,
 )
 from aam.evaluation.metrics import quantile_bins
@@ -647,3 +646,20 @@ TABLES = (
     partial(associations_table, kind="ASV"),
     partial(associations_table, kind="taxon"),
 )
+
+
+def agreement_sentence(
+    q_F: F64, studies_F: Codes, agreeing_F: Codes, at_equal_depth: bool = False
+) -> str:
+    """State how many features are associated within studies, and in how many all studies agree.
+
+    >>> agreement_sentence(np.array([0.01, 0.03, 0.5]), np.array([3, 4, 4]), np.array([3, 3, 4]))
+    '2 of 3 ASVs are associated within studies (q < 0.1); 1 has the same direction in every study.'
+    """
+    associated_F = q_F < RATE
+    number = int((associated_F & (agreeing_F == studies_F)).sum())
+    return (
+        f"{int(associated_F.sum())} of {len(q_F)} ASVs are associated within studies (q < {RATE}"
+        f"{', at equal depth' if at_equal_depth else ''}); {number} "
+        f"{'has' if number == 1 else 'have'} the same direction in every study."
+    )

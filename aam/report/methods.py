@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from datetime import datetime
 from importlib.resources import files
@@ -284,12 +283,6 @@ def option_rows(run: Run) -> list[tuple[str, str, bool]]:
         default = list(default) if isinstance(default, tuple) else default
         rows.append(("--" + name.replace("_", "-"), _text(value), value != default))
     return rows
-
-
-def command_line(run: Run) -> str:
-    """Return the command line, quoted for a shell."""
-    argv = [str(argument) for argument in run.facts.get("argv") or []]
-    return shlex.join(["aam", *argv[1:]]) if argv else ""
 
 
 def timestamp(text: Any) -> str:

@@ -147,7 +147,7 @@ def page(report: ReportInput, path: Path) -> str:
         facts=methods.fact_rows(run),
         own_options=options_of_run,
         other_options=options_of_others,
-        command=methods.command_line(run),
+        command=command_line(run),
     )
 
 
@@ -378,3 +378,9 @@ def render(template: str, **values: Any) -> str:
         version=__version__,
         **values,
     )
+
+
+def command_line(run: Run) -> str:
+    """Return the command line, quoted for a shell."""
+    argv = [str(argument) for argument in run.facts.get("argv") or []]
+    return shlex.join(["aam", *argv[1:]]) if argv else ""

@@ -48,7 +48,6 @@ from aam.stack.workload import (
     aam_workload,
     blocks,
     call_in_child,
-    program_workload,
     rates,
     run_workload,
 )
@@ -592,3 +591,20 @@ def _table(subject: str, trials: list[Trial]) -> Table:
     failures = [f"{trial.setting}: {trial.failure}." for trial in trials if trial.failure]
     heads += ["decision"] if decided else []
     return Table(subject, heads, rows, " ".join([_NOTE, *failures]))
+
+
+def program_workload(command: Sequence[str], defaults: Settings) -> Workload:
+    """Make the workload of any program: its words, with `{name}` for each value."""
+
+    def argv(settings: Settings, folder: Path) -> list[str]:
+        return [word.format_map({**defaults, **settings}) for word in command]
+
+    try:
+        argv({}, Path())
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise UsageError(
+            "The command line of the program cannot be made",
+            f"{shlex.join(command)}, {type(error).__name__}: {error}",
+            "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
+        ) from error
+    return argv

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import statistics
@@ -25,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from aam.contract.errors import Unavailable, UsageError
+from aam.contract.errors import Unavailable
 from aam.contract.options import specs, values_of
 from aam.contract.options.command_line import arguments
 from aam.contract.options.commands import wrapped_options
@@ -111,23 +110,6 @@ def aam_workload(measured: Pretrain | Train, wrapper: str) -> Workload:
         values = {**chosen, **settings, "--output-dir": folder / "run"}
         return [sys.executable, "-m", "aam", command, *arguments(specs(type(measured)), values)]
 
-    return argv
-
-
-def program_workload(command: Sequence[str], defaults: Settings) -> Workload:
-    """Make the workload of any program: its words, with `{name}` for each value."""
-
-    def argv(settings: Settings, folder: Path) -> list[str]:
-        return [word.format_map({**defaults, **settings}) for word in command]
-
-    try:
-        argv({}, Path())
-    except (ValueError, IndexError, KeyError, AttributeError) as error:
-        raise UsageError(
-            "The command line of the program cannot be made",
-            f"{shlex.join(command)}, {type(error).__name__}: {error}",
-            "give --values NAME=VALUE,VALUE for each {NAME}, and write {{ and }} for braces",
-        ) from error
     return argv
 
 

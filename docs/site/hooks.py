@@ -23,7 +23,7 @@ from mkdocs.structure.files import File, Files
 from aam.contract.options import OptionSpec, specs, summary
 from aam.contract.options.command_line import metavar
 from aam.contract.options.commands import find, names
-from aam.contract.options.conditions import requirements
+from aam.contract.options.help_page import requirements
 from launcher.commands import NAMES as OWN_NAMES
 from launcher.commands import find as own_command
 from launcher.plan.settings import LAUNCHER_OPTIONS

@@ -19,7 +19,8 @@ from aam.contract.errors import UsageError
 from aam.contract.options import OptionSpec, specs
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands import COMMANDS, EVERYDAY, find, names
-from aam.contract.options.conditions import of_member, requirements
+from aam.contract.options.conditions import of_member
+from aam.contract.options.help_page import requirements
 from aam.contract.version import __version__
 from launcher import commands
 from launcher.cli import main as launch

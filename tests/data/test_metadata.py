@@ -17,7 +17,8 @@ from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.groups import TargetOptions
 from aam.contract.preflight import metadata_columns
 from aam.data.metadata import MISSING, Metadata, read_metadata
-from aam.data.targets import label_samples, read_labels
+from aam.data.targets import label_samples
+from aam.pipeline.labelled_study import read_labels
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 

@@ -18,13 +18,14 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.learning_curve import MIN_GROUPS, learning_curve, units_to_decide
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.prediction_files import class_predictions, read_predictions
-from aam.evaluation.scores import compare_inputs, evaluate
+from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split, make_splits
 from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.prediction_tables import held_out_table
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
+from aam.pipeline.run_scores import compare_inputs
 from aam.report.terminal import studies_table
 from benchmarks.units_to_decide import difference
 from tests.support.run_folders import make_study

@@ -14,7 +14,8 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.permutation import PermutationTest, permutation_test, permuted_rows
 from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import Split
-from aam.members.member import TrainingSamples, combine_results, estimator
+from aam.members.member import TrainingSamples, estimator
+from aam.pipeline.cross_validation import combine_results
 from benchmarks.random_labels import SETTINGS, study
 
 SIGNALS = ("two", "three/groups", "ordered", "numbers", "varying/groups")

@@ -12,7 +12,8 @@ from aam.evaluation.ensemble import Combined, choose_threshold, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.thresholds import score_thresholds
-from aam.members.member import TrainingSamples, combine_results, estimator
+from aam.members.member import TrainingSamples, estimator
+from aam.pipeline.cross_validation import combine_results
 from benchmarks.random_labels import study
 from benchmarks.thresholds import coverage
 

@@ -17,10 +17,11 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.prediction_files import class_predictions
 from aam.evaluation.splits import make_splits
-from aam.members.member import TrainingSamples, combine_results, estimator
+from aam.members.member import TrainingSamples, estimator
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from aam.network.inference.stored_networks import read_networks
+from aam.pipeline.cross_validation import combine_results
 from aam.serialization import model_folder
 from tests.support.commands import TINY, aam, merged, read
 from tests.support.run_folders import make_study

@@ -30,7 +30,6 @@ from aam.evaluation.external_validation import (
     ExternalValidation,
     calibration_lines,
     exact_proportion,
-    part_scores,
 )
 from aam.evaluation.intervals import Score, Units
 from aam.evaluation.labels import Labels
@@ -38,6 +37,7 @@ from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
 from aam.members.model_file import read_trained
 from aam.members.prediction_tables import predict_study, unwritten
+from aam.pipeline.validate import part_scores
 from tests.support.commands import aam, read
 
 Capture = pytest.CaptureFixture[str]

@@ -20,23 +20,24 @@ from sklearn.metrics import r2_score
 
 from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
-from aam.contract.options import build, replaced
+from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.evaluation.splits import write_splits
 from aam.pipeline.labelled_study import load_labelled_study
 from aam.pipeline.run import run
 from aam.pipeline.search import (
+    Trials,
     finished,
     import_optuna,
     open_studies,
     read_axes,
     read_axis,
+    replaced,
     run_trials,
     search,
 )
 from aam.pipeline.stop_requests import StopRequests
-from aam.pipeline.trials import Trials
 from tests.support.commands import aam, read
 
 pytest.importorskip("optuna")

@@ -22,6 +22,7 @@ from aam.data.ordination import read_embeddings, write_ordination
 from aam.evaluation.splits import read_splits
 from aam.report import methods, page
 from aam.report.comparison import comparison
+from aam.report.page import command_line
 from aam.report.run import ReportInput, choose_colours, read_run
 from aam.report.sections import tabulate
 from aam.stack.profile import as_plain, read_profile
@@ -151,7 +152,7 @@ def use(run: Path) -> None:
     colours = choose_colours(found, None, (), ())
     given = ReportInput(found, colours)
     for part in (page.heading, page.measured_on, methods.input_rows, methods.fact_rows,
-                 methods.option_rows, methods.command_line):  # fmt: skip
+                 methods.option_rows, command_line):  # fmt: skip
         part(found)
     for of_report in (page.result_of, page.tiles, partial(tabulate, "predictions"),
                       partial(tabulate, "asvs")):  # fmt: skip

@@ -208,17 +208,6 @@ def build(command: type[T], by_flag: Mapping[str, Any]) -> T:
     return command(**values)
 
 
-def replaced(options: T, values: Mapping[str, Any]) -> T:
-    """Return options with replaced values, by field, in groups too.
-
-    >>> from aam.contract.options.groups import RunOptions
-    >>> replaced(RunOptions(output_dir=Path("a")), {"overwrite": True}).overwrite
-    True
-    """
-    by_flag = {flag_of(field): value for field, value in values.items()}
-    return build(type(options), values_of(options) | by_flag)
-
-
 def to_plain(options: Any) -> dict[str, Any]:
     """Convert options to nested dictionaries of strings, numbers, lists and None."""
     import msgspec  # 10 ms that parsing alone does not need

@@ -69,22 +69,6 @@ def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
     ]
 
 
-def requirements(spec: OptionSpec) -> str:
-    """Return the help text about the conditions of an option."""
-    text = ""
-    for title, conditions in (
-        ("Needs", spec.needs), ("Not with", spec.excludes), ("Only with", spec.only_with)
-    ):  # fmt: skip
-        if isinstance(conditions, Mapping):
-            texts = [f"{condition} ({value})" for value, condition in conditions.items()]
-        else:
-            texts = list(conditions)
-        if title == "Needs":  # the heading states the member
-            texts = [condition for condition in texts if not condition.startswith("--members")]
-        text += f" {title} {', '.join(texts)}." if texts else ""
-    return text
-
-
 def of_member(spec: OptionSpec) -> bool:
     """Return whether only one member reads an option."""
     return spec.only_for not in ("", EVERY_MEMBER)

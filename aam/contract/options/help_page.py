@@ -11,7 +11,7 @@ from typing import cast
 from aam.contract.options import OptionSpec, summary
 from aam.contract.options.command_line import HELP_ALL, leading_flags, metavar
 from aam.contract.options.commands import COMMANDS, EVERYDAY, WRAPPERS, find
-from aam.contract.options.conditions import of_member, requirements
+from aam.contract.options.conditions import of_member
 from aam.contract.version import __version__
 
 WIDEST = 100  # most columns of a line, for readability
@@ -150,3 +150,19 @@ def _wrapped(head: str, text: str, indent: int, margin: int = 0) -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,
     )
+
+
+def requirements(spec: OptionSpec) -> str:
+    """Return the help text about the conditions of an option."""
+    text = ""
+    for title, conditions in (
+        ("Needs", spec.needs), ("Not with", spec.excludes), ("Only with", spec.only_with)
+    ):  # fmt: skip
+        if isinstance(conditions, Mapping):
+            texts = [f"{condition} ({value})" for value, condition in conditions.items()]
+        else:
+            texts = list(conditions)
+        if title == "Needs":  # the heading states the member
+            texts = [condition for condition in texts if not condition.startswith("--members")]
+        text += f" {title} {', '.join(texts)}." if texts else ""
+    return text

@@ -168,19 +168,6 @@ def profile_terms(
     return terms_FW
 
 
-def fit_profile(
-    network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
-) -> None:
-    """Standardize the community profile of a predictor by the training samples `rows`."""
-    profile = network.profile
-    if profile is None:
-        return
-    batches = FixedBatches(study, plan, rows, CHUNK // 8)
-    steps = track(range(len(batches)), "Profiles", len(batches), "batches")
-    fixed = (batches[k] for k in steps)
-    profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
-
-
 @dataclass(frozen=True)
 class LoadedNetwork:
     """A stored network that was built on a device."""
@@ -265,15 +252,3 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     shape = dataclasses.replace(config.shape, covariates=None)
     outputs = target and (target.column, target.classes, target.quantiles, target.levels)
     return shape, columns, outputs
-
-
-def encode_for_networks(
-    networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
-) -> Iterator[Tensor]:
-    """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""
-    last, vectors_FD = None, torch.empty(0)
-    for loaded in networks:
-        encoder = loaded.network.encoder
-        if (digest := encoder.nucleotides.digest) != last:
-            last, vectors_FD = digest, encode_asvs(encoder, study, loaded.device, vectors)
-        yield vectors_FD

@@ -25,8 +25,8 @@ from aam.network.batches import Batch, PackedBatch
 from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce_sum
 from aam.network.distributed.strategies import local_tensor
 from aam.network.numerics.device import HostCopy
-from aam.network.training.compilation import eager_again
 from aam.network.training.module import GradientStep, get_total_norm
+from aam.network.training.runtime import eager_again
 from aam.pipeline.run_folder import RecordFact
 
 OVERFLOWS = 32

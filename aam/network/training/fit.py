@@ -33,7 +33,6 @@ from aam.network.model.network import Predictor
 from aam.network.numerics.device import device_name, is_gpu
 from aam.network.training import checkpoints
 from aam.network.training.checkpoints import FIRST_COLUMNS, START
-from aam.network.training.compilation import compile_encoder, eager_again
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
@@ -44,7 +43,7 @@ from aam.network.training.observers import (
     Progress,
     StepLog,
 )
-from aam.network.training.runtime import Runtime
+from aam.network.training.runtime import Runtime, compile_encoder, eager_again
 from aam.pipeline import run_folder
 from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
 

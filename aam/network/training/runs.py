@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aam.arrays import F64
-from aam.console import info, warn
+from aam.console import info, track, warn
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
@@ -22,12 +22,13 @@ from aam.contract.options.groups import (
     ModelOptions,
     PhylogenyOptions,
     SampleOptions,
+    TableOptions,
 )
 from aam.contract.run_files import MODEL
 from aam.data.covariates import CovariateEncoder
 from aam.data.metadata import read_metadata
-from aam.data.store import is_store
-from aam.data.study import Study, has_phylogeny, load_study
+from aam.data.store import Store, is_store
+from aam.data.study import Study, load_study
 from aam.data.targets import OutputRange
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split, split_samples, write_splits
@@ -36,7 +37,7 @@ from aam.members.output_tables import require_finite
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
 from aam.network.distributed.process_group import process_group
-from aam.network.inference.outputs import apply_network, encode_asvs, fit_profile
+from aam.network.inference.outputs import CHUNK, apply_network, encode_asvs
 from aam.network.inference.stored_networks import (
     DiversityScale,
     ModelConfig,
@@ -420,3 +421,23 @@ def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Spli
     for rows in (split.train, split.validation):
         weights_N[rows] = labels.take(rows).weights_N
     return weights_N
+
+
+def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
+    """Return whether the options, or the store, name a tree or a distance matrix."""
+    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
+        return True
+    return is_store(input.table) and Store(input.table).header.has_tree
+
+
+def fit_profile(
+    network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
+) -> None:
+    """Standardize the community profile of a predictor by the training samples `rows`."""
+    profile = network.profile
+    if profile is None:
+        return
+    batches = FixedBatches(study, plan, rows, CHUNK // 8)
+    steps = track(range(len(batches)), "Profiles", len(batches), "batches")
+    fixed = (batches[k] for k in steps)
+    profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)

@@ -18,12 +18,12 @@ from aam.network.inference.outputs import (
     apply_network,
     apply_to_batch,
     encode_asvs,
-    fit_profile,
     profile_terms,
 )
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig, Target
 from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
+from aam.network.training.runs import fit_profile
 from tests.support.models import loaded
 
 CPU = torch.device("cpu")
