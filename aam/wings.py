@@ -36,10 +36,10 @@ MODULES = {
 
 NETWORK_MODULES = {
     "check": "numerics.backends",
-    "embed": "inference.embed",
+    "embed": "inference.outputs",
     "export": "inference.export",
     "memory": "batch_size",
-    "pretrain": "training.pretrain",
+    "pretrain": "door",
     "unifrac": "unifrac",
 }
 """First word of a command of the network -> module of `aam.network`."""

@@ -155,9 +155,9 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
     from aam.network.model.network import Encoder
     from aam.network.model.shape import NetworkShape
+    from aam.network.training.configuration import diversity_scale
     from aam.network.training.fit import make_optimizer
     from aam.network.training.module import LossWeights, TrainingModule
-    from aam.network.training.runs import diversity_scale
     from aam.pipeline.labelled_study import choose_depth, deep_enough
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()

@@ -161,10 +161,10 @@ def _steps(
     from aam.network.batches import TrainingBatches
     from aam.network.inference.stored_networks import DiversityScale, ModelConfig
     from aam.network.model.shape import NetworkShape
+    from aam.network.training.configuration import Runtime
     from aam.network.training.fit import fit
     from aam.network.training.module import LossWeights, TrainingModule
     from aam.network.training.observers import Observer
-    from aam.network.training.runtime import Runtime
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)

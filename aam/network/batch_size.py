@@ -44,7 +44,7 @@ from aam.network.memory_prediction import (
 from aam.network.numerics.device import choose_device, is_gpu
 from aam.network.numerics.report import CheckReport, latest_reports
 from aam.network.training import checkpoints
-from aam.network.training.runtime import numbers_of_host
+from aam.network.training.configuration import numbers_of_host
 from aam.pipeline import run_folder
 
 FRAGMENTATION = 0.2

@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aam.contract.preflight import check_run_folder
+
 if TYPE_CHECKING:
-    from aam.contract.options.commands.train import Train
+    from aam.contract.options.commands.train import Pretrain, Train
     from aam.contract.options.groups import DeviceOptions, RankOptions
 
 
@@ -21,13 +23,13 @@ def member() -> Any:
 
 
 def start_session(options: Train, labelled: Any, policy: Any) -> Any:
-    from aam.network.session import NetworkSession
+    from aam.network.training.runs import NetworkSession
 
     return NetworkSession.start(options, labelled, policy)
 
 
 def sequence_length(options: Train) -> int | None:
-    from aam.network.training.runs import choose_length, read_pretrained_encoder
+    from aam.network.training.configuration import choose_length, read_pretrained_encoder
 
     return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
 
@@ -67,6 +69,15 @@ def tensorboard_writer() -> tuple[Any, Any]:
     from torch.utils.tensorboard.summary import hparams
 
     return SummaryWriter, hparams
+
+
+def run_pretrain(options: Pretrain) -> None:
+    """Run `aam pretrain`: train an encoder without labels."""
+    run = options.run
+    check_run_folder(run.output_dir, run.overwrite, run.resume_from is not None)
+    from aam.network.training.runs import pretrain
+
+    pretrain(options)
 
 
 def unifrac_matrix(options: Any) -> Any:

@@ -42,16 +42,16 @@ from aam.network.model.attention import AUTO, Backends, named
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Predictor
 from aam.network.numerics.device import Precision
-from aam.network.training.fit import freeze_unused, make_optimizer
-from aam.network.training.module import LossWeights, TrainingModule
-from aam.network.training.runs import (
+from aam.network.training.configuration import (
+    check_heads,
     choose_length,
     choose_shape,
     configure_model,
     load_pretraining_study,
     read_pretrained_encoder,
 )
-from aam.network.training.runtime import check_heads
+from aam.network.training.fit import freeze_unused, make_optimizer
+from aam.network.training.module import LossWeights, TrainingModule
 from aam.nucleotide_codes import PAD
 from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
 

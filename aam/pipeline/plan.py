@@ -1,7 +1,7 @@
 """Plan (members, samples, folds) and session (options, ranks) of a training, resolved once.
 
 Estimators (kernel, forest) are fitted in one process, without PyTorch. The session of a run with a
-network (`aam.network.session`) has ranks, a device, a precision and an attention backend.
+network (`aam.network.training.runs`) has ranks, a device, a precision and an attention backend.
 """
 
 from __future__ import annotations

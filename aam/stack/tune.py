@@ -37,7 +37,7 @@ from aam.contract.options.groups import DeviceOptions
 from aam.contract.version import __version__
 from aam.environment import read_environment
 from aam.memory import shown_size
-from aam.network.training.runtime import tuned_for
+from aam.network.training.configuration import tuned_for
 from aam.number_format import significant
 from aam.report.terminal import Table, print_table
 from aam.stack.workload import (

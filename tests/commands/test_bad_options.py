@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from aam.contract.options.command_line import parse
-from aam.network import tensor_file
 from aam.network.inference.stored_networks import FORMAT
+from aam.network.training.checkpoints import read_tensors, write_tensors
 from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
 from tests.support.commands import aam
 
@@ -89,19 +89,19 @@ def test_checkpoints_of_another_kind(bench: Bench, trained: Path, refused: Refus
     refused(resume(bench.work / "module.pt"), DATA, "Error while deserializing header", "module.pt")
     save_file({"weight": torch.zeros(2)}, bench.work / "other.safetensors")
     refused(resume(bench.work / "other.safetensors"), DATA, "a safetensors file of another program")
-    tensor_file.write(bench.work / "other.ckpt", {"weight": torch.zeros(2)})
+    write_tensors(bench.work / "other.ckpt", {"weight": torch.zeros(2)})
     refused(resume(bench.work / "other.ckpt"), DATA, "Not a checkpoint of this program")
     refused(resume(bench.text("empty.ckpt", "")), DATA, "cannot be read", "empty.ckpt")
     refused(resume(bench.good / "metadata.tsv"), DATA, "cannot be read", "metadata.tsv")
-    content = tensor_file.read(best)
+    content = read_tensors(best)
     content["aam"]["format"], content["aam"]["version"] = FORMAT + 1, "99.1"
-    tensor_file.write(bench.work / "newer.ckpt", content)
+    write_tensors(bench.work / "newer.ckpt", content)
     phrases = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
     refused(resume(bench.work / "newer.ckpt"), DATA, *phrases)
-    strange = tensor_file.read(best)
+    strange = read_tensors(best)
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
-    tensor_file.write(bench.work / "strange.ckpt", strange)
+    write_tensors(bench.work / "strange.ckpt", strange)
     invalid = ("The checkpoint has invalid content", "1 more do not fit the config")
     refused(resume(bench.work / "strange.ckpt"), DATA, *invalid)
 

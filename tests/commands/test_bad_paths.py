@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from aam.network import tensor_file
 from aam.network.inference.stored_networks import FORMAT
+from aam.network.training.checkpoints import read_tensors
 from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Refused
 from tests.support.commands import TINY, aam
 
@@ -298,7 +298,7 @@ def test_an_output_that_cannot_be_made(
 def whole(path: Path) -> None:
     """Check that a file of a run is complete."""
     if path.suffix == ".ckpt":
-        assert tensor_file.read(path)["aam"]["format"] == FORMAT
+        assert read_tensors(path)["aam"]["format"] == FORMAT
     elif path.suffix in (".json", ".csv", ".tsv"):
         assert path.read_text().endswith("\n")
     elif path.suffix == ".safetensors":

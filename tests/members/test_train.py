@@ -149,7 +149,7 @@ def test_a_kernel_and_a_forest_need_neither_a_loop_nor_a_tree_nor_a_depth(
     assert len(read(tmp_path / "run" / "predictions.tsv")) == 80
     threads, *modules = done.stdout.splitlines()[-1].split()
     assert threads == "1"  # of the forest
-    unused = {"torch", "aam.network.door", "aam.network.session", "aam.network.training.loop"}
+    unused = {"torch", "aam.network.door", "aam.network.training.runs", "aam.network.training.loop"}
     assert not set(modules) & unused
 
 

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from aam.contract.errors import DataError
-from aam.network import tensor_file
 from aam.network.training import checkpoints
+from aam.network.training.checkpoints import read_tensors, write_tensors
 from tests.support.commands import train
 from tests.support.hostile_checkpoints import Content, contents, files, states, write
 
@@ -38,7 +38,7 @@ def last(run: Path) -> Path:
 
 @pytest.fixture
 def content(last: Path) -> Content:
-    found: Content = tensor_file.read(last)
+    found: Content = read_tensors(last)
     return found
 
 
@@ -70,8 +70,8 @@ def test_values_and_tensors_are_read_as_they_were_written(tmp_path: Path) -> Non
         "one": [torch.ones(1).as_strided((1,), (0,)), torch.ones(1, 1).expand(1, 1)],
         "plain": {"a": (1, -5, 2**40, 1 / 3, "ä", None, True, [], {}, ()), "b/c": [{}, -math.inf]},
     }
-    tensor_file.write(tmp_path / "made", made)
-    same(tensor_file.read(tmp_path / "made"), made)
+    write_tensors(tmp_path / "made", made)
+    same(read_tensors(tmp_path / "made"), made)
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 

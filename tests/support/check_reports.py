@@ -8,8 +8,8 @@ import torch
 
 from aam.contract.version import __version__
 from aam.network.model.attention import TORCH, Backend
-from aam.network.numerics.check import CheckPlan as Check
-from aam.network.numerics.check import check_attention
+from aam.network.numerics.backends import CheckPlan as Check
+from aam.network.numerics.backends import check_attention
 from aam.network.numerics.report import CheckReport, StackKey
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from aam.network import tensor_file
+from aam.network.training.checkpoints import write_tensors
 
 Content = dict[str, Any]
 
@@ -173,5 +173,5 @@ def write(folder: Path, cases: Iterator[tuple[str, bytes | Content]]) -> dict[st
         if isinstance(case, bytes):
             written[name].write_bytes(case)
         else:
-            tensor_file.write(written[name], case)
+            write_tensors(written[name], case)
     return written

@@ -31,6 +31,7 @@ from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
 from aam.network.training import checkpoints
 from aam.network.training.checkpoints import TrainingProgress
+from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, replay
 from aam.network.training.fit import (
     fit,
@@ -42,7 +43,6 @@ from aam.network.training.fit import (
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer
-from aam.network.training.runtime import Runtime
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")

@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam.network import tensor_file
+from aam.network.training.checkpoints import read_tensors
 from tests.support.engines import LAUNCH, USER, Engines
 from tests.support.images import cpu_sif, workshop
 
@@ -242,7 +242,7 @@ def rows(run: Path) -> int:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """Return the weights of the last checkpoint."""
-    content = tensor_file.read(run / "checkpoints/last.ckpt")
+    content = read_tensors(run / "checkpoints/last.ckpt")
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
 

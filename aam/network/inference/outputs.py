@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +16,124 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from aam.console import track, warn
-from aam.contract.errors import DataError, first_few
-from aam.contract.files import atomic_write
+from aam.console import info, track, warn
+from aam.contract import run_files
+from aam.contract.errors import DataError, first_few, reason_of
+from aam.contract.files import atomic_write, dump_json, refuse_existing
+from aam.contract.options.commands.use import Embed
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
+from aam.contract.records import read_json
 from aam.data.formats.text import quoting
-from aam.data.metadata import ID_HEADER
+from aam.data.metadata import ID_HEADER, read_metadata
+from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.sequences import hash_sequences
-from aam.data.study import Study
-from aam.members.output_tables import NO_VECTORS, InferenceSettings, require_finite
+from aam.data.store import write_npy
+from aam.data.study import Study, load_study
+from aam.members.output_tables import NO_VECTORS, InferenceSettings, rank_share, require_finite
+from aam.memory import shown_size
 from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
-from aam.network.inference.asv_vectors import open_vectors
-from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
+from aam.network.inference.stored_networks import ModelConfig, StoredNetwork, read_networks
 from aam.network.model.covariate_embedding import CovariateInputs
+from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.network.numerics.backends import BackendPolicy
-from aam.network.numerics.device import choose_device
+from aam.network.numerics.device import choose_device, print_device
 from aam.nucleotide_codes import PAD
+from aam.report.figures import ordination_figure
+from aam.report.run import as_colour
+from aam.serialization.folders import atomic_folder, remove_abandoned
+
+FORMAT = 1  # version of a segment; other versions are refused
+
+_SEGMENT = "segment.json"
+_REMEDY = "remove this folder; its vectors are encoded again"
+
+Hashes = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32] | npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True)
+class AsvVectors:
+    """Stored ASV vectors of one encoder."""
+
+    folder: Path  # folder of the encoder
+    dtype: torch.dtype  # type of the vectors that are added, to which stored vectors are rounded
+    # hashes [n] and vectors [n, D] of each segment, memory-mapped
+    segments: tuple[tuple[Hashes, Vectors], ...]
+
+    def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:
+        """Copy the stored vectors to their rows of `vectors_FD`; return which rows are filled."""
+        filled_F = np.zeros(len(hashes_F), dtype=np.bool_)
+        for hashes, vectors in self.segments:
+            rows = np.flatnonzero(~filled_F)
+            # The index of a hash above all hashes of the segment is the length of the segment.
+            indices = np.searchsorted(hashes, hashes_F[rows]).clip(max=len(hashes) - 1)
+            same = hashes[indices] == hashes_F[rows]
+            copied = torch.from_numpy(vectors[indices[same]]).to(self.dtype)
+            vectors_FD[torch.from_numpy(rows[same]).to(vectors_FD.device)] = copied.to(vectors_FD)
+            filled_F[rows[same]] = True
+        return filled_F
+
+    def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> Tensor:
+        """Write a segment with the vectors of new sequences; return them rounded as stored."""
+        unique, rows = np.unique(hashes_F, return_index=True)
+        rounded_FD = vectors_FD.to(self.dtype)
+        # The largest number of float16 is 65,504: larger numbers become infinite.
+        if not bool(rounded_FD[vectors_FD.isfinite()].isfinite().all()):
+            evidence = f"the largest value is {float(vectors_FD.abs().max()):g}"
+            raise DataError("ASV vectors exceed float16", evidence, "store float32")
+        vectors = rounded_FD[torch.from_numpy(rows).to(vectors_FD.device)].cpu().numpy()
+        remove_abandoned(self.folder)
+        # A random name, since other processes may add segments at the same time without a lock.
+        with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
+            write_npy(segment / "hashes.npy", unique)
+            write_npy(segment / "vectors.npy", vectors)
+            (segment / _SEGMENT).write_text(dump_json({"format": FORMAT}) + "\n", encoding="utf-8")
+        return rounded_FD.to(vectors_FD)
+
+    def show(self, stored: int, asvs: int) -> None:
+        """Print how many ASVs of a study were stored, and the size of the folder."""
+        number = sum(len(hashes) for hashes, _ in self.segments)
+        size = sum(vectors.nbytes for _, vectors in self.segments)
+        info(
+            f"ASV vectors: {stored} of {asvs} ({stored / max(asvs, 1):.0%}) were encoded before; "
+            f"'{self.folder}' has {number} ({shown_size(size)})."
+        )
+
+
+def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVectors | None:
+    """Open the stored vectors of an encoder, if any; None without a folder."""
+    if options.asv_vectors_dir is None:
+        return None
+    folder = options.asv_vectors_dir / encoder.digest
+    dtype = torch.float16 if options.asv_vectors_dtype == "float16" else torch.float32
+    width = encoder.position.shape[1]
+    segments = []
+    for path in sorted(folder.glob(f"*/{_SEGMENT}")):
+        if path.parent.name.startswith("."):
+            continue  # another process is writing this segment
+        version = read_json(path, dict[str, Any], "segment of ASV vectors", _REMEDY).get("format")
+        if version != FORMAT:
+            evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
+            raise DataError("ASV vectors of another version", evidence, "use another folder")
+        try:
+            # Mapping compares the size of each file with its header, so it detects missing values.
+            hashes, vectors = (
+                np.asarray(np.load(path.with_name(name), mmap_mode="r", allow_pickle=False))
+                for name in ("hashes.npy", "vectors.npy")
+            )
+            types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
+            if vectors.shape != (len(hashes), width) or not types:
+                shape = f"{vectors.dtype} vectors {vectors.shape}"
+                raise ValueError(f"it has {shape} for {len(hashes)} hashes")
+        except (OSError, ValueError, EOFError) as error:
+            evidence = f"'{path.parent}', {reason_of(error)}"
+            raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY) from error
+        # With vectors that were rounded to float16, float32 results would depend on the folder.
+        if len(hashes) and (dtype == torch.float16 or vectors.dtype == np.float32):
+            segments.append((hashes, vectors))
+    return AsvVectors(folder, dtype, tuple(segments))
+
 
 CHUNK = 512  # sequences encoded at a time
 
@@ -252,3 +354,46 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     shape = dataclasses.replace(config.shape, covariates=None)
     outputs = target and (target.column, target.classes, target.quantiles, target.levels)
     return shape, columns, outputs
+
+
+EMBEDDING_FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
+AXES = 10
+
+
+def run_embed(options: Embed) -> dict[str, object]:
+    """Run `aam embed` with the network of the first fold; return facts for the run record."""
+    folder = options.output_dir
+    for name in EMBEDDING_FILES:
+        refuse_existing(folder / name, options.overwrite)
+    with rank_share(options.scale, options.device) as share:
+        if share.ranks.world_size == 1:  # a process group prints the device itself
+            print_device(choose_device(options.device))
+        # One network, because embeddings of different networks have no common axes.
+        network = build_networks(read_networks(options.model)[:1], options.device)[0]
+        study = load_study(options.input, max_bp=network.config.shape.max_bp)
+        network.warn_of_shallow(study)
+        settings = InferenceSettings(options.batch_size, vectors=options.vectors)
+        shard = share.take(study, options.batch_size)
+        embeddings_ND = np.concatenate(share.gather(network.embed(shard, settings)))
+    if not share.ranks.is_main:
+        return {}
+    ids = study.table.sample_ids
+    coords, explained = principal_coordinates(embeddings_ND, AXES)
+    colour = None
+    if options.metadata is not None and options.color_by is not None:
+        metadata = read_metadata(options.metadata)
+        texts = metadata.values(options.color_by, ids).tolist()
+        is_category = options.color_by in metadata.listed(options.categories)
+        colour = as_colour(options.color_by, texts, is_category)
+    write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
+    try:
+        write_ordination(folder / "ordination.txt", ids, coords, explained)
+    except DataError as error:  # the format cannot hold these ids
+        info(str(error))
+    figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
+    with atomic_write(folder / "pcoa.png") as temporary:
+        figure.savefig(temporary, dpi=150)
+    for name in EMBEDDING_FILES:
+        run_files.add(folder, name)
+    info(f"{len(ids)} samples: {', '.join(EMBEDDING_FILES)} in {folder}")
+    return {"attention": network.attention}

@@ -1,7 +1,6 @@
 """Numerics of a stack (GPU, driver, PyTorch): attention check, precision, rounding.
 
-    probes + faults ──► check ──► report ──► backends
-    device ───────────────┘
+    device ──► probes ──► report ──► backends
 
 It imports the attention of `aam.network.model` and nothing of data or training.
 """

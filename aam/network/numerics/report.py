@@ -32,7 +32,7 @@ from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.version import __version__
 from aam.memory import shown_size
 from aam.network.numerics.device import Identity
-from aam.network.numerics.faults import FAULTS, HALF
+from aam.network.numerics.probes import FAULTS, HALF
 from aam.run_record import launched_by
 
 FORMAT = 2  # version of the JSON format; reports of other versions are rejected
@@ -66,7 +66,7 @@ class Case:
     forward: float | None = None  # largest difference of the output over the largest true value
     backward: float | None = None  # the same for the three gradients
     allowed: float = 0.0  # tolerance of both
-    fault: str = ""  # name in `aam.network.numerics.faults`
+    fault: str = ""  # name in `aam.network.numerics.probes`
     note: str = ""  # first line of the backend's error
 
     @property

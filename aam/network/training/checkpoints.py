@@ -1,23 +1,139 @@
 """Checkpoint files: the network's configuration and weights, and the state of the training loop.
 
-A checkpoint is a file of `aam.network.tensor_file`. The random numbers of a step follow from the
-seed, the epoch, the step and the rank, so no state of a random number generator is stored.
+The random numbers of a step follow from the seed, the epoch, the step and the rank, so no state of
+a random number generator is stored.
+
+A file is a safetensors file of nested plain values and tensors. It stores the tensors under their
+path in the content. Its metadata has the content as JSON, with `{"$tensor": NAME}` in place of a
+tensor, and the CRC-32 of JSON and tensors. Reading executes no code from the file: safetensors
+compares every size with the file, and a changed byte changes the CRC-32.
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from aam.contract import records
 from aam.contract.errors import DataError
+from aam.contract.files import atomic_write, require
 from aam.contract.records import Count, Mismatch
-from aam.network import tensor_file
+from aam.memory import memory_available, shown_size
 from aam.network.inference.stored_networks import ModelConfig, StoredNetwork
+
+_CONTENT, _CRC = "aam", "crc32"  # entries of the metadata
+_TENSOR = "$tensor"  # the only key of a dictionary that stands for a tensor
+
+_ERRORS = (SafetensorError, OSError, RuntimeError, ValueError, LookupError, TypeError, MemoryError)
+"""Exceptions of safetensors, json and torch on damaged files."""
+
+
+def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Write nested dictionaries, lists, numbers, strings and tensors atomically, and flush."""
+    tensors: dict[str, Tensor] = {}
+    # Python's JSON allows NaN and Infinity: an epoch in fp16 may have such sums.
+    text = json.dumps(_without_tensors(content, "", tensors, set()))
+    metadata = {_CONTENT: text, _CRC: str(_crc(text, tensors))}
+    with atomic_write(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # for example, the disk is full
+            # safetensors gives the number of the system's error only in the text.
+            match = re.search(r"os error (\d+)", str(error))
+            number = int(match[1]) if match else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error
+        # `atomic_write` renames the file, and the rename may reach the disk before the content.
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read the content of a tensor file on the CPU; tuples are read as lists."""
+    size, free = require(path, "checkpoint").stat().st_size, memory_available()
+    try:
+        if size > free:
+            raise ValueError(
+                f"it has {shown_size(size)}, but {shown_size(free)} of memory are free"
+            )
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if not metadata.keys() >= {_CONTENT, _CRC}:
+                raise ValueError("it is a safetensors file of another program")
+            # Copied, since the tensors of safetensors are views of the mapped file.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        text = metadata[_CONTENT]
+        if metadata[_CRC] != str(_crc(text, tensors)):
+            raise ValueError("its CRC-32 differs, so its content has changed")
+        content = _with_tensors(json.loads(text), tensors)
+        if not isinstance(content, dict):
+            raise ValueError("it holds no dictionary")
+        return content
+    except _ERRORS as error:
+        raise DataError(
+            "The checkpoint cannot be read",
+            f"'{path}', {str(error).partition(chr(10))[0] or type(error).__name__}",
+            "choose another checkpoint, or train it again with this version",
+        ) from error
+
+
+def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor], storages: set[int]) -> Any:
+    """Replace tensors by references, and add them to `tensors`."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        # safetensors refuses views of a larger storage, and two tensors that share a storage.
+        storage = value.untyped_storage()
+        if storage.nbytes() != value.nbytes or storage.data_ptr() in storages:
+            value = value.clone()
+        storages.add(value.untyped_storage().data_ptr())
+        tensors[path] = value
+        return {_TENSOR: path}
+    if isinstance(value, Mapping):
+        prefix = f"{path}/" if path else ""
+        return {
+            key: _without_tensors(item, f"{prefix}{key}", tensors, storages)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        items = enumerate(value)
+        return [_without_tensors(item, f"{path}/{k}", tensors, storages) for k, item in items]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Replace references by their tensors."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return tensors[value[_TENSOR]]
+        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_tensors(item, tensors) for item in value]
+    return value
+
+
+def _crc(text: str, tensors: Mapping[str, Tensor]) -> int:
+    """Return the CRC-32 of plain values and of names, types, shapes and bytes of tensors."""
+    crc = zlib.crc32(text.encode())
+    # Sorted, since a safetensors file does not keep the order in which tensors were written.
+    for name, value in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
+        # A tensor of one value may have a stride of 0, and then its bytes cannot be viewed.
+        flat = value.reshape(-1).as_strided((value.numel(),), (1,))
+        crc = zlib.crc32(flat.view(torch.uint8).numpy().data, crc)
+    return crc
+
 
 Row = dict[str, int | float]  # row of metrics.csv, by column
 FIRST_COLUMNS = ("epoch", "step", "seconds", "lr")  # columns of metrics.csv that every run has
@@ -88,12 +204,12 @@ def write(
     """
     # `asdict` would copy every tensor of the optimizer's state.
     plain = vars(state) | {"progress": asdict(state.progress)}
-    tensor_file.write(path, {"aam": config.to_plain(), "state_dict": weights, "resume": plain})
+    write_tensors(path, {"aam": config.to_plain(), "state_dict": weights, "resume": plain})
 
 
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint on the CPU and validate the types of all entries before using any."""
-    content = tensor_file.read(path)
+    content = read_tensors(path)
     if "aam" not in content:
         raise DataError(
             "Not a checkpoint of this program", f"'{path}'", "give a checkpoint that `aam` wrote"

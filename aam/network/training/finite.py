@@ -24,9 +24,10 @@ from aam.contract.errors import NotFinite, first_few
 from aam.network.batches import Batch, PackedBatch
 from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce_sum
 from aam.network.distributed.strategies import local_tensor
-from aam.network.numerics.device import HostCopy
+from aam.network.numerics.device import (
+    HostCopy,
+)
 from aam.network.training.module import GradientStep, get_total_norm
-from aam.network.training.runtime import eager_again
 from aam.pipeline.run_folder import RecordFact
 
 OVERFLOWS = 32
@@ -217,3 +218,9 @@ def _finite(value: Any) -> bool:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return True
     return bool(value.detach().isfinite().all())
+
+
+def eager_again(module: nn.Module) -> None:
+    """Undo `nn.Module.compile`."""
+    # PyTorch has no public function for this; `nn.Module.compile` sets only this attribute.
+    module._compiled_call_impl = None

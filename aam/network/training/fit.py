@@ -6,22 +6,23 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from aam.arrays import F64
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.groups import CompileModel, LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.study import Study
 from aam.evaluation.splits import Split
@@ -30,10 +31,18 @@ from aam.network.distributed import strategies
 from aam.network.inference.outputs import LoadedNetwork
 from aam.network.inference.stored_networks import ModelConfig
 from aam.network.model.network import Predictor
-from aam.network.numerics.device import device_name, is_gpu
+from aam.network.model.transformer import FEED_FORWARD, PRODUCTS
+from aam.network.numerics.device import (
+    Precision,
+    compile_fault,
+    device_name,
+    is_gpu,
+    product_tolerance,
+)
 from aam.network.training import checkpoints
 from aam.network.training.checkpoints import FIRST_COLUMNS, START
-from aam.network.training.finite import FiniteCheck
+from aam.network.training.configuration import Runtime
+from aam.network.training.finite import FiniteCheck, eager_again
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
 from aam.network.training.observers import (
@@ -43,7 +52,6 @@ from aam.network.training.observers import (
     Progress,
     StepLog,
 )
-from aam.network.training.runtime import Runtime, compile_encoder, eager_again
 from aam.pipeline import run_folder
 from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
 
@@ -286,3 +294,82 @@ def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
         unused += [child for child in task.network.children() if child is not encoder]
     for module in unused:
         module.requires_grad_(False)
+
+
+def compile_encoder(
+    step: GradientStep, mode: CompileModel, record_fact: RecordFact, batch: Batch
+) -> None:
+    """Compile the nucleotide encoder, if it passes a test on the sequences of a batch."""
+    fault, encoder = compile_fault(), step.task.encoder
+    if fault and mode == "auto":
+        reason = f"{fault}; --compile-model force tries it"
+    elif step.task.frozen:
+        reason = "the encoder is frozen, so every ASV is encoded once"
+    else:
+        info("Compiling the nucleotide encoder; this can take some minutes.")
+        reason = compile_in_place(
+            encoder.nucleotides,
+            (batch.tokens_UL, batch.ragged(encoder.nucleotides.patch)),
+            step.autocast,
+            step.precision,
+            PRODUCTS * encoder.shape.attention_layers + 2,
+            FEED_FORWARD * encoder.shape.embedding_dim,
+        )
+    if reason:
+        warn(f"--compile-model: the network runs without torch.compile: {reason}.")
+    record_fact("compile", {"requested": mode, "used": not reason, "reason": reason})
+
+
+def compile_in_place(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    context: Callable[[], AbstractContextManager[Any]],
+    precision: Precision,
+    products: int,
+    inner: int,
+) -> str:
+    """Compile a module in place and compare its results; return why it stays eager, or ""."""
+
+    def outputs() -> tuple[Tensor, ...]:
+        result = module(*arguments)
+        return (result,) if isinstance(result, Tensor) else tuple(result)
+
+    device, training = next(module.parameters()).device, module.training
+    with torch.random.fork_rng([device] if is_gpu(device) else []):
+        try:
+            # Without dropout: its random numbers differ between the compiled and the eager module.
+            module.eval()
+            with torch.no_grad(), context():
+                expected = outputs()
+            module.compile(dynamic=True)
+            with torch.enable_grad(), context():
+                compiled = outputs()
+                total = torch.stack([tensor.float().sum() for tensor in compiled]).sum()
+            smallest = torch.finfo(torch.float32).tiny
+            difference = max(
+                float(((a - b).abs().max() / a.abs().max().clamp_min(smallest)).float())
+                for a, b in zip(expected, compiled, strict=True)
+            )
+            tolerance = product_tolerance(precision, products, inner)
+            # `not <=` instead of `>`: a comparison with NaN is false.
+            if not difference <= tolerance:
+                raise ArithmeticError(
+                    f"its values differ by {difference:.1g} of the largest value, "
+                    f"rounding explains {tolerance:.1g}"
+                )
+            learned = [p for p in module.parameters() if p.requires_grad]
+            torch.autograd.grad(total, learned, allow_unused=True)
+        # A compiler raises errors of any type; an error of the network itself will occur again.
+        except Exception as error:
+            eager_again(module)
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            lines = [line.strip().rstrip(".") for line in str(cause).splitlines() if line.strip()]
+            # PyTorch puts the line "backend='inductor' raised:" before the message itself.
+            message = next((line for line in lines if not line.endswith("raised:")), "")
+            name = type(cause).__name__
+            return f"{name}: {message[:300]}" if message else name
+        finally:
+            module.train(training)
+    return ""

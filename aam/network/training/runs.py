@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,63 +17,72 @@ import torch
 from torch import Tensor
 
 from aam.arrays import F64
-from aam.console import info, track, warn
-from aam.contract.errors import UsageError
+from aam.console import info, track
+from aam.contract.errors import Interrupted, UsageError
 from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import (
     TRANSFORMER,
-    MaskOptions,
-    Metric,
-    ModelOptions,
     PhylogenyOptions,
-    SampleOptions,
+    RunOptions,
     TableOptions,
 )
-from aam.contract.run_files import MODEL
-from aam.data.covariates import CovariateEncoder
+from aam.contract.options.groups import networks as network_names
+from aam.contract.run_files import COUNTS_ALONE, MODEL
 from aam.data.metadata import read_metadata
 from aam.data.store import Store, is_store
-from aam.data.study import Study, load_study
-from aam.data.targets import OutputRange
+from aam.data.study import Study
+from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
+from aam.members.member import (
+    CrossValidated,
+    Member,
+    TrainingSamples,
+)
 from aam.members.output_tables import require_finite
+from aam.network.batch_size import automatic
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
 from aam.network.distributed.process_group import process_group
-from aam.network.inference.outputs import CHUNK, apply_network, encode_asvs
+from aam.network.inference.outputs import (
+    CHUNK,
+    apply_network,
+    encode_asvs,
+)
 from aam.network.inference.stored_networks import (
-    DiversityScale,
     ModelConfig,
     StoredNetwork,
     Target,
     network_state,
-    read_networks,
 )
+from aam.network.memory_prediction import pretraining_run, training_run
 from aam.network.model.network import Encoder, Predictor
-from aam.network.model.shape import CovariateShape, NetworkShape
 from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import gpu_names
+from aam.network.training.configuration import (
+    Runtime,
+    check_resources,
+    choose_length,
+    choose_shape,
+    configure_model,
+    load_pretraining_study,
+    read_pretrained_encoder,
+)
 from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
-from aam.network.training.runtime import Runtime, check_resources
-from aam.network.unifrac import faith_pd
+from aam.network.transformer_member import TransformerModel, _target
 from aam.pipeline import run_folder
-from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
-from aam.pipeline.run_folder import RecordFact
+from aam.pipeline.labelled_study import LabelledStudy
+from aam.pipeline.plan import Session
+from aam.pipeline.run_folder import RecordFact, no_record
 from aam.serialization import model_folder
-
-HIDDEN_RATIO = 0.15  # fraction of the abundances that --count-penalty hides
-
-_FAITH_SAMPLES = 256
-"""Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
     """Pretrain an encoder and write its run folder."""
-    task = options.task
+    options, task = automatic(options, pretraining_run), options.task
     if task.penalty and not has_phylogeny(options.input, options.phylogeny):
         no_tree = " and the store has no tree" if is_store(options.input.table) else ""
         raise UsageError(
@@ -98,18 +113,6 @@ def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
                 path = prepared.folder / "splits.tsv"
                 write_splits(path, ids, [split], subjects.groups)
             _learn(options, config, study, split, base, record, runtime)
-
-
-def load_pretraining_study(
-    options: Pretrain, base: StoredNetwork | None
-) -> tuple[Study, Metric, BatchPlan]:
-    """Read the study of a pretraining without shallow samples; return its metric and batch plan."""
-    length = choose_length(base, options.sample)
-    study = load_study(options.input, options.phylogeny, length).sorted_by_id()
-    depth = choose_depth(study, options.sample)
-    study = study.take_samples(deep_enough(study, depth))
-    metric = choose_metric(base, options.phylogeny)
-    return study, metric, batch_plan(options, options.task, study, depth, metric)
 
 
 def _learn(
@@ -168,96 +171,6 @@ def batches_of(
     return training, validation if len(split.validation) else None
 
 
-def batch_plan(
-    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
-) -> BatchPlan:
-    """Build the batch plan of a run; data of loss terms with weight 0 in `task` is omitted."""
-    related = study.phylogeny is not None or study.distances is not None
-    return BatchPlan(
-        seed=options.loop.seed,
-        rarefy_depth=depth,
-        token_limit=options.sample.token_limit,
-        mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
-        metric=metric if related and task.penalty else None,
-        alpha=options.phylogeny.unifrac_alpha,
-        hidden_ratio=HIDDEN_RATIO if task.count_penalty else 0.0,
-    )
-
-
-def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
-    """Return the scale of Faith PD in the training samples; the default for other metrics."""
-    if plan.metric != "faith_pd" or study.phylogeny is None:
-        return DiversityScale()
-    chunks = (rows[start : start + _FAITH_SAMPLES] for start in range(0, len(rows), _FAITH_SAMPLES))
-    diversities = [faith_pd(study.table.counts[chunk], study.phylogeny) for chunk in chunks]
-    values = torch.from_numpy(np.concatenate(diversities))
-    return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
-
-
-def read_pretrained_encoder(path: Path | None) -> StoredNetwork | None:
-    """Read the encoder of a model (of its first fold); None without a path."""
-    if path is None:
-        return None
-    stored = read_networks(path)[0]
-    shape = stored.config.shape
-    info(
-        f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
-        f"{shape.nucleotide_patch}, from '{path}'."
-    )
-    return stored
-
-
-def choose_length(base: StoredNetwork | None, options: SampleOptions) -> int | None:
-    """Return the length to which sequences are cut; None for the longest sequence of the table."""
-    if base is not None:
-        return base.config.shape.max_bp
-    return None if options.max_bp == "auto" else options.max_bp
-
-
-def choose_metric(base: StoredNetwork | None, options: PhylogenyOptions) -> Metric:
-    """Return the phylogenetic metric of a run; a pretrained encoder keeps its own metric."""
-    requested = options.unifrac_metric
-    metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
-    if base is not None and base.config.metric != metric:
-        warn(f"The pretrained encoder keeps its UniFrac metric: {base.config.metric}.")
-        return base.config.metric
-    return metric
-
-
-def choose_shape(
-    base: StoredNetwork | None,
-    study: Study,
-    model: ModelOptions,
-    plan: BatchPlan,
-    rows: npt.NDArray[np.int64],
-) -> tuple[NetworkShape, DiversityScale]:
-    """Return the sizes of the encoder and the scale of Faith PD; a pretrained encoder has both."""
-    if base is None:
-        sizes = {
-            name: getattr(model, name)
-            for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
-        }
-        length, counts = study.tokens_FL.shape[1], plan.hidden_ratio > 0
-        shape = NetworkShape(length, **sizes, dropout=model.dropout, predicts_counts=counts)
-        return shape, diversity_scale(study, plan, rows)
-    if plan.hidden_ratio and not base.config.shape.predicts_counts:
-        raise UsageError(
-            "The pretrained encoder cannot predict abundances",
-            "it was pretrained without --count-penalty",
-            "omit --count-penalty, or pretrain with it",
-        )
-    # Without the target heads of the pretrained model; `configure_model` adds new heads.
-    shape = dataclasses.replace(
-        base.config.shape,
-        dropout=model.dropout,
-        outputs=0,
-        profile_features=0,
-        profile_dropout=NetworkShape.profile_dropout,
-        covariates=None,
-    )
-    return shape, base.config.standard
-
-
 def train_fold(
     options: Train,
     labelled: LabelledStudy,
@@ -309,24 +222,6 @@ def train_fold(
     return _apply_to_held_out(trained, options, labelled, split, fold, asv_vectors_FD)
 
 
-def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
-    """Build the target, with class weights or a transform fitted to the training samples."""
-    weights, transform = fit_labels(options, labelled, split)
-    column = options.target.metadata_column
-    if labelled.classes:
-        return Target(column, labelled.classes, weights)
-    return Target(
-        column,
-        transform=transform,
-        loss_type=options.loss_type,
-        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
-        over_penalty=options.over_penalty,
-        under_penalty=options.under_penalty,
-        range=OutputRange.of(options.target.levels, options.output_min, options.output_max),
-        levels=options.target.levels,
-    )
-
-
 def _apply_to_held_out(
     trained: Fit,
     options: Train,
@@ -365,41 +260,6 @@ def _apply_to_held_out(
     return Fit(trained.network, trained.facts | {"best": best}, predictions)
 
 
-def configure_model(
-    options: Train,
-    labelled: LabelledStudy,
-    base: StoredNetwork | None,
-    split: Split,
-) -> ModelConfig:
-    """Return the configuration of the network of one split, fitted to its training samples."""
-    target = fit_target(options, labelled, split)
-    metric = choose_metric(base, options.phylogeny)
-    task = options.task
-    if options.freeze_base:
-        # A frozen encoder does not learn from its pretraining tasks.
-        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
-    plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
-    encoder = covariates = None
-    if labelled.covariates is not None:
-        encoder = CovariateEncoder.fit(labelled.covariates.take(split.train))
-    if encoder is not None:
-        covariates = CovariateShape(
-            tuple(len(names) + 1 for names in encoder.categories.values()),
-            2 * len(encoder.numbers),
-            options.covariates.categorical_embed_dim,
-            options.covariates.categorical_fusion,
-        )
-    shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
-    shape = dataclasses.replace(
-        shape,
-        outputs=target.outputs,
-        profile_features=options.profile_features,
-        profile_dropout=options.profile_dropout,
-        covariates=covariates,
-    )
-    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
-
-
 def encode_frozen(
     options: Train, base: StoredNetwork, labelled: LabelledStudy, runtime: Runtime
 ) -> Tensor:
@@ -423,13 +283,6 @@ def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Spli
     return weights_N
 
 
-def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Return whether the options, or the store, name a tree or a distance matrix."""
-    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
-        return True
-    return is_store(input.table) and Store(input.table).header.has_tree
-
-
 def fit_profile(
     network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
 ) -> None:
@@ -441,3 +294,164 @@ def fit_profile(
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
     fixed = (batches[k] for k in steps)
     profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
+
+
+def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
+    """Return whether the options, or the store, name a tree or a distance matrix."""
+    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
+        return True
+    return is_store(input.table) and Store(input.table).header.has_tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSession(Session):
+    """Session of a run with a network; the runtime is made when the study has been read."""
+
+    base: StoredNetwork | None
+    make_runtime: functools.partial[Runtime]
+    ranks: ExitStack
+
+    @classmethod
+    def start(
+        cls, options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
+    ) -> NetworkSession:
+        """Join the process group of the ranks, and replace `auto` in the options for this host."""
+        options = automatic(options, functools.partial(training_run, labelled=labelled))
+        with ExitStack() as ranks:
+            group = process_group(options.scale, options.device, options.loop.batch_samples)
+            communicator = ranks.enter_context(group)
+            # Compared before `auto` is replaced, since nodes may differ in their number of cores.
+            communicator.require_equal_options(values_of(options))
+            options = check_resources(options)
+            base = read_pretrained_encoder(options.pretrained_encoder)
+            # Backends are probed with the attention heads of the encoder.
+            sizes = base.config.shape if base else options.model
+            return cls(
+                options,
+                choose_length(base, options.sample),
+                communicator,
+                gpu_names(),
+                base=base,
+                make_runtime=functools.partial(
+                    Runtime.choose, options, sizes, policy, communicator
+                ),
+                ranks=ranks.pop_all(),
+            )
+
+    def __exit__(self, *error: Any) -> None:
+        self.ranks.__exit__(*error)
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """Device, precision, attention backends and ranks."""
+        return self.make_runtime()
+
+    def check(self, study: LabelledStudy) -> Mapping[str, Any]:
+        if len(study.splits) > 1:
+            _check_folds(self.options.run)
+        for split in study.splits:
+            check_split(split, self.options.loop)
+        return {"attention": self.runtime.attention}
+
+    def networks(
+        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
+    ) -> Mapping[str, Member]:
+        options = self.options
+        if counts_alone:
+            run, columns = options.run, options.covariates
+            columns = dataclasses.replace(columns, categorical_columns=(), numeric_columns=())
+            folder, resumed = run.output_dir / COUNTS_ALONE, run.resume_from and "auto"
+            run = dataclasses.replace(run, output_dir=folder, resume_from=resumed)
+            options = dataclasses.replace(options, covariates=columns, run=run)
+            study = dataclasses.replace(study, covariates=None)
+        network = Transformer(options, study, self.base, self.runtime, record_fact)
+        return dict.fromkeys(network_names(options.members), network)
+
+    def leave(self) -> bool:
+        self.ranks.close()
+        return self.group.ranks.is_main
+
+
+def _check_folds(run: RunOptions) -> None:
+    """Refuse to resume several folds from one checkpoint."""
+    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
+        evidence = f"--resume-from '{run.resume_from}' is one checkpoint"
+        remedy = "name the run folder that contains the folds"
+        raise UsageError("A cross-validation resumes from its run folder", evidence, remedy)
+
+
+def _points(target: Target, decoded_NC: F64) -> F64:
+    """Return class probabilities, or numbers and ranks as one column."""
+    points_NC = decoded_NC if target.classes else target.point_predictions(decoded_NC)[:, None]
+    return np.asarray(points_NC, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Network of a study, see `member.Member`."""
+
+    options: Train  # options of the run; the checkpoints are in its folder
+    study: LabelledStudy  # the samples with their phylogeny and metadata
+    base: StoredNetwork | None  # pretrained encoder; None without one
+    runtime: Runtime  # device, precision and ranks
+    record_fact: RecordFact  # adds facts to the run record
+
+    def cross_validate(
+        self, samples: TrainingSamples, folds: Folds, final: bool = True
+    ) -> CrossValidated | None:
+        """Train the network of each split and predict its held-out samples, see `member.Member`."""
+        began = time.process_time()
+        base, splits, runtime = self.base, self.study.splits, self.runtime
+        vectors_FD = None
+        if base is not None and self.options.freeze_base:
+            vectors_FD = encode_frozen(self.options, base, self.study, runtime)
+        results = []
+        with runtime.stop.handled():
+            for fold, split in enumerate(splits, start=1):
+                trained = train_fold(
+                    self.options, self.study, base, split, fold, self.record_fact, runtime,
+                    vectors_FD,
+                )  # fmt: skip
+                if trained is not None:
+                    results.append(trained)
+                # All ranks leave together: a rank that went on would wait in a collective for the
+                # others.
+                if runtime.communicator.any_rank(runtime.stop.pending):
+                    raise Interrupted(
+                        f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
+                        f"the checkpoints in '{self.options.run.output_dir}' are complete",
+                        "continue with --resume-from auto",
+                    )
+        if not results:  # on ranks other than the first
+            return None
+        target = _target(results[0].network)
+        predictions_NC = np.concatenate(
+            [
+                result.predictions[split.held_out[0]]
+                for result, split in zip(results, splits, strict=True)
+            ]
+        )
+        points_NC = _points(target, predictions_NC)
+        # No second network is trained to leave samples out: those of a fold are its validation
+        # samples, and those of the model for new samples the held-out ones.
+        left_out: list[F64 | None] = []
+        for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
+            left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+            if (validation_NC := result.predictions.get("validation")) is not None:
+                left_out_NC[split.validation] = _points(target, validation_NC)
+            left_out.append(left_out_NC[rows])
+        # Networks of different folds: moved to the mean label of all, see `Estimator.left_out`.
+        columns = points_NC.shape[1]
+        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.baseline_MC[:, :columns]
+        left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+        left_out_NC[folds.rows_M] = points_NC + move_MC
+        left_out.append(left_out_NC[folds.fitted_rows[-1]])
+        facts = {"folds": [result.facts for result in results], **results[0].facts}
+        return CrossValidated(
+            folds.with_levels(points_NC, left_out),
+            time.process_time() - began,
+            model=TransformerModel(tuple(result.network for result in results)),
+            columns=target.quantile_columns(predictions_NC),
+            facts=facts,
+            left_out=tuple(left_out),
+        )

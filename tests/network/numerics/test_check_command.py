@@ -15,8 +15,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands.measure import Check
 from aam.network.model.attention import TORCH, Backend
-from aam.network.numerics.backends import conclusion, run_check
-from aam.network.numerics.check import CheckPlan, check_attention
+from aam.network.numerics.backends import CheckPlan, check_attention, conclusion, run_check
 from aam.network.numerics.device import aotriton_version, driver
 from aam.network.numerics.report import CheckReport, Cost
 from aam.network.numerics.report import page as page_of

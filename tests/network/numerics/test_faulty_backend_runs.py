@@ -14,7 +14,7 @@ from aam.contract.options.groups import DeviceOptions
 from aam.network.inference.outputs import build_networks
 from aam.network.inference.stored_networks import read_networks
 from aam.network.model.attention import TORCH, Backend
-from aam.network.numerics import faults
+from aam.network.numerics import probes
 from aam.network.numerics.backends import BackendPolicy
 from aam.network.training.runs import pretrain
 from aam.pipeline.run import run as train
@@ -24,12 +24,12 @@ from tests.support.faulty_backends import faulty
 from tests.support.parsing import built
 
 CPU = torch.device("cpu")
-FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.KernelFault]] = [
-    (emulated.aotriton_08, "none", faults.FIRST_MASK),
-    (emulated.nan_empty, "none", faults.EMPTY),
-    (emulated.gradient_off, "none", faults.SCALED),
-    (emulated.transposed, "none", faults.TRANSPOSED),
-    (emulated.half_odd, "bf16", faults.HALF),
+FAULTS: list[tuple[Callable[..., torch.Tensor], str, probes.KernelFault]] = [
+    (emulated.aotriton_08, "none", probes.FIRST_MASK),
+    (emulated.nan_empty, "none", probes.EMPTY),
+    (emulated.gradient_off, "none", probes.SCALED),
+    (emulated.transposed, "none", probes.TRANSPOSED),
+    (emulated.half_odd, "bf16", probes.HALF),
 ]
 
 
@@ -81,7 +81,7 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
     capsys: pytest.CaptureFixture[str],
     function: Callable[..., torch.Tensor],
     precision: str,
-    fault: faults.KernelFault,
+    fault: probes.KernelFault,
 ) -> None:
     args = ("--mixed-precision", precision)
     run = runs(among(function), *args)
@@ -133,7 +133,7 @@ def test_a_backend_that_cannot_be_recomputed_is_not_used_for_that(runs: Runs) ->
     backends = among(emulated.Unrepeatable())  # type: ignore[arg-type]
     run = runs(backends, "--gradient-checkpointing")
     assert attention(run)["with_mask"] == "flash"
-    assert attention(run)["faults"] == {"auto": [faults.RECOMPUTED.name]}
+    assert attention(run)["faults"] == {"auto": [probes.RECOMPUTED.name]}
 
 
 def test_train_and_predict_replace_a_faulty_backend(

@@ -13,8 +13,8 @@ import torch
 
 from aam.contract.errors import DataError, Unavailable
 from aam.network.model.attention import TORCH, Backend
-from aam.network.numerics import faults
-from aam.network.numerics.check import (
+from aam.network.numerics import probes
+from aam.network.numerics.backends import (
     CheckPlan,
     case_of,
     check_attention,
@@ -46,21 +46,21 @@ def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
     return set(report.faults(backend, [dtype]))
 
 
-FOUND: list[tuple[Callable[..., torch.Tensor], faults.KernelFault]] = [
-    (emulated.first_mask, faults.FIRST_MASK),
-    (emulated.aotriton_08, faults.FIRST_MASK),
-    (emulated.nan_empty, faults.EMPTY),
-    (emulated.average_empty, faults.EMPTY),
-    (emulated.gradient_off, faults.SCALED),
-    (emulated.transposed, faults.TRANSPOSED),
-    (emulated.ignoring, faults.IGNORED),
-    (emulated.inverted, faults.INVERTED),
-    (emulated.nothing, faults.NOTHING),
-    (emulated.keys_unlearnt, faults.GRADIENT),
-    (emulated.nan_gradient, faults.NAN_GRADIENT),
-    (emulated.infinite, faults.NAN_OUTPUT),
-    (emulated.packed_only_wrong, faults.LAYOUT),
-    (emulated.odd, faults.UNKNOWN),
+FOUND: list[tuple[Callable[..., torch.Tensor], probes.KernelFault]] = [
+    (emulated.first_mask, probes.FIRST_MASK),
+    (emulated.aotriton_08, probes.FIRST_MASK),
+    (emulated.nan_empty, probes.EMPTY),
+    (emulated.average_empty, probes.EMPTY),
+    (emulated.gradient_off, probes.SCALED),
+    (emulated.transposed, probes.TRANSPOSED),
+    (emulated.ignoring, probes.IGNORED),
+    (emulated.inverted, probes.INVERTED),
+    (emulated.nothing, probes.NOTHING),
+    (emulated.keys_unlearnt, probes.GRADIENT),
+    (emulated.nan_gradient, probes.NAN_GRADIENT),
+    (emulated.infinite, probes.NAN_OUTPUT),
+    (emulated.packed_only_wrong, probes.LAYOUT),
+    (emulated.odd, probes.UNKNOWN),
 ]
 
 
@@ -68,7 +68,7 @@ FOUND: list[tuple[Callable[..., torch.Tensor], faults.KernelFault]] = [
 @pytest.mark.parametrize(("function", "fault"), FOUND, ids=[f.__name__ for f, _ in FOUND])
 def test_a_fault_is_caught_and_named(
     function: Callable[..., torch.Tensor],
-    fault: faults.KernelFault,
+    fault: probes.KernelFault,
     dtype: str,
     device: torch.device,
 ) -> None:
@@ -93,7 +93,7 @@ def test_right_in_fp32_and_wrong_in_half_precision(dtype: str, device: torch.dev
 
 def test_tf32_is_distinguished_from_fp32(device: torch.device) -> None:
     report = check(faulty(emulated.tf32), on=device)
-    assert named(report, "fp32") == {faults.TF32.name}
+    assert named(report, "fp32") == {probes.TF32.name}
     assert named(report, "fp16") == named(report, "bf16") == set()
     assert not report.wrong
 
@@ -110,7 +110,7 @@ def test_recomputation_that_fails_is_named(device: torch.device) -> None:
     report = check(faulty(emulated.Unrepeatable()), plan=plan, on=device)
     wrong = [case for case in report.cases if case.outcome == "wrong"]
     assert {case.mask for case in wrong} == {"recomputed"}
-    assert {case.fault for case in wrong} == {faults.RECOMPUTED.name}
+    assert {case.fault for case in wrong} == {probes.RECOMPUTED.name}
 
 
 def test_one_set_or_one_mask_finds_nothing() -> None:

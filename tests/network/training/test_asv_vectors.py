@@ -15,7 +15,7 @@ import torch
 
 from aam.contract.errors import DataError
 from aam.contract.options.groups import AsvVectorOptions
-from aam.network.inference.asv_vectors import open_vectors
+from aam.network.inference.outputs import open_vectors
 from aam.network.model.attention import AUTO
 from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.shape import NetworkShape

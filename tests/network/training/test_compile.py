@@ -19,7 +19,8 @@ from aam.network.model.attention import AUTO
 from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.shape import NetworkShape
 from aam.network.model.transformer import PRODUCTS
-from aam.network.training.runtime import compile_in_place, eager_again
+from aam.network.training.finite import eager_again
+from aam.network.training.fit import compile_in_place
 from tests.support.commands import TINY, pretrain, read
 
 SHAPE = NetworkShape(max_bp=30, embedding_dim=8, attention_heads=2, attention_layers=1, dropout=0.0)

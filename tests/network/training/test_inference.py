@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from aam.data.study import Study
 from aam.data.targets import TargetTransform
 from aam.network.batches import BatchPlan, make_batch
-from aam.network.inference.attributions import integrated_gradients
 from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
@@ -24,6 +23,7 @@ from aam.network.inference.stored_networks import DiversityScale, ModelConfig, T
 from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
 from aam.network.training.runs import fit_profile
+from aam.network.transformer_member import integrated_gradients
 from tests.support.models import loaded
 
 CPU = torch.device("cpu")

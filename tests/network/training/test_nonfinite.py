@@ -22,10 +22,10 @@ from aam.network.inference.stored_networks import DiversityScale, ModelConfig
 from aam.network.model.attention import AUTO, Backend, Backends, named
 from aam.network.model.shape import NetworkShape
 from aam.network.training import checkpoints
+from aam.network.training.configuration import Runtime
 from aam.network.training.finite import OVERFLOWS, FiniteCheck
 from aam.network.training.fit import fit, optimizer_steps
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
-from aam.network.training.runtime import Runtime
 from tests.support.commands import pretrain, read
 from tests.support.rank_steps import Spoiled, fit_options, repeat_steps, spoiled_step
 from tests.support.rank_steps import train as train_loop

@@ -14,10 +14,10 @@ import torch
 from aam.console import duration, track
 from aam.contract.options.groups import LoopOptions
 from aam.data.study import Study
-from aam.network import tensor_file
 from aam.network.batches import BatchPlan, TrainingBatches
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig
 from aam.network.model.shape import NetworkShape
+from aam.network.training.checkpoints import read_tensors, write_tensors
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Progress
@@ -52,9 +52,9 @@ def test_time_left_is_right_after_a_resumption(
     args = ("--tree", study_dir / "tree.nwk")
     assert pretrain(study_dir, tmp_path, *args, "--epochs", 2) == 0
     last = tmp_path / "checkpoints/last.ckpt"
-    content = tensor_file.read(last)
+    content = read_tensors(last)
     content["resume"]["seconds"] = 720_000.0
-    tensor_file.write(last, content)
+    write_tensors(last, content)
     capsys.readouterr()
     assert pretrain(study_dir, tmp_path, *args, "--epochs", 4, "--resume-from", tmp_path) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from aam.network import tensor_file
+from aam.network.training.checkpoints import read_tensors
 from aam.pipeline.stop_requests import StopRequests
 from tests.support.commands import aam
 from tests.support.resumed_runs import (
@@ -55,7 +55,7 @@ def in_parts(line: Sequence[str], stops: Sequence[Stop]) -> None:
 def same_runs(one: Path, two: Path) -> None:
     """Check that two run folders hold the same models, metrics and tables."""
     for path in sorted(one.rglob("*.ckpt")):
-        pair = [tensor_file.read(f / path.relative_to(one)) for f in (one, two)]
+        pair = [read_tensors(f / path.relative_to(one)) for f in (one, two)]
         assert alike(pair[0]["state_dict"], pair[1]["state_dict"]), path.relative_to(one)
         states = [content["resume"] for content in pair]
         for key in (

@@ -21,8 +21,8 @@ from aam.network.inference.stored_networks import Target, read_networks
 from aam.network.model.network import Encoder, PairwiseDistance
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import choose_precision, has_bf16
+from aam.network.training.configuration import least_weights
 from aam.network.training.losses import LOSSES, distance_loss, target_loss
-from aam.network.training.runtime import least_weights
 from tests.support.commands import pretrain, read, train
 from tests.support.runs import validate, weights
 
