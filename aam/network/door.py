@@ -31,7 +31,7 @@ def start_session(options: Train, labelled: Any, policy: Any) -> Any:
 def sequence_length(options: Train) -> int | None:
     from aam.network.training.configuration import choose_length, read_pretrained_encoder
 
-    return choose_length(read_pretrained_encoder(options.pretrained_encoder), options.sample)
+    return choose_length(read_pretrained_encoder(options), options.sample)
 
 
 def checkpoint_config(path: Path) -> Any:

@@ -43,7 +43,6 @@ from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PROFILE_HIDDEN, Predictor
 from aam.network.numerics.device import Precision
 from aam.network.training.configuration import (
-    check_heads,
     choose_length,
     choose_shape,
     configure_model,
@@ -391,8 +390,7 @@ class InferenceMemory:
 
 def pretraining_run(options: Pretrain) -> TrainingRun:
     """Read the study of a pretraining run, to predict its memory."""
-    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
-        check_heads(options.model)
+    base = read_pretrained_encoder(options)
     study, metric, plan = load_pretraining_study(options, base)
     rows = np.arange(len(study.table.sample_ids))
     shape, standard = choose_shape(base, study, options.model, plan, rows)
@@ -405,8 +403,7 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     """Read the study and labels of a training run, to predict the memory of its first fold."""
     # `auto` is 1 fold for a transformer, as in the run, because its training takes long.
     options = dataclasses.replace(options, folds=1 if options.folds == "auto" else options.folds)
-    if (base := read_pretrained_encoder(options.pretrained_encoder)) is None:
-        check_heads(options.model)
+    base = read_pretrained_encoder(options)
     if labelled is None:
         metadata = read_metadata(options.target.metadata)
         options = classes_of_words(options, metadata)

@@ -52,7 +52,6 @@ from aam.network.inference.outputs import (
 )
 from aam.network.inference.stored_networks import (
     StoredNetwork,
-    Target,
     network_state,
     restore_networks,
 )
@@ -92,8 +91,8 @@ def integrated_gradients(
     the baseline of a sample every ASV is replaced by the mean ASV: the mean of the sequences
     `reference_FL`, or of all ASVs of all samples.
     """
-    network, target, device = model.network, model.config.target, model.device
-    assert isinstance(network, Predictor) and target is not None
+    network, target, device = model.network, model.target, model.device
+    assert isinstance(network, Predictor)
     vectors_FD = encode_asvs(network.encoder, study, device)
     network.to(device).eval()
     terms_FW = profile_terms(network, study.tokens_FL, device)
@@ -342,10 +341,10 @@ class TransformerModel(FittedModel[Samples]):
                     title=title,
                 )
                 assert outputs_NC is not None
-                values.append(_target(network).decode(outputs_NC))
+                values.append(network.target.decode(outputs_NC))
         if self.encoded is None and len(self.networks) > 1:
             info(f"Predictions are the mean of {len(self.networks)} networks, one for each fold.")
-        target, mean_NC = _target(self.networks[0]), np.mean(values, axis=0)
+        target, mean_NC = self.networks[0].target, np.mean(values, axis=0)
         if target.classes:
             return MemberPrediction(mean_NC)
         columns = target.quantile_columns(mean_NC)
@@ -404,7 +403,7 @@ class TransformerModel(FittedModel[Samples]):
                 network, study, _BATCH_SIZE, covariates=samples.covariates,
                 reference_FL=relations.tokens_FL,
             )  # fmt: skip
-            target, scores_NC = _target(network), gradients.scores_NC
+            target, scores_NC = network.target, gradients.scores_NC
             if (transform := target.transform) is not None:
                 slopes_NC = explained.slopes(outputs, scores_NC + transform.shift)
             elif len(target.classes) == 2:  # one score, the log odds of the second class
@@ -473,12 +472,6 @@ class TransformerReader(Reader[Samples]):
 
 
 MEMBER = TransformerReader()
-
-
-def _target(network: LoadedNetwork) -> Target:
-    """Return the target of a network, with the transform of its fold."""
-    assert network.config.target is not None  # a pretrained encoder is not applied
-    return network.config.target
 
 
 def encode_for_networks(

@@ -32,7 +32,7 @@ from aam.data.study import Study, load_study
 from aam.members.output_tables import NO_VECTORS, InferenceSettings, rank_share, require_finite
 from aam.memory import shown_size
 from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
-from aam.network.inference.stored_networks import ModelConfig, StoredNetwork, read_networks
+from aam.network.inference.stored_networks import ModelConfig, StoredNetwork, Target, read_networks
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
@@ -283,6 +283,12 @@ class LoadedNetwork:
     def config(self) -> ModelConfig:
         """Configuration of the network."""
         return self.stored.config
+
+    @property
+    def target(self) -> Target:
+        """Target of a trained network, with the transform of its fold."""
+        assert self.config.target is not None  # None after pretraining
+        return self.config.target
 
     def warn_of_shallow(self, study: Study) -> None:
         """Warn of samples that have fewer reads than the rarefaction depth of the network."""

@@ -1,7 +1,7 @@
-"""Runtime of a run: device, precision, attention backends, workers, ranks, torch.compile.
+"""Configuration of a run of the network, fixed before its first step.
 
-The compiled encoder is used only if a forward and a backward pass on this device give the results
-of the eager module, since the compiler of a stack (Triton or C++) may be missing, broken or wrong.
+The runtime: device, precision, attention backends, workers and ranks. The network: sizes, batch
+plan and target, fitted to the training samples of a split.
 """
 
 from __future__ import annotations
@@ -114,7 +114,6 @@ def check_resources(options: Learn) -> Learn:
     # The sizes of a pretrained encoder do not follow from the options.
     if options.pretrained_encoder is not None:
         return options
-    check_heads(model)
     if is_gpu(device):
         memory, kind = torch.cuda.get_device_properties(device).total_memory, "on the GPU"
     else:
@@ -163,16 +162,6 @@ def numbers_of_host(options: Learn) -> Learn:
         "speed": dataclasses.replace(speed, mixed_precision=precision),
     }
     return dataclasses.replace(options, **groups)
-
-
-def check_heads(model: ModelOptions) -> None:
-    """Refuse a number of attention heads that does not divide the embedding width."""
-    if model.embedding_dim % model.attention_heads:
-        raise UsageError(
-            "The heads do not divide the width",
-            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
-            "choose a width that is a multiple of the heads",
-        )
 
 
 def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
@@ -227,9 +216,19 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 
-def read_pretrained_encoder(path: Path | None) -> StoredNetwork | None:
-    """Read the encoder of a model (of its first fold); None without a path."""
+def read_pretrained_encoder(options: Pretrain | Train) -> StoredNetwork | None:
+    """Read the encoder of a model (of its first fold); None for a network of these options.
+
+    Refuse a number of attention heads that does not divide the width of a new network.
+    """
+    path, model = options.pretrained_encoder, options.model
     if path is None:
+        if model.embedding_dim % model.attention_heads:
+            raise UsageError(
+                "The heads do not divide the width",
+                f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
+                "choose a width that is a multiple of the heads",
+            )
         return None
     stored = read_networks(path)[0]
     shape = stored.config.shape

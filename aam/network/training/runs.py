@@ -23,9 +23,6 @@ from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import (
     TRANSFORMER,
-    PhylogenyOptions,
-    RunOptions,
-    TableOptions,
 )
 from aam.contract.options.groups import networks as network_names
 from aam.contract.run_files import COUNTS_ALONE, MODEL
@@ -45,6 +42,7 @@ from aam.members.output_tables import require_finite
 from aam.network.batch_size import automatic
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed import strategies
+from aam.network.distributed.collectives import Communicator
 from aam.network.distributed.process_group import process_group
 from aam.network.inference.outputs import (
     CHUNK,
@@ -72,7 +70,7 @@ from aam.network.training.configuration import (
 )
 from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
-from aam.network.transformer_member import TransformerModel, _target
+from aam.network.transformer_member import TransformerModel
 from aam.pipeline import run_folder
 from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.plan import Session
@@ -83,8 +81,12 @@ from aam.serialization import model_folder
 def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
     """Pretrain an encoder and write its run folder."""
     options, task = automatic(options, pretraining_run), options.task
-    if task.penalty and not has_phylogeny(options.input, options.phylogeny):
-        no_tree = " and the store has no tree" if is_store(options.input.table) else ""
+    table, phylogeny = options.input.table, options.phylogeny
+    has_phylogeny = phylogeny.tree is not None or phylogeny.unifrac_matrix is not None
+    if not has_phylogeny and is_store(table):
+        has_phylogeny = Store(table).header.has_tree
+    if task.penalty and not has_phylogeny:
+        no_tree = " and the store has no tree" if is_store(table) else ""
         raise UsageError(
             "UniFrac needs a phylogeny",
             f"neither --tree nor --unifrac-matrix was given{no_tree}",
@@ -96,8 +98,8 @@ def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
     with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
         communicator.require_equal_options(values_of(options))
         options = check_resources(options)
+        base = read_pretrained_encoder(options)
         prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
-        base = read_pretrained_encoder(options.pretrained_encoder)
         study, metric, plan = load_pretraining_study(options, base)
         metadata = None if options.metadata is None else read_metadata(options.metadata)
         splits, seed = prepared.split_options(options.split), options.loop.seed
@@ -171,102 +173,227 @@ def batches_of(
     return training, validation if len(split.validation) else None
 
 
-def train_fold(
-    options: Train,
-    labelled: LabelledStudy,
-    base: StoredNetwork | None,
-    split: Split,
-    fold: int,
-    record_fact: RecordFact,
-    runtime: Runtime,
-    asv_vectors_FD: Tensor | None = None,  # of every ASV, by a frozen encoder
-) -> Fit | None:
-    """Train the network of one split (fold); on the first rank predict its held-out samples."""
-    study, folds = labelled.study, len(labelled.splits)
-    torch.manual_seed(options.loop.seed + fold - 1)
-    config = configure_model(options, labelled, base, split)
-    target = config.target
-    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
-    assert isinstance(network, Predictor) and target is not None
-    if base is not None:
-        strategies.load_model(network.encoder, base.encoder_weights)
-    # Start from the best constant, so that the first steps do not have to learn the mean.
-    network.start_from(target.initial_outputs(labelled.values[split.train]))
-    fit_profile(network, study, config.plan.for_inference, split.train)
-    if options.freeze_base:
-        network.encoder.requires_grad_(False)
-    runtime.communicator.require_equal_data(
-        study=study, values=labelled.values, split=split, weights=network.state_dict()
-    )
-    covariates = config.inputs(labelled.covariates)
-    if covariates is not None:
-        # On the device, so that a step need not wait for the rows of its batch.
-        covariates = covariates.to(runtime.device)
-    task = TrainingModule(
-        network,
-        LossWeights.of(options.task, options.target_penalty),
-        options.loop,
-        optimizer_steps(len(split.train), options.loop),
-        target,
-        labelled.values,
-        asv_vectors_FD,
-        config.standard,
-        options.speed.chunk_size,
-        covariates,
-        _study_weights(labelled, options.target.levels, split),
-    )
-    batches = batches_of(options, study, config.plan, split)
-    trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)
-    if trained is None:
-        return None
-    return _apply_to_held_out(trained, options, labelled, split, fold, asv_vectors_FD)
+@dataclass(frozen=True, kw_only=True)
+class NetworkSession(Session):
+    """Session of a run with a network; the runtime is made when the study has been read."""
+
+    group: Communicator
+    base: StoredNetwork | None
+    policy: BackendPolicy | None
+    ranks: ExitStack
+
+    @classmethod
+    def start(
+        cls, options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
+    ) -> NetworkSession:
+        """Join the process group of the ranks, and replace `auto` in the options for this host."""
+        options = automatic(options, functools.partial(training_run, labelled=labelled))
+        with ExitStack() as ranks:
+            group = process_group(options.scale, options.device, options.loop.batch_samples)
+            communicator = ranks.enter_context(group)
+            # Compared before `auto` is replaced, since nodes may differ in their number of cores.
+            communicator.require_equal_options(values_of(options))
+            options = check_resources(options)
+            base = read_pretrained_encoder(options)
+            length = choose_length(base, options.sample)
+            return cls(
+                options=options, length=length, group=communicator, gpus=gpu_names(), base=base,
+                policy=policy, ranks=ranks.pop_all(),
+            )  # fmt: skip
+
+    def __exit__(self, *error: Any) -> None:
+        self.ranks.__exit__(*error)
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """Device, precision, attention backends and ranks."""
+        # Backends are probed with the attention heads of the encoder.
+        sizes = self.base.config.shape if self.base else self.options.model
+        return Runtime.choose(self.options, sizes, self.policy, self.group)
+
+    def check(self, study: LabelledStudy) -> Mapping[str, Any]:
+        resumed = self.options.run.resume_from
+        if len(study.splits) > 1 and isinstance(resumed, Path) and not resumed.is_dir():
+            raise UsageError(
+                "A cross-validation resumes from its run folder",
+                f"--resume-from '{resumed}' is one checkpoint",
+                "name the run folder that contains the folds",
+            )
+        for split in study.splits:
+            check_split(split, self.options.loop)
+        return {"attention": self.runtime.attention}
+
+    def networks(
+        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
+    ) -> Mapping[str, Member]:
+        options = self.options
+        if counts_alone:
+            run, columns = options.run, options.covariates
+            columns = dataclasses.replace(columns, categorical_columns=(), numeric_columns=())
+            folder, resumed = run.output_dir / COUNTS_ALONE, run.resume_from and "auto"
+            run = dataclasses.replace(run, output_dir=folder, resume_from=resumed)
+            options = dataclasses.replace(options, covariates=columns, run=run)
+            study = dataclasses.replace(study, covariates=None)
+        network = Transformer(options, study, self.base, self.runtime, record_fact)
+        return dict.fromkeys(network_names(options.members), network)
+
+    def leave(self) -> bool:
+        self.ranks.close()
+        return self.group.ranks.is_main
 
 
-def _apply_to_held_out(
-    trained: Fit,
-    options: Train,
-    labelled: LabelledStudy,
-    split: Split,
-    fold: int,
-    asv_vectors_FD: Tensor | None,
-) -> Fit:
-    """Add the predictions of the held-out samples; in the first fold write the embeddings too."""
-    study, folds, config = labelled.study, len(labelled.splits), trained.network.config
-    network, target, device = trained.network.network, config.target, trained.network.device
-    assert isinstance(network, Predictor) and target is not None
-    if asv_vectors_FD is None:
-        asv_vectors_FD = encode_asvs(network.encoder, study, device)
-    plan, batch_size = config.plan.for_inference, options.loop.batch_samples
-    held_out, rows = split.held_out
-    predictions = {}
-    # The validation samples weigh the network in an ensemble, and fit the levels of its ranks.
-    for name in {held_out, "validation"} if len(split.validation) else {held_out}:
-        _, outputs_NC = apply_network(
-            network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
-            covariates=config.inputs(labelled.covariates),
-        )  # fmt: skip
-        assert outputs_NC is not None
-        predictions[name] = target.decode(outputs_NC)
-    require_finite(
-        "predictions", [study.table.sample_ids[row] for row in rows], predictions[held_out]
-    )
-    if fold == 1:
-        embeddings = options.run.output_dir / "embeddings.tsv"
-        trained.network.write_embeddings(embeddings, study, batch_size, asv_vectors_FD)
-    metrics = target_metrics(target, predictions[held_out], labelled.values[rows])
-    title = f"Fold {fold} of {folds}, {held_out}" if folds > 1 else held_out.title()
-    info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
-    best = trained.facts["best"] | {f"{held_out}_{name}": value for name, value in metrics.items()}
-    return Fit(trained.network, trained.facts | {"best": best}, predictions)
+@dataclass(frozen=True)
+class Transformer:
+    """Network of a study, see `member.Member`."""
+
+    options: Train  # options of the run; the checkpoints are in its folder
+    labelled: LabelledStudy  # the samples with their phylogeny and metadata
+    base: StoredNetwork | None  # pretrained encoder; None without one
+    runtime: Runtime  # device, precision and ranks
+    record_fact: RecordFact  # adds facts to the run record
+
+    def cross_validate(
+        self, samples: TrainingSamples, folds: Folds, final: bool = True
+    ) -> CrossValidated | None:
+        """Train the network of each split and predict its held-out samples, see `member.Member`."""
+        began = time.process_time()
+        results, splits = self._train_folds(), self.labelled.splits
+        if not results:  # on ranks other than the first
+            return None
+        target = results[0].network.target
+        held_out = zip(results, splits, strict=True)
+        predictions_NC = np.concatenate(
+            [result.predictions[split.held_out[0]] for result, split in held_out]
+        )
+        points_NC = _points(target, predictions_NC)
+        # No second network is trained to leave samples out: those of a fold are its validation
+        # samples, and those of the model for new samples the held-out ones.
+        left_out: list[F64 | None] = []
+        for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
+            left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+            if (validation_NC := result.predictions.get("validation")) is not None:
+                left_out_NC[split.validation] = _points(target, validation_NC)
+            left_out.append(left_out_NC[rows])
+        # Networks of different folds: moved to the mean label of all, see `Estimator.left_out`.
+        columns = points_NC.shape[1]
+        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.baseline_MC[:, :columns]
+        left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
+        left_out_NC[folds.rows_M] = points_NC + move_MC
+        left_out.append(left_out_NC[folds.fitted_rows[-1]])
+        facts = {"folds": [result.facts for result in results], **results[0].facts}
+        return CrossValidated(
+            folds.with_levels(points_NC, left_out),
+            time.process_time() - began,
+            model=TransformerModel(tuple(result.network for result in results)),
+            columns=target.quantile_columns(predictions_NC),
+            facts=facts,
+            left_out=tuple(left_out),
+        )
+
+    def _train_folds(self) -> list[Fit]:
+        """Train the network of each split; return them on the first rank."""
+        options, base, runtime = self.options, self.base, self.runtime
+        vectors_FD = None
+        if base is not None and options.freeze_base:
+            # A frozen encoder encodes all ASVs once for all folds.
+            encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
+            strategies.load_model(encoder, base.encoder_weights)
+            vectors_FD = encode_asvs(encoder, self.labelled.study, runtime.device, options.vectors)
+        results = []
+        with runtime.stop.handled():
+            for fold, split in enumerate(self.labelled.splits, start=1):
+                trained = self._train_fold(split, fold, vectors_FD)
+                if trained is not None:
+                    results.append(trained)
+                # All ranks leave together: a rank that went on would wait in a collective for the
+                # others.
+                if runtime.communicator.any_rank(runtime.stop.pending):
+                    raise Interrupted(
+                        f"Stopped after fold {fold} of {len(self.labelled.splits)}"
+                        f"{runtime.stop.by_signal}",
+                        f"the checkpoints in '{options.run.output_dir}' are complete",
+                        "continue with --resume-from auto",
+                    )
+        return results
+
+    def _train_fold(self, split: Split, fold: int, asv_vectors_FD: Tensor | None) -> Fit | None:
+        """Train the network of one split (fold); on the first rank predict its held-out samples."""
+        options, labelled, runtime = self.options, self.labelled, self.runtime
+        study, folds = labelled.study, len(labelled.splits)
+        torch.manual_seed(options.loop.seed + fold - 1)
+        config = configure_model(options, labelled, self.base, split)
+        target = config.target
+        network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+        assert isinstance(network, Predictor) and target is not None
+        if self.base is not None:
+            strategies.load_model(network.encoder, self.base.encoder_weights)
+        # Start from the best constant, so that the first steps do not have to learn the mean.
+        network.start_from(target.initial_outputs(labelled.values[split.train]))
+        fit_profile(network, study, config.plan.for_inference, split.train)
+        if options.freeze_base:
+            network.encoder.requires_grad_(False)
+        runtime.communicator.require_equal_data(
+            study=study, values=labelled.values, split=split, weights=network.state_dict()
+        )
+        covariates = config.inputs(labelled.covariates)
+        if covariates is not None:
+            # On the device, so that a step need not wait for the rows of its batch.
+            covariates = covariates.to(runtime.device)
+        task = TrainingModule(
+            network,
+            LossWeights.of(options.task, options.target_penalty),
+            options.loop,
+            optimizer_steps(len(split.train), options.loop),
+            target,
+            labelled.values,
+            asv_vectors_FD,
+            config.standard,
+            options.speed.chunk_size,
+            covariates,
+            _study_weights(labelled, options.target.levels, split),
+        )
+        batches = batches_of(options, study, config.plan, split)
+        trained = fit(task, config, *batches, options, runtime, self.record_fact, fold, folds)
+        if trained is None:
+            return None
+        return self._apply_to_held_out(trained, split, fold, asv_vectors_FD)
+
+    def _apply_to_held_out(
+        self, trained: Fit, split: Split, fold: int, asv_vectors_FD: Tensor | None
+    ) -> Fit:
+        """Add the predictions of the held-out samples; in the first fold write the embeddings."""
+        study, folds, loaded = self.labelled.study, len(self.labelled.splits), trained.network
+        network, config, device = loaded.network, loaded.config, loaded.device
+        if asv_vectors_FD is None:
+            asv_vectors_FD = encode_asvs(network.encoder, study, device)
+        plan, batch_size = config.plan.for_inference, self.options.loop.batch_samples
+        held_out, rows = split.held_out
+        predictions = {}
+        # The validation samples weigh the network in an ensemble, and fit the levels of its ranks.
+        for name in {held_out, "validation"} if len(split.validation) else {held_out}:
+            _, outputs_NC = apply_network(
+                network, study, plan, getattr(split, name), batch_size, device, asv_vectors_FD,
+                covariates=config.inputs(self.labelled.covariates),
+            )  # fmt: skip
+            assert outputs_NC is not None
+            predictions[name] = loaded.target.decode(outputs_NC)
+        ids = [study.table.sample_ids[row] for row in rows]
+        require_finite("predictions", ids, predictions[held_out])
+        if fold == 1:
+            embeddings = self.options.run.output_dir / "embeddings.tsv"
+            loaded.write_embeddings(embeddings, study, batch_size, asv_vectors_FD)
+        metrics = target_metrics(loaded.target, predictions[held_out], self.labelled.values[rows])
+        title = f"Fold {fold} of {folds}, {held_out}" if folds > 1 else held_out.title()
+        info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+        scores = {f"{held_out}_{name}": value for name, value in metrics.items()}
+        facts = trained.facts | {"best": trained.facts["best"] | scores}
+        return Fit(loaded, facts, predictions)
 
 
-def encode_frozen(
-    options: Train, base: StoredNetwork, labelled: LabelledStudy, runtime: Runtime
-) -> Tensor:
-    """Encode all ASVs with a frozen encoder, once for all folds."""
-    encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
-    strategies.load_model(encoder, base.encoder_weights)
-    return encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
+def _points(target: Target, decoded_NC: F64) -> F64:
+    """Return class probabilities, or numbers and ranks as one column."""
+    points_NC = decoded_NC if target.classes else target.point_predictions(decoded_NC)[:, None]
+    return np.asarray(points_NC, dtype=np.float64)
 
 
 def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
@@ -294,164 +421,3 @@ def fit_profile(
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
     fixed = (batches[k] for k in steps)
     profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
-
-
-def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Return whether the options, or the store, name a tree or a distance matrix."""
-    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
-        return True
-    return is_store(input.table) and Store(input.table).header.has_tree
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkSession(Session):
-    """Session of a run with a network; the runtime is made when the study has been read."""
-
-    base: StoredNetwork | None
-    make_runtime: functools.partial[Runtime]
-    ranks: ExitStack
-
-    @classmethod
-    def start(
-        cls, options: Train, labelled: LabelledStudy | None, policy: BackendPolicy | None
-    ) -> NetworkSession:
-        """Join the process group of the ranks, and replace `auto` in the options for this host."""
-        options = automatic(options, functools.partial(training_run, labelled=labelled))
-        with ExitStack() as ranks:
-            group = process_group(options.scale, options.device, options.loop.batch_samples)
-            communicator = ranks.enter_context(group)
-            # Compared before `auto` is replaced, since nodes may differ in their number of cores.
-            communicator.require_equal_options(values_of(options))
-            options = check_resources(options)
-            base = read_pretrained_encoder(options.pretrained_encoder)
-            # Backends are probed with the attention heads of the encoder.
-            sizes = base.config.shape if base else options.model
-            return cls(
-                options,
-                choose_length(base, options.sample),
-                communicator,
-                gpu_names(),
-                base=base,
-                make_runtime=functools.partial(
-                    Runtime.choose, options, sizes, policy, communicator
-                ),
-                ranks=ranks.pop_all(),
-            )
-
-    def __exit__(self, *error: Any) -> None:
-        self.ranks.__exit__(*error)
-
-    @functools.cached_property
-    def runtime(self) -> Runtime:
-        """Device, precision, attention backends and ranks."""
-        return self.make_runtime()
-
-    def check(self, study: LabelledStudy) -> Mapping[str, Any]:
-        if len(study.splits) > 1:
-            _check_folds(self.options.run)
-        for split in study.splits:
-            check_split(split, self.options.loop)
-        return {"attention": self.runtime.attention}
-
-    def networks(
-        self, study: LabelledStudy, record_fact: RecordFact = no_record, counts_alone: bool = False
-    ) -> Mapping[str, Member]:
-        options = self.options
-        if counts_alone:
-            run, columns = options.run, options.covariates
-            columns = dataclasses.replace(columns, categorical_columns=(), numeric_columns=())
-            folder, resumed = run.output_dir / COUNTS_ALONE, run.resume_from and "auto"
-            run = dataclasses.replace(run, output_dir=folder, resume_from=resumed)
-            options = dataclasses.replace(options, covariates=columns, run=run)
-            study = dataclasses.replace(study, covariates=None)
-        network = Transformer(options, study, self.base, self.runtime, record_fact)
-        return dict.fromkeys(network_names(options.members), network)
-
-    def leave(self) -> bool:
-        self.ranks.close()
-        return self.group.ranks.is_main
-
-
-def _check_folds(run: RunOptions) -> None:
-    """Refuse to resume several folds from one checkpoint."""
-    if isinstance(run.resume_from, Path) and not run.resume_from.is_dir():
-        evidence = f"--resume-from '{run.resume_from}' is one checkpoint"
-        remedy = "name the run folder that contains the folds"
-        raise UsageError("A cross-validation resumes from its run folder", evidence, remedy)
-
-
-def _points(target: Target, decoded_NC: F64) -> F64:
-    """Return class probabilities, or numbers and ranks as one column."""
-    points_NC = decoded_NC if target.classes else target.point_predictions(decoded_NC)[:, None]
-    return np.asarray(points_NC, dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """Network of a study, see `member.Member`."""
-
-    options: Train  # options of the run; the checkpoints are in its folder
-    study: LabelledStudy  # the samples with their phylogeny and metadata
-    base: StoredNetwork | None  # pretrained encoder; None without one
-    runtime: Runtime  # device, precision and ranks
-    record_fact: RecordFact  # adds facts to the run record
-
-    def cross_validate(
-        self, samples: TrainingSamples, folds: Folds, final: bool = True
-    ) -> CrossValidated | None:
-        """Train the network of each split and predict its held-out samples, see `member.Member`."""
-        began = time.process_time()
-        base, splits, runtime = self.base, self.study.splits, self.runtime
-        vectors_FD = None
-        if base is not None and self.options.freeze_base:
-            vectors_FD = encode_frozen(self.options, base, self.study, runtime)
-        results = []
-        with runtime.stop.handled():
-            for fold, split in enumerate(splits, start=1):
-                trained = train_fold(
-                    self.options, self.study, base, split, fold, self.record_fact, runtime,
-                    vectors_FD,
-                )  # fmt: skip
-                if trained is not None:
-                    results.append(trained)
-                # All ranks leave together: a rank that went on would wait in a collective for the
-                # others.
-                if runtime.communicator.any_rank(runtime.stop.pending):
-                    raise Interrupted(
-                        f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
-                        f"the checkpoints in '{self.options.run.output_dir}' are complete",
-                        "continue with --resume-from auto",
-                    )
-        if not results:  # on ranks other than the first
-            return None
-        target = _target(results[0].network)
-        predictions_NC = np.concatenate(
-            [
-                result.predictions[split.held_out[0]]
-                for result, split in zip(results, splits, strict=True)
-            ]
-        )
-        points_NC = _points(target, predictions_NC)
-        # No second network is trained to leave samples out: those of a fold are its validation
-        # samples, and those of the model for new samples the held-out ones.
-        left_out: list[F64 | None] = []
-        for rows, result, split in zip(folds.fitted_rows, results, folds.splits, strict=False):
-            left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
-            if (validation_NC := result.predictions.get("validation")) is not None:
-                left_out_NC[split.validation] = _points(target, validation_NC)
-            left_out.append(left_out_NC[rows])
-        # Networks of different folds: moved to the mean label of all, see `Estimator.left_out`.
-        columns = points_NC.shape[1]
-        move_MC = folds.held_out.outputs_NC.mean(axis=0) - folds.baseline_MC[:, :columns]
-        left_out_NC = np.full_like(folds.labels.outputs_NC, np.nan, dtype=np.float64)
-        left_out_NC[folds.rows_M] = points_NC + move_MC
-        left_out.append(left_out_NC[folds.fitted_rows[-1]])
-        facts = {"folds": [result.facts for result in results], **results[0].facts}
-        return CrossValidated(
-            folds.with_levels(points_NC, left_out),
-            time.process_time() - began,
-            model=TransformerModel(tuple(result.network for result in results)),
-            columns=target.quantile_columns(predictions_NC),
-            facts=facts,
-            left_out=tuple(left_out),
-        )
