@@ -38,7 +38,7 @@ NETWORK_MODULES = {
     "check": "numerics.backends",
     "embed": "inference.outputs",
     "export": "inference.export",
-    "memory": "batch_size",
+    "memory": "memory_prediction",
     "pretrain": "door",
     "unifrac": "unifrac",
 }

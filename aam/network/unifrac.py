@@ -36,10 +36,16 @@ samples of a batch, and U features of its samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import h5py
 import numpy as np
 import pandas as pd
 import torch
@@ -48,7 +54,7 @@ from scipy import sparse
 from torch import Tensor
 
 from aam.console import info, track
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import DataError, Unavailable, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import DeviceOptions, Metric
@@ -61,7 +67,6 @@ from aam.data.table import FeatureTable
 from aam.members.output_tables import write_table
 from aam.memory import GIB, memory_available, shown_size
 from aam.network.numerics.device import choose_device, print_device
-from aam.network.unifrac_binaries import ENGINES
 
 TILE = 512
 """Samples in a row and in a column of a tile. Rounding errors depend on it."""
@@ -414,6 +419,135 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
+_METHODS: dict[str, str] = {
+    "unifrac": "unweighted_fp64",
+    "unweighted": "unweighted_fp64",
+    "weighted": "weighted_unnormalized_fp64",
+    "weighted_normalized": "weighted_normalized_fp64",
+    "generalized": "generalized_fp64",
+}
+"""Metric -> value of `ssu -m` and name of the function in the package."""
+
+TABLE, TREE, MATRIX = "table.biom", "tree.nwk", "matrix.h5"
+
+
+def run_ssu(
+    counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
+) -> NDArray[np.float64]:
+    """Compute the UniFrac distances [N, N] of samples, `counts` [N, F], by the program `ssu`."""
+    program = shutil.which("ssu")
+    if program is None:
+        raise Unavailable(
+            "The program 'ssu' is not installed",
+            "--engine ssu",
+            "install unifrac-binaries (conda, bioconda) or unifrac-tools (Debian), "
+            "or choose --engine torch",
+        )
+    with _inputs(counts, phylogeny) as folder:
+        command = [program, "-i", TABLE, "-t", TREE, "-o", MATRIX]
+        command += ["-m", _METHODS[metric], "-a", str(alpha), "-r", "hdf5_fp64", "--pcoa", "0"]
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if run.returncode or not (folder / MATRIX).exists():
+            output = (run.stderr or run.stdout).strip().splitlines() or [""]
+            raise Unavailable(
+                "The program 'ssu' failed",
+                f"exit status {run.returncode}, its last line is '{output[-1]}'",
+                "choose --engine torch",
+            )
+        with h5py.File(folder / MATRIX, "r") as file:
+            return _aligned(file["order"].asstr()[()], file["matrix"][()], counts)
+
+
+def run_package(
+    counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
+) -> NDArray[np.float64]:
+    """Compute the UniFrac distances [N, N] of samples, `counts` [N, F], by package `unifrac`."""
+    try:
+        import unifrac
+    except (ImportError, ValueError) as error:  # ValueError: built for another numpy
+        raise Unavailable(
+            "The Python package 'unifrac' cannot be imported",
+            f"--engine unifrac, {error}",
+            "install it with conda (`conda install bioconda::unifrac`; pip cannot build it), or "
+            "choose --engine torch or ssu",
+        ) from error
+    with _inputs(counts, phylogeny) as folder:
+        more = {"alpha": alpha} if metric == "generalized" else {}
+        compute = getattr(unifrac, _METHODS[metric])
+        try:
+            matrix = compute(str(folder / TABLE), str(folder / TREE), **more)
+        except (ValueError, RuntimeError, OSError) as error:
+            evidence = f"{type(error).__name__}: {error}"
+            remedy = "choose --engine torch"
+            raise Unavailable("The package 'unifrac' failed", evidence, remedy) from error
+        return _aligned(matrix.ids, matrix.data, counts)
+
+
+ENGINES: dict[str, Callable[[sparse.csr_array, Phylogeny, Metric, float], NDArray[np.float64]]] = {
+    "ssu": run_ssu,
+    "unifrac": run_package,
+}
+"""Engines of `aam unifrac` besides PyTorch."""
+
+
+@contextmanager
+def _inputs(counts: sparse.csr_array, phylogeny: Phylogeny) -> Iterator[Path]:
+    """Write the sheared tree and the table into a temporary folder, with generated names.
+
+    `ssu` refuses quotes in names. Both engines ignore the length of the root node, so the stem is
+    written as the only child of a root without length.
+    """
+    with tempfile.TemporaryDirectory(prefix="aam-unifrac-") as name:
+        import biom  # takes 0.25 CPU-seconds; training does not need it
+
+        samples, features = counts.shape
+        ids = [f"f{column}" for column in range(features)], [f"s{row}" for row in range(samples)]
+        with h5py.File(Path(name) / TABLE, "w") as file:
+            biom.Table(sparse.csr_matrix(counts.T, dtype=float), *ids).to_hdf5(file, "aam")
+        (Path(name) / TREE).write_text(newick(phylogeny))
+        yield Path(name)
+
+
+def newick(phylogeny: Phylogeny) -> str:
+    """Write a phylogeny as Newick; the tips are named f0, f1, ... by column.
+
+    In postorder a branch is the last child of its parent if the parent comes next. The stem, if
+    there is one, is the only child of the root.
+    """
+    branches, indptr = phylogeny.indices, phylogeny.indptr
+    total = phylogeny.lengths_G.size
+    parents = np.full(total, total)
+    has_parent = np.ones(branches.size, dtype=bool)
+    has_parent[indptr[1:] - 1] = False  # the last branch above a tip has no parent
+    parents[branches[has_parent]] = branches[np.flatnonzero(has_parent) + 1]
+    # The bracket of each branch opens before its first tip.
+    features = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    tips = branches[indptr[:-1]]
+    first_tips = np.full(total, total)
+    np.minimum.at(first_tips, branches, tips[features])
+    opened = np.bincount(first_tips, minlength=total) - 1
+    names = dict(zip(tips.tolist(), range(tips.size), strict=True))
+    pieces = ["("]
+    for branch, length in enumerate(phylogeny.lengths_G.tolist()):
+        column = names.get(branch)
+        pieces.append(")" if column is None else f"{'(' * opened[branch]}f{column}")
+        pieces.append(f":{length!r}" if parents[branch] == branch + 1 else f":{length!r},")
+    return "".join(pieces) + ");\n"
+
+
+def _aligned(
+    names: Sequence[str], matrix: NDArray[Any], counts: sparse.csr_array
+) -> NDArray[np.float64]:
+    """Return distances in the order of the samples; the names are s0, s1, ... in any order."""
+    order = np.array([int(name[1:]) for name in names])
+    values = np.zeros((counts.shape[0],) * 2, dtype=np.float64)
+    values[np.ix_(order, order)] = matrix
+    # Both engines return NaN for two samples without reads.
+    empty = np.flatnonzero(np.diff(counts.indptr) == 0)
+    values[np.ix_(empty, empty)] = 0
+    return values
+
+
 def run_unifrac(options: Unifrac) -> None:
     """Run `aam unifrac`: write the distance matrix, or a TSV of sample-id and faith_pd."""
     output = options.output
@@ -430,24 +564,17 @@ def run_unifrac(options: Unifrac) -> None:
         write_table(output, pd.DataFrame(columns))
         info(f"Faith PD of {len(table.sample_ids)} samples is in '{output}'.")
         return
-    device = choose_device(DeviceOptions(device=options.device))
-    if options.engine not in ENGINES:
-        print_device(device)
-    table, phylogeny = read_with_tree(options)
-    metric, alpha = options.unifrac_metric, options.unifrac_alpha
-    limit = options.input.max_memory_gb
-    size = GIB if isinstance(limit, str) else int(limit * GIB)
     # HDF5 is written tile by tile, so that the matrix need not fit in memory; other engines compute
     # the whole matrix.
     if output.suffix == ".h5" and options.engine not in ENGINES:
-        samples = len(table.sample_ids)
-        tiles = compute_tiles(table.counts, phylogeny, metric, alpha, str(device), size)
+        device, size = _device_and_bytes(options)
+        table, phylogeny = read_with_tree(options)
+        samples, metric = len(table.sample_ids), options.unifrac_metric
+        tiles = compute_tiles(table.counts, phylogeny, metric, options.unifrac_alpha, device, size)
         with atomic_write(output) as temporary, hdf5_matrix(temporary, table.sample_ids) as matrix:
             low, high = fill(matrix, tiles)
     else:
-        matrix_NN = unifrac_matrix(
-            table, phylogeny, metric, alpha, options.engine, size, str(device)
-        )
+        matrix_NN = distances(options)
         matrix_NN.write(output)
         samples = len(matrix_NN.ids)
         upper = matrix_NN.values[np.triu_indices(samples, 1)]
@@ -458,11 +585,18 @@ def run_unifrac(options: Unifrac) -> None:
 
 def distances(options: Unifrac) -> DistanceMatrix:
     """Compute the distances between all samples without writing them (`aam.unifrac`)."""
+    device, size = _device_and_bytes(options)
     table, phylogeny = read_with_tree(options)
     metric, alpha = options.unifrac_metric, options.unifrac_alpha
-    chosen = choose_device(DeviceOptions(device=options.device))
-    print_device(chosen)
-    return unifrac_matrix(table, phylogeny, metric, alpha, device=str(chosen))
+    return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
+
+
+def _device_and_bytes(options: Unifrac) -> tuple[str, int]:
+    """Return the device, which is printed if PyTorch computes, and the bytes of stored blocks."""
+    device, limit = choose_device(DeviceOptions(device=options.device)), options.input.max_memory_gb
+    if options.engine not in ENGINES:
+        print_device(device)
+    return str(device), GIB if isinstance(limit, str) else int(limit * GIB)
 
 
 def read_with_tree(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

@@ -20,8 +20,7 @@ from aam.contract.options.groups import LoopOptions, ScaleOptions, SpeedOptions
 from aam.data.study import Study
 from aam.environment import Ranks
 from aam.network.batches import make_batch, shard_of
-from aam.network.distributed.collectives import Communicator
-from aam.network.distributed.strategies import shard
+from aam.network.distributed.collectives import Communicator, shard
 from aam.network.memory_prediction import TrainingSteps, predict_step, training_run
 from aam.network.model.attention import AUTO, Backends, named
 from aam.network.model.network import Encoder

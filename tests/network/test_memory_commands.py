@@ -25,22 +25,20 @@ from aam.contract.options.groups import (
 )
 from aam.data.study import Study
 from aam.environment import Ranks
-from aam.network.batch_size import (
+from aam.network.batches import Batch, BatchShard, make_batch, shard_of
+from aam.network.memory_prediction import (
+    LargestBatches,
     MemoryLimit,
+    StepMemory,
+    StepSettings,
+    TrainingRun,
     automatic,
     choose,
     limit_of,
     needed,
+    pretraining_run,
     show_step,
     with_chunk,
-)
-from aam.network.batches import Batch, BatchShard, make_batch, shard_of
-from aam.network.memory_prediction import (
-    LargestBatches,
-    StepMemory,
-    StepSettings,
-    TrainingRun,
-    pretraining_run,
 )
 from aam.network.numerics.report import CheckReport
 from tests.support import local_ranks

@@ -25,8 +25,7 @@ from aam.data.distances import read_distances
 from aam.data.formats.newick import parse
 from aam.data.phylogeny import read_phylogeny
 from aam.data.table import FeatureTable, read_table
-from aam.network.unifrac import faith_pd, pairwise, unifrac_matrix
-from aam.network.unifrac_binaries import newick
+from aam.network.unifrac import faith_pd, newick, pairwise, unifrac_matrix
 from tests.network.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
 from tests.support.trees import Case, cases, random_case
 
@@ -233,7 +232,7 @@ sys.path.append(sys.argv[1])  # after the packages of this Python, which fit its
 import numpy as np
 from scipy import sparse
 from aam.data.phylogeny import Phylogeny
-from aam.network.unifrac_binaries import run_package
+from aam.network.unifrac import run_package
 
 given = np.load("given.npz")
 phylogeny = Phylogeny(given["lengths_G"], given["indptr"], given["indices"])

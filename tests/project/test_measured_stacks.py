@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aam.contract.errors import DataError
-from aam.network.batch_size import ASSUMED
+from aam.network.memory_prediction import ASSUMED
 from aam.stack.acceptance_run import AcceptanceFile, ImageRun, PartResult, recommended, write
 from launcher import config
 from launcher.plan.assembly import tuned_options

@@ -22,9 +22,8 @@ import pytest
 import torch
 
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
-from aam.network.distributed.collectives import Communicator
+from aam.network.distributed.collectives import FSDP_ON_CPU, Communicator
 from aam.network.distributed.process_group import process_group
-from aam.network.distributed.strategies import FSDP_ON_CPU
 
 NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)

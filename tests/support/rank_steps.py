@@ -24,8 +24,13 @@ from aam.contract.options.groups import (
 )
 from aam.data.study import Study, load_study
 from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, TrainingBatches, loader
-from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator
-from aam.network.distributed.strategies import full_tensor, local_tensor, parallelize
+from aam.network.distributed.collectives import (
+    SINGLE_PROCESS,
+    Communicator,
+    full_tensor,
+    local_tensor,
+    parallelize,
+)
 from aam.network.inference.stored_networks import DiversityScale, ModelConfig, Target
 from aam.network.model.network import Predictor
 from aam.network.model.shape import NetworkShape
@@ -33,16 +38,11 @@ from aam.network.training import checkpoints
 from aam.network.training.checkpoints import TrainingProgress
 from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, replay
-from aam.network.training.fit import (
-    fit,
-    freeze_unused,
-    make_optimizer,
-    make_schedule,
-    optimizer_steps,
-)
+from aam.network.training.fit import fit, freeze_unused, make_optimizer, make_schedule
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
 from aam.network.training.observers import Observer
+from aam.network.training.runs import optimizer_steps
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")

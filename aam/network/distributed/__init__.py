@@ -1,1 +1,1 @@
-"""Distributed training: ranks, collectives, strategies, state dicts, heartbeats, stop requests."""
+"""Distributed training: ranks, collectives, DDP and FSDP, heartbeats."""

@@ -1,7 +1,9 @@
-"""Collectives of training: all-gather of rows with their gradient, all-reduce of sums, broadcast.
+"""Collectives of training: all-gather of rows with their gradient, all-reduce, broadcast; FSDP.
 
 With one rank each function returns its argument. All ranks call the same functions in the same
-order, even a rank without rows.
+order, even a rank without rows. FSDP is PyTorch's `fully_shard` (FSDP 2): each parameter is
+sharded, and parameters are gathered one transformer layer at a time. It runs on GPUs and, for
+tests, on CPUs.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import dataclasses
 import hashlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +24,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from scipy.sparse import csr_array
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
-from aam.contract.errors import AamError, DataError, UsageError
+from aam.contract.errors import AamError, DataError, Unavailable, UsageError
+from aam.contract.options.groups import ScaleOptions
 from aam.contract.version import __version__
 from aam.data.study import Study
 from aam.environment import SINGLE_RANK, RankGroup, Ranks, T
-from aam.network.numerics.device import CONTROL_BACKEND
+from aam.network.model.transformer import TransformerBlock
+from aam.network.numerics.device import CONTROL_BACKEND, is_gpu
 from aam.run_record import launched_by
 
 
@@ -245,3 +252,74 @@ def _add(sum_: Any, value: Any) -> None:
 
 
 SINGLE_PROCESS = Communicator()  # communicator of a run with one process
+
+
+try:
+    from torch.distributed.tensor import DTensor as DTensor  # exported to other modules
+except ImportError:  # PyTorch 2.4, in the image for MI50
+    from torch.distributed._tensor import DTensor as DTensor  # type: ignore[attr-defined]
+
+
+def full_tensor(value: Tensor) -> Tensor:
+    """Return the whole tensor; if it is sharded this is a collective that all ranks must call."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def local_tensor(value: Tensor) -> Tensor:
+    """Return this rank's shard of a tensor, or the tensor itself if it is not sharded."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+try:
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    FSDP_ON_CPU = True
+except ImportError:  # PyTorch 2.5
+    FSDP_ON_CPU = False
+    from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
+        fully_shard,
+        register_fsdp_forward_method,
+    )
+
+
+def parallelize(
+    module: nn.Module, scale: ScaleOptions, ranks: Ranks, device: torch.device
+) -> nn.Module:
+    """Move a module to the device and wrap it (DDP) or shard it (FSDP); return what to call."""
+    if scale.fsdp and device.type == "cpu" and not FSDP_ON_CPU:
+        raise Unavailable(
+            "FSDP needs a GPU with this PyTorch",
+            f"--fsdp on a CPU, PyTorch {torch.__version__}",
+            "use --distributed, or PyTorch 2.6 or later",
+        )
+    module.to(device)
+    if scale.fsdp:
+        shard(module, init_device_mesh(device.type, (ranks.world_size,)))
+        return module
+    if ranks.world_size == 1:
+        return module
+    with warnings.catch_warnings():
+        # PyTorch 2.13 deprecates it, but the replacement still sends all buffers at the start.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        # `freeze_unused` ensures that every trained parameter has a gradient in every step.
+        return DistributedDataParallel(
+            module,
+            device_ids=[device] if is_gpu(device) else None,
+            broadcast_buffers=False,  # they are equal on all ranks
+            # Gradients are views of the buckets of the all-reduce, which saves copying them.
+            gradient_as_bucket_view=True,
+        )
+
+
+def shard(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard a training module in place over a mesh, each transformer layer separately."""
+    for block in module.modules():
+        if isinstance(block, TransformerBlock):
+            fully_shard(block, mesh=mesh)
+            # The backward pass of a chunk of ASVs shards a layer again. If the forward pass of
+            # another chunk is then recomputed, PyTorch 2.7 does not gather the layer; 2.13 does.
+            block.register_forward_pre_hook(lambda layer, _: layer.unshard())
+    # The layers come first: the root then shards the remaining parameters.
+    fully_shard(module, mesh=mesh)
+    # FSDP gathers parameters only in `forward`, but the validation calls another method.
+    register_fsdp_forward_method(module, "validation_step")

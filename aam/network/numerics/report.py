@@ -30,6 +30,7 @@ from aam.contract.errors import CannotCreate, DataError, reason_of
 from aam.contract.files import atomic_write, dump_json
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.version import __version__
+from aam.data.formats.text import read_text
 from aam.memory import shown_size
 from aam.network.numerics.device import Identity
 from aam.network.numerics.probes import FAULTS, HALF
@@ -425,3 +426,18 @@ def _cell(cases: Sequence[Case]) -> Text:
         if lacking or not figures:
             return Text("NaN" if outcome != "crashed" else "crash", style=style)
     return Text(f"{max(figures):.0e}", style=style)
+
+
+def measured_overhead(report: Path | None) -> int | None:
+    """Return the memory of a GPU besides tensors from a check report, else from a stored one."""
+    if report is None:
+        stored = (stored.overhead for stored in latest_reports(os.environ))
+        return next((overhead for overhead in stored if overhead is not None), None)
+    overhead = CheckReport.from_json(read_text(report, "check report")).overhead
+    if overhead is None:
+        raise DataError(
+            "The check report has no measurement of GPU memory",
+            f"'{report}'",
+            "run `aam check --json` on the GPU, with this version",
+        )
+    return overhead

@@ -1,4 +1,4 @@
-"""Checkpoint files: the network's configuration and weights, and the state of the training loop.
+"""Checkpoint files: the network's configuration and weights, the states of optimizer and loop.
 
 The random numbers of a step follow from the seed, the epoch, the step and the rank, so no state of
 a random number generator is stored.
@@ -23,9 +23,18 @@ from typing import Any, TypedDict
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
 
 from aam.contract import records
 from aam.contract.errors import DataError
@@ -242,3 +251,80 @@ def unusable(path: Path, reason: object) -> DataError:
         f"'{path}', {reason}",
         "resume from another checkpoint, or start a new run without --resume-from",
     )
+
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")  # keys of the state of a parameter in AdamW
+
+
+def state_dicts(module: nn.Module, optimizer: Optimizer) -> tuple[StateDict, OptimizerState]:
+    """Return whole weights and states of the optimizer by parameter name, on the CPU of rank 0.
+
+    For a sharded module this is a collective: all ranks must call it.
+    """
+    state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)
+    groups = [ParameterGroup(params=list(g["params"])) for g in state.get("param_groups", [])]
+    of_optimizer = OptimizerState(state=state.get("state", {}), param_groups=groups)
+    return get_model_state_dict(module, options=_WHOLE), of_optimizer
+
+
+def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load whole weights by name into a module; all ranks must call this for a sharded module."""
+    current = module.state_dict()
+    wrong = sorted(current.keys() ^ weights.keys()) or [
+        name for name, value in current.items() if value.shape != weights[name].shape
+    ]
+    if wrong:
+        raise DataError(
+            "The checkpoint has the weights of another network",
+            f"'{wrong[0]}' differs, and {len(wrong) - 1} more",
+            "give the options with which the checkpoint was made",
+        )
+    set_model_state_dict(module, dict(weights), options=_loading())
+
+
+def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: OptimizerState) -> None:
+    """Load states of `state_dicts` into the AdamW of a module, sharded or not."""
+    parameters = dict(module.named_parameters())
+    names = {parameter: name for name, parameter in parameters.items()}
+    # By name and in order: two optimizers of equally many parameters may train different ones.
+    groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+    if groups != [group["params"] for group in stored["param_groups"]]:
+        trained = sum(map(len, groups))
+        raise Mismatch(f"its optimizer trained other parameters than these {trained}")
+    state = {}
+    for name in (name for group in groups for name in group):
+        parameter = parameters[name]
+        # A parameter without a stored state has had no step. If the optimizer had no state, PyTorch
+        # would make one by a step, and that step would call its hooks.
+        optimizer.state[parameter] = _zeros(torch.zeros_like(parameter))
+        moments = state[name] = stored["state"].get(name) or _zeros(torch.zeros(parameter.shape))
+        if missing := set(_STATE_KEYS) - moments.keys():
+            raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
+        for key, value in moments.items():
+            if value.shape not in ((), parameter.shape):
+                raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
+            if bool(value.isnan().any()):  # squares of large gradients may be infinite
+                raise Mismatch(f"the optimizer's '{key}' of '{name}' has NaN values")
+    complete: StateDict = {
+        "state": state,
+        "param_groups": [
+            {**settings, "params": group}
+            for settings, group in zip(optimizer.param_groups, groups, strict=True)
+        ],
+    }
+    set_optimizer_state_dict(module, optimizer, complete, options=_loading())
+
+
+def _loading() -> StateDictOptions:
+    # Without a process group nothing is sharded, and PyTorch cannot distribute a full state.
+    return StateDictOptions(full_state_dict=dist.is_available() and dist.is_initialized())
+
+
+def _zeros(zeros: Tensor) -> StateDict:
+    """Return the state of a parameter before its first step."""
+    return {key: torch.zeros(()) if key == "step" else zeros.clone() for key in _STATE_KEYS}
+
+
+StateDict = dict[str, Any]

@@ -22,8 +22,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from aam.contract.errors import NotFinite, first_few
 from aam.network.batches import Batch, PackedBatch
-from aam.network.distributed.collectives import SINGLE_PROCESS, Communicator, all_reduce_sum
-from aam.network.distributed.strategies import local_tensor
+from aam.network.distributed.collectives import (
+    SINGLE_PROCESS,
+    Communicator,
+    all_reduce_sum,
+    local_tensor,
+)
 from aam.network.numerics.device import (
     HostCopy,
 )

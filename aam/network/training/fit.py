@@ -19,15 +19,13 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from aam.arrays import F64
 from aam.console import info, warn
-from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import CompileModel, LoopOptions
 from aam.contract.records import Mismatch
 from aam.data.study import Study
-from aam.evaluation.splits import Split
 from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, TrainingBatches, loader
-from aam.network.distributed import strategies
+from aam.network.distributed.collectives import parallelize
 from aam.network.inference.outputs import LoadedNetwork
 from aam.network.inference.stored_networks import ModelConfig
 from aam.network.model.network import Predictor
@@ -88,7 +86,7 @@ def fit(
 
     # Module.
     freeze_unused(task, training.plan, training.study)
-    model = strategies.parallelize(task, options.scale, communicator.ranks, device)
+    model = parallelize(task, options.scale, communicator.ranks, device)
     step = GradientStep(task, model, runtime.precision)
 
     # Optimizer. A resumed run loads the states of the module and of the optimizer.
@@ -104,8 +102,8 @@ def fit(
             if state.progress.batch >= training.steps:
                 raise Mismatch(f"resume.progress.batch is {state.progress.batch}, beyond the epoch")
             weights = {f"network.{name}": weight for name, weight in stored.weights.items()}
-            strategies.load_model(task, weights)
-            strategies.load_optimizer(task, optimizer, dict(state.optimizer))
+            checkpoints.load_model(task, weights)
+            checkpoints.load_optimizer(task, optimizer, state.optimizer)
             if state.scaler and step.scaler.is_enabled():  # a run may change its precision
                 if step.scaler.state_dict().keys() != state.scaler.keys():
                     raise Mismatch("resume.scaler has the state of another loss scaler")
@@ -251,26 +249,6 @@ def make_schedule(optimizer: Optimizer, loop: LoopOptions, steps: int, done: int
     return LambdaLR(optimizer, factor, last_epoch=done - 1)
 
 
-def optimizer_steps(samples: int, loop: LoopOptions) -> int:
-    """Return the number of optimizer steps of a run, with gradient accumulation.
-
-    >>> optimizer_steps(100, LoopOptions(epochs=2, batch_size=32, gradient_accumulation_steps=2))
-    4
-    """
-    batches = math.ceil(samples / loop.batch_samples)
-    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
-
-
-def check_split(split: Split, loop: LoopOptions) -> None:
-    """Refuse a split that has fewer training samples than a batch."""
-    if len(split.train) < loop.batch_samples:
-        raise DataError(
-            "Fewer training samples than a batch",
-            f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
-            "choose a smaller --batch-size",
-        )
-
-
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
     """Freeze the parameters that no loss term of this run reaches."""
     # DDP gives such parameters no gradient, but FSDP gives them zeros, and weight decay applies to
@@ -299,7 +277,11 @@ def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
 def compile_encoder(
     step: GradientStep, mode: CompileModel, record_fact: RecordFact, batch: Batch
 ) -> None:
-    """Compile the nucleotide encoder, if it passes a test on the sequences of a batch."""
+    """Compile the nucleotide encoder, if it passes a test on the sequences of a batch.
+
+    The test compares a forward and a backward pass with the eager module, since the compiler of a
+    stack (Triton or C++) may be missing, broken or wrong.
+    """
     fault, encoder = compile_fault(), step.task.encoder
     if fault and mode == "auto":
         reason = f"{fault}; --compile-model force tries it"

@@ -22,13 +22,12 @@ from aam.contract import stop_file
 from aam.contract.errors import Interrupted
 from aam.evaluation.metrics import METRICS
 from aam.network.batches import Batch, PackedBatch, RunSampler
-from aam.network.distributed import strategies
 from aam.network.training.checkpoints import (
     START,
-    OptimizerState,
     ResumeState,
     Row,
     TrainingProgress,
+    state_dicts,
 )
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.losses import LossTerm
@@ -230,8 +229,7 @@ class TrainingLoop:
             return
         self.check.read()
         # For a sharded network these are collectives: every rank calls them, the first rank writes.
-        weights = strategies.model_state_dict(self.task)
-        optimizer = strategies.optimizer_state_dict(self.task, self.optimizer)
+        weights, optimizer = state_dicts(self.task, self.optimizer)
         # After the last batch of an epoch the history already has its metrics.
         sums = self.task.train_sums if self.progress.batch else {}
         state = ResumeState(
@@ -241,7 +239,7 @@ class TrainingLoop:
             self.epochs_without_improvement,
             self.history,
             self.seconds,
-            OptimizerState(state=optimizer["state"], param_groups=optimizer["param_groups"]),
+            optimizer,
             self.step.scaler.state_dict(),
         )
         if self.communicator.ranks.is_main:

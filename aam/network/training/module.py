@@ -34,9 +34,9 @@ from aam.network.distributed.collectives import (
     all_gather_arrays,
     all_gather_rows,
     all_reduce_sum,
+    full_tensor,
     world_size,
 )
-from aam.network.distributed.strategies import full_tensor
 from aam.network.inference.stored_networks import DiversityScale, Target
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor

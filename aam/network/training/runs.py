@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -18,11 +19,12 @@ from torch import Tensor
 
 from aam.arrays import F64
 from aam.console import info, track
-from aam.contract.errors import Interrupted, UsageError
+from aam.contract.errors import DataError, Interrupted, UsageError
 from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
 from aam.contract.options.groups import (
     TRANSFORMER,
+    LoopOptions,
 )
 from aam.contract.options.groups import networks as network_names
 from aam.contract.run_files import COUNTS_ALONE, MODEL
@@ -39,9 +41,7 @@ from aam.members.member import (
     TrainingSamples,
 )
 from aam.members.output_tables import require_finite
-from aam.network.batch_size import automatic
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
-from aam.network.distributed import strategies
 from aam.network.distributed.collectives import Communicator
 from aam.network.distributed.process_group import process_group
 from aam.network.inference.outputs import (
@@ -55,10 +55,12 @@ from aam.network.inference.stored_networks import (
     Target,
     network_state,
 )
-from aam.network.memory_prediction import pretraining_run, training_run
-from aam.network.model.network import Encoder, Predictor
+from aam.network.memory_prediction import automatic, pretraining_run, training_run
+from aam.network.model.network import Predictor
 from aam.network.numerics.backends import BackendPolicy
-from aam.network.numerics.device import gpu_names
+from aam.network.numerics.device import (
+    gpu_names,
+)
 from aam.network.training.configuration import (
     Runtime,
     check_resources,
@@ -68,7 +70,7 @@ from aam.network.training.configuration import (
     load_pretraining_study,
     read_pretrained_encoder,
 )
-from aam.network.training.fit import Fit, check_split, fit, optimizer_steps
+from aam.network.training.fit import Fit, fit
 from aam.network.training.module import LossWeights, TrainingModule, target_metrics
 from aam.network.transformer_member import TransformerModel
 from aam.pipeline import run_folder
@@ -130,9 +132,8 @@ def _learn(
     folder, plan = options.run.output_dir, config.plan
     torch.manual_seed(options.loop.seed)
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
-    assert isinstance(network, Encoder)
     if base is not None:
-        strategies.load_model(network, base.encoder_weights)
+        network.encoder.load_state_dict(base.encoder_weights)
     # With different data or weights on a rank, training would silently give a wrong result.
     runtime.communicator.require_equal_data(
         study=study, split=split, plan=plan, weights=network.state_dict()
@@ -296,9 +297,8 @@ class Transformer:
         vectors_FD = None
         if base is not None and options.freeze_base:
             # A frozen encoder encodes all ASVs once for all folds.
-            encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
-            strategies.load_model(encoder, base.encoder_weights)
-            vectors_FD = encode_asvs(encoder, self.labelled.study, runtime.device, options.vectors)
+            encoder, study = base.build(runtime.backends).encoder, self.labelled.study
+            vectors_FD = encode_asvs(encoder, study, runtime.device, options.vectors)
         results = []
         with runtime.stop.handled():
             for fold, split in enumerate(self.labelled.splits, start=1):
@@ -326,7 +326,7 @@ class Transformer:
         network = config.network(runtime.backends, options.speed.gradient_checkpointing)
         assert isinstance(network, Predictor) and target is not None
         if self.base is not None:
-            strategies.load_model(network.encoder, self.base.encoder_weights)
+            network.encoder.load_state_dict(self.base.encoder_weights)
         # Start from the best constant, so that the first steps do not have to learn the mean.
         network.start_from(target.initial_outputs(labelled.values[split.train]))
         fit_profile(network, study, config.plan.for_inference, split.train)
@@ -421,3 +421,23 @@ def fit_profile(
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
     fixed = (batches[k] for k in steps)
     profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
+
+
+def optimizer_steps(samples: int, loop: LoopOptions) -> int:
+    """Return the number of optimizer steps of a run, with gradient accumulation.
+
+    >>> optimizer_steps(100, LoopOptions(epochs=2, batch_size=32, gradient_accumulation_steps=2))
+    4
+    """
+    batches = math.ceil(samples / loop.batch_samples)
+    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
+
+
+def check_split(split: Split, loop: LoopOptions) -> None:
+    """Refuse a split that has fewer training samples than a batch."""
+    if len(split.train) < loop.batch_samples:
+        raise DataError(
+            "Fewer training samples than a batch",
+            f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
+            "choose a smaller --batch-size",
+        )

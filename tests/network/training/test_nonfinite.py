@@ -24,8 +24,9 @@ from aam.network.model.shape import NetworkShape
 from aam.network.training import checkpoints
 from aam.network.training.configuration import Runtime
 from aam.network.training.finite import OVERFLOWS, FiniteCheck
-from aam.network.training.fit import fit, optimizer_steps
+from aam.network.training.fit import fit
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.runs import optimizer_steps
 from tests.support.commands import pretrain, read
 from tests.support.rank_steps import Spoiled, fit_options, repeat_steps, spoiled_step
 from tests.support.rank_steps import train as train_loop
