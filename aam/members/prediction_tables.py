@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.options.commands.use import Predict
+from aam.contract.options.conditions import no_effect
 from aam.contract.options.groups import (
     KERNEL,
     DeviceOptions,
@@ -161,7 +162,7 @@ def predict_study(
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     of_networks = networks(tuple(loaded.models))
     if options.prediction_passes > 1 and not of_networks:
-        warn("--prediction-passes has no effect without the member transformer.")
+        warn(no_effect("the member transformer", "--prediction-passes"))
     # A network reads all samples, in batches, after it has encoded their ASVs once.
     applied = {
         name: loaded.models[name].apply(
