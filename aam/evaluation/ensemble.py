@@ -181,8 +181,7 @@ def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
     """Return the weighted mean of the members' predictions [M, C]."""
     terms = [weights[name] * member_MC for name, member_MC in predictions.items()]
-    mean_MC: F64 = np.sum(terms, axis=0)
-    return mean_MC
+    return np.sum(terms, axis=0)
 
 
 @dataclass(frozen=True)

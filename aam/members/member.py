@@ -277,8 +277,7 @@ class TrainingSamples:
         """Return the samples in the form that an estimator reads."""
         if estimator not in self._inputs:
             self._inputs[estimator] = estimator.read_training(self.samples, self.relations)
-        inputs: T = self._inputs[estimator]
-        return inputs
+        return self._inputs[estimator]
 
     @property
     def is_large(self) -> bool:
@@ -430,12 +429,10 @@ class Estimator(Reader[T]):
 def reader(name: str) -> Reader[Any]:
     """Return the reader of the member that `MEMBERS` lists under a name."""
     if MEMBERS[name].network:
-        network: Reader[Any] = wings.network().member()
-        return network
+        return wings.network().member()
     return estimator(name)
 
 
 def estimator(name: str) -> Estimator[Any]:
     """Return the estimator that `MEMBERS` lists under a name."""
-    member: Estimator[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
-    return member
+    return importlib.import_module(MEMBERS[name].module).MEMBER

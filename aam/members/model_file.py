@@ -31,7 +31,7 @@ from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
 from aam.evaluation.labels import Labels, LabelSummary
-from aam.evaluation.scores import Performance, unknown_performance
+from aam.evaluation.scores import UNTESTED, Performance
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
@@ -137,7 +137,8 @@ class TrainedModel:
     @property
     def performance(self) -> Performance:
         """Held-out performance of the model, if it was evaluated."""
-        return self.facts.performance or unknown_performance(self.column)
+        text = f"{UNTESTED}: '{self.column}' was fitted without an evaluation."
+        return self.facts.performance or Performance(text, True)
 
     @property
     def max_bp(self) -> int:

@@ -188,8 +188,7 @@ class TrainingSummary:
         """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
         # The limit is 0 where all training samples are equal.
         limit = max(self.plain.limit, 1e-12)
-        distances_N: F64 = _neighbour_distances(self.landmarks, inputs) / limit
-        return distances_N
+        return _neighbour_distances(self.landmarks, inputs) / limit
 
     def arrays(self) -> Arrays:
         """Return the arrays, by name."""
@@ -458,8 +457,7 @@ def _neighbour_distances(
     nearest_NK = np.sort(np.partition(distances_NR, nearest - 1, axis=1)[:, :nearest], axis=1)
     finite_NK = np.isfinite(nearest_NK)
     sums_N = np.where(finite_NK, nearest_NK, 0).sum(axis=1)
-    means_N: F64 = sums_N / finite_NK.sum(axis=1).clip(min=1)
-    return means_N
+    return sums_N / finite_NK.sum(axis=1).clip(min=1)
 
 
 def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:
