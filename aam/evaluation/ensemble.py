@@ -11,6 +11,7 @@ K members, M held-out samples, I groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -91,8 +92,7 @@ def _joining_weight(joining_NC: F64, others_NC: F64, labels: Labels) -> float:
     losses = [loss_I(step / STEPS) for step in range(STEPS + 1)]
     best = int(np.argmin([losses_I.sum() for losses_I in losses]))
     gain_I = losses[0] - losses[best]
-    noise = NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
-    return best / STEPS if gain_I.sum() > noise else 0.0
+    return best / STEPS if gain_I.sum() > NOISE * _error(gain_I) else 0.0
 
 
 def _complete_weights(predictions: Mapping[str, F64], labels: Labels) -> dict[str, float]:
@@ -134,7 +134,7 @@ def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
     best = int(np.argmin([losses_I.sum() for losses_I in losses]))
     gain_I = loss_I(useful_KNC.mean(axis=0)) - losses[best]
     weights_K: F64 = useful_K / useful_K.sum()
-    if gain_I.sum() > NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1):
+    if gain_I.sum() > NOISE * _error(gain_I):
         weights_K[useful_K] = grid[best]
     return weights_K
 
@@ -166,16 +166,19 @@ def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
         return _squares_by_group(scale * mean_NC - y_NC, group_N)
 
     gain_I = loss_I(weights_K[skilled_K]) - loss_I(stacking_K)
-    gain, noise = gain_I.sum(), np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
-    if gain > NOISE * noise:
-        weights_K[skilled_K] += (1 - (NOISE * noise / gain) ** 2) * (
-            stacking_K - weights_K[skilled_K]
-        )
+    gain, noise = gain_I.sum(), NOISE * _error(gain_I)
+    if gain > noise:
+        weights_K[skilled_K] += (1 - (noise / gain) ** 2) * (stacking_K - weights_K[skilled_K])
     return weights_K
 
 
 def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
     return np.bincount(group_N, np.square(errors_NC).sum(axis=1)).astype(np.float64)
+
+
+def _error(gain_I: F64) -> float:
+    """Return the standard error of the sum of the gains of the groups."""
+    return math.sqrt(len(gain_I)) * gain_I.std(ddof=1)
 
 
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
@@ -323,5 +326,4 @@ def _temperature(mean_MC: F64, labels: Labels) -> float:
     gains_I = np.bincount(np.unique(labels.groups, return_inverse=True)[1], gains_M)
     if len(gains_I) < 2:
         return 1.0
-    noise = NOISE * np.sqrt(len(gains_I)) * gains_I.std(ddof=1)
-    return temperature if gains_I.sum() > noise else 1.0
+    return temperature if gains_I.sum() > NOISE * _error(gains_I) else 1.0

@@ -134,13 +134,9 @@ class ExplainedSamples:
 
     def take(self, rows: Rows) -> ExplainedSamples:
         """Return the samples at `rows`."""
-        return ExplainedSamples(
-            self.samples.take(rows),
-            self.joint.take(rows),
-            self.columns_U,
-            self.class_N[rows],
-            self.means_NC[rows],
-        )
+        samples, joint = self.samples.take(rows), self.joint.take(rows)
+        classes, means = self.class_N[rows], self.means_NC[rows]
+        return ExplainedSamples(samples, joint, self.columns_U, classes, means)
 
     def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
         """Return the mean slope of the explained output from the mean label to each prediction.

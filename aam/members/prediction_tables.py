@@ -30,7 +30,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
-from aam.members.model_file import ModelFacts, TrainedModel
+from aam.members.model_file import TrainedModel
 from aam.members.new_samples import Comparison
 from aam.members.output_tables import (
     ALONE,
@@ -178,15 +178,15 @@ def predict_study(
         rows = np.arange(start, min(start + size, len(ids)))
         block = samples.take(rows)
         of_block = {name: prediction.take(rows) for name, prediction in applied.items()}
-        predictions_NC, members, distances_N = _predict_block(loaded, block, of_block, settings)
-        columns = _columns_of_block(facts, block.sample_ids, predictions_NC, members)
+        predictions_NC, members, columns, distances_N = _predict_block(
+            loaded, block, of_block, settings
+        )
         explanations = None
         if options.explain is not None:
             means_NC = np.tile(facts.means, (len(rows), 1))
-            values = {name: member.values_NC for name, member in members.items()}
             explanations = explain(
-                loaded, block, predictions_NC, values, means_NC, asvs, taxa, first,
-            )  # fmt: skip
+                loaded, block, predictions_NC, members, means_NC, asvs, taxa, first
+            )
         blocks.append((pd.DataFrame(columns), distances_N, explanations))
     # The samples of all ranks together are compared with the training samples.
     gathered = [block for of_rank in share.gather(blocks) for block in of_rank]
@@ -204,42 +204,31 @@ def _predict_block(
     samples: Samples,
     applied: Mapping[str, MemberPrediction],
     settings: InferenceSettings,
-) -> tuple[F64, dict[str, MemberPrediction], F64]:
-    """Predict some samples by the ensemble and each member; return also their distances."""
+) -> tuple[F64, dict[str, F64], dict[str, object], F64]:
+    """Predict some samples: by the ensemble, by each member, columns of the table, distances."""
     facts, relations = loaded.facts, loaded.relations
     present = samples.present[0]
     compared = loaded.training.read(present, relations)
-    members = {}
+    members = dict(applied)
     for name, model in loaded.models.items():
-        if name in applied:
-            members[name] = applied[name]
-            continue
-        inputs = compared if name == KERNEL else reader(name).read(present, relations)
-        members[name] = model.apply(inputs, facts.outputs.scale, settings)
-    values = {name: member.values_NC for name, member in members.items()}
+        if name not in applied:
+            inputs = compared if name == KERNEL else reader(name).read(present, relations)
+            members[name] = model.apply(inputs, facts.outputs.scale, settings)
+    values = {name: members[name].values_NC for name in loaded.models}
     predictions_NC = facts.ensemble.combine(values, bool(facts.classes))
     require_finite("predictions", samples.sample_ids, predictions_NC)
-    return predictions_NC, members, loaded.training.distances(compared)
-
-
-def _columns_of_block(
-    facts: ModelFacts,
-    ids: Sequence[str],
-    predictions_NC: F64,
-    members: Mapping[str, MemberPrediction],
-) -> dict[str, object]:
-    shown_NC, widths_N = predictions_NC, None
+    with_levels_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
-        shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])
+        levels_NC = facts.odds.probabilities(predictions_NC[:, 0])
+        with_levels_NC = np.hstack([predictions_NC, levels_NC])
     if not facts.classes:
-        widths_N = np.full(len(ids), facts.ensemble.half_width)
-    values = {name: member.values_NC for name, member in members.items()}
-    columns: dict[str, object] = {ID_HEADER: list(ids)} | prediction_columns(
-        shown_NC, facts.classes, facts.levels, values, widths_N, facts.range
+        widths_N = np.full(len(predictions_NC), facts.ensemble.half_width)
+    columns: dict[str, object] = {ID_HEADER: list(samples.sample_ids)} | prediction_columns(
+        with_levels_NC, facts.classes, facts.levels, values, widths_N, facts.range
     )
-    for member in members.values():
-        columns |= member.columns
-    return columns
+    for name in loaded.models:
+        columns |= members[name].columns
+    return predictions_NC, values, columns, loaded.training.distances(compared)
 
 
 def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
