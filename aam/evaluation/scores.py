@@ -28,7 +28,7 @@ from aam.contract.files import write_json
 from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.confounding import Confounder, confounding_sentences
-from aam.evaluation.ensemble import Combined
+from aam.evaluation.ensemble import Combined, ThresholdScores, score_thresholds
 from aam.evaluation.external_validation import ExternalValidation, one_class_score
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import LEVEL, NO_SKILL, TITLES, ResampledMetrics, Score
@@ -37,7 +37,6 @@ from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
-from aam.evaluation.thresholds import ThresholdScores, score_thresholds
 from aam.number_format import fixed, significant
 
 ENSEMBLE, BASELINE = "ensemble", "guess"
