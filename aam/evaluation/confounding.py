@@ -267,8 +267,9 @@ def confounding_sentences(
         evidence = f"{title}: {', '.join(map(' '.join, estimates[:_LEADING]))}"
         evidence += f" and {len(columns) - _LEADING} more" * (len(columns) > _LEADING)
         if len(columns) == 1:
-            (name, estimate), verb, suspect = *estimates, "alone predicts", "this"
-            subject, evidence = f"The {DEPTH}" if is_depth else name, f"{title} {estimate}"
+            name, estimate = estimates[0]
+            subject, verb, suspect = f"The {DEPTH}" if is_depth else name, "alone predicts", "this"
+            evidence = f"{title} {estimate}"
         text = f"{subject} {verb} the target ({evidence}); the microbiome is not shown to."
         if better:
             text = f"{subject} {verb} the target as well as the microbiome does ({evidence}): the "
