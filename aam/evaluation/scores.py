@@ -318,49 +318,37 @@ class Scores:
         write_json(path, asdict(self))
 
     def findings(self, unit: str = "") -> list[ModelFinding]:
-        """List all statements about the model, the verdict first.
+        """List the statements about the model, the verdict first; tables state the inputs.
 
         `unit` is the unit of a numeric target; "" if it is unknown.
         """
-        findings: list[ModelFinding] = []
-
-        def add(field: str, text: str, is_warning: bool = False) -> None:
-            findings.append(ModelFinding(field, text, is_warning))
-
-        add("verdict", self.verdict.sentence, not self.is_better)
+        findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
         if self.deciding:
-            add("deciding", self.deciding)
-        if self.repeated_samples is not None:
-            add("repeated_samples", f"{self.repeated_samples.sentence}.", True)
+            findings.append(ModelFinding("deciding", self.deciding))
+        if (repeated := self.repeated_samples) is not None:
+            findings.append(ModelFinding("repeated_samples", f"{repeated.sentence}.", True))
         if len(self.members) > 1 and (weights := self.weights) is not None:
-            add("weights", f"The ensemble is {weights.description}.")
-        if self.study_differences is not None:
-            add("study_differences", self.study_differences.sentence)
+            findings.append(ModelFinding("weights", f"The ensemble is {weights.description}."))
+        if (differences := self.study_differences) is not None:
+            findings.append(ModelFinding("study_differences", differences.sentence))
         if self.external is not None:
-            for text in self.external.sentences(unit):
-                add("external", text)
+            findings += [ModelFinding("external", text) for text in self.external.sentences(unit)]
         # If the depth is a confounder, its own sentence includes this one.
-        equal = self.equal_depth
-        if equal is not None and not equal.confounder:
-            add("equal_depth", f"{equal.sentence}.")
+        if (equal := self.equal_depth) is not None and not equal.confounder:
+            findings.append(ModelFinding("equal_depth", f"{equal.sentence}."))
         if (interval := self.interval) is not None:
             unit = "ranks" if self.kind == "ordinal" else unit
             half = f"{significant(interval.half_width)} {unit}".rstrip()
-            add(
-                "interval",
+            text = (
                 f"{interval.coverage:.0%} prediction interval: ± {half} (it covers "
-                f"{interval.covered:.0%} of the held-out samples).",
+                f"{interval.covered:.0%} of the held-out samples)."
             )
-        if (inputs := self.inputs) is not None:
-            for difference in inputs.differences:
-                add("inputs", f"{difference.sentence}.")
-            add("inputs", inputs.conclusion, not inputs.counts_add)
+            findings.append(ModelFinding("interval", text))
         if (beyond := self.beyond) is not None:
-            add("beyond", f"{beyond.sentence}.", not (self.is_better and beyond.is_ahead))
-        at_depth = None if equal is None else equal.sentence
-        for text in confounding_sentences(self.confounders, self.is_better, at_depth):
-            add("confounders", text, True)
-        return findings
+            adds = self.is_better and beyond.is_ahead
+            findings.append(ModelFinding("beyond", f"{beyond.sentence}.", not adds))
+        texts = confounding_sentences(self.confounders, self.is_better, equal and equal.sentence)
+        return findings + [ModelFinding("confounders", text, True) for text in texts]
 
     @property
     def deciding(self) -> str:
