@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from aam.arrays import F64
-from aam.console import info, warn
+from aam.console import Message, collected, info, warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.conditions import no_effect
 from aam.contract.options.groups import (
@@ -31,7 +31,6 @@ from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
 from aam.members.model_file import TrainedModel
-from aam.members.new_samples import Comparison
 from aam.members.output_tables import (
     ALONE,
     NO_VECTORS,
@@ -115,7 +114,7 @@ def predict_table(
     share: RankShare = ALONE,
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
-) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
+) -> tuple[pd.DataFrame, list[Message], pd.DataFrame | None]:
     """Predict every sample of a table with a model and each of its members."""
     performance = loaded.performance
     if share.ranks.is_main:
@@ -147,11 +146,11 @@ def predict_study(
     share: RankShare = ALONE,
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
-) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
+) -> tuple[pd.DataFrame, list[Message], pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Return the predictions with the columns of the comparison, the comparison with the training
-    data, and the explanations (None without --explain).
+    Return the predictions, the messages of their comparison with the training data, and the
+    explanations (None without --explain).
     """
     facts = loaded.facts
     # The whole study is checked before it is divided among ranks: all refuse it, or none.
@@ -191,12 +190,13 @@ def predict_study(
     # The samples of all ranks together are compared with the training samples.
     gathered = [block for of_rank in share.gather(blocks) for block in of_rank]
     table, distances, explained = zip(*gathered, strict=True)
-    comparison = loaded.training.compare(study, known_asvs, np.concatenate(distances))
-    table = pd.concat(table, ignore_index=True).assign(**comparison.columns)
+    with collected() as notes:
+        columns = loaded.training.compare(study, known_asvs, np.concatenate(distances))
+    table = pd.concat(table, ignore_index=True).assign(**columns)
     explanations = None
     if options.explain is not None:
         explanations = pd.concat(explained, ignore_index=True)
-    return table, comparison, explanations
+    return table, notes, explanations
 
 
 def _predict_block(
