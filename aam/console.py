@@ -228,6 +228,12 @@ def collected() -> Iterator[list[Message]]:
         _collected.reset(token)
 
 
+def print_messages(messages: Iterable[Message]) -> None:
+    """Print collected messages and warnings."""
+    for message in messages:
+        (warn if message.is_warning else info)(message.text)
+
+
 def _lines(message: str) -> str:
     """Remove control characters from a message: names in an input may have them."""
     return "\n".join(printable(line, _LONGEST_LINE) for line in message.split("\n"))

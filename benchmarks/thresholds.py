@@ -20,11 +20,10 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from aam.evaluation.ensemble import choose_threshold, combine_members
+from aam.evaluation.ensemble import choose_threshold, combine_members, score_thresholds
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
-from aam.evaluation.thresholds import score_thresholds
 
 SETTINGS = ("20-20", "10-40", "40-40", "30-120")
 """Expected units with and without the disease."""

@@ -34,7 +34,7 @@ from aam.api.arguments import (
     table_files,
     taxonomy_file,
 )
-from aam.console import later_step
+from aam.console import Message, later_step, print_messages
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError, first_few, nearest
 from aam.contract.files import dump_json, require
@@ -57,7 +57,6 @@ from aam.data.taxonomy import read_taxonomy
 from aam.members.explanations import FIRST
 from aam.members.importance import importance_table
 from aam.members.model_file import PretrainedModel, TrainedModel, read, trained
-from aam.members.new_samples import Comparison
 from aam.members.output_tables import InferenceSettings
 from aam.members.prediction_tables import predict_table, unwritten
 from aam.pipeline.run_crate import write_crate
@@ -207,12 +206,12 @@ class Model:
             A row for each sample: `predicted` in the units of the metadata, or the class;
             `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
         """
-        unnamed, (predictions, compared, _) = self._predict(
+        unnamed, (predictions, notes, _) = self._predict(
             "predict", table, sequences, metadata, drop_empty_samples,
             batch_size=batch_size, prediction_passes=prediction_passes, force=force,
         )  # fmt: skip
         with library_messages(unnamed=unnamed):
-            compared.show()
+            print_messages(notes)
         predictions[ID_HEADER] = predictions[ID_HEADER].str.removeprefix(unnamed)
         return predictions.set_index(ID_HEADER)
 
@@ -258,7 +257,7 @@ class Model:
         taxonomy: Taxonomy = None,
         first: int = FIRST,
         **options: Any,
-    ) -> tuple[str, tuple[pd.DataFrame, Comparison, pd.DataFrame | None]]:
+    ) -> tuple[str, tuple[pd.DataFrame, list[Message], pd.DataFrame | None]]:
         """Run `predict_table`; also return the prefix of the ids of samples without ids."""
         # Without metadata, samples without ids must not count as training samples 0, 1 and so on;
         # with metadata, these numbers are the ids of its rows.

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from aam.arrays import Rows
-from aam.console import info
+from aam.console import info, print_messages
 from aam.contract import run_files
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions, Predict
@@ -41,13 +41,13 @@ def run_predict(options: Predict) -> dict[str, object]:
         for model in run_files.target_folders(options.model) or [options.model]:
             loaded = read_trained(model, options.device)
             arguments = replace(options, model=model), share, taxa
-            table, comparison, explained = predict_table(loaded, *arguments)
+            table, notes, explained = predict_table(loaded, *arguments)
             tables[loaded.facts.column] = table
             if explained is not None:
                 explanations.append(explained.assign(target=loaded.facts.column))
             for member in loaded.models.values():
                 facts |= member.facts
-            comparison.show()
+            print_messages(notes)
         table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
         if share.ranks.is_main:
             write_table(options.output, table)

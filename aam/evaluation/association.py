@@ -170,16 +170,14 @@ class StudyAgreement:
     @property
     def studies_F(self) -> Codes:
         """Number of studies in which each feature is tested."""
-        number_F: Codes = np.isfinite(self.z_KF).sum(axis=0)
-        return number_F
+        return np.isfinite(self.z_KF).sum(axis=0)
 
     @property
     def agreeing_F(self) -> Codes:
         """Number of studies with the direction that all studies have together."""
         with np.errstate(invalid="ignore"):
             agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
-        number_F: Codes = (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
-        return number_F
+        return (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
 
 
 def study_agreement(

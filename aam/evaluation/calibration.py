@@ -67,15 +67,13 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
         in_gap = ranks < np.append(positions, len(order))
         if in_gap.any():
             widths_I[group] = residuals_M[order[ranks[in_gap.argmax()]]]
-    widths_M: F64 = widths_I[group_of]
-    return widths_M
+    return widths_I[group_of]
 
 
 def log_losses(probabilities_MC: F64, codes_M: Rows) -> F64:
     """Return the log loss of each sample, float64 [M]."""
     chances_M = probabilities_MC[np.arange(len(codes_M)), codes_M]
-    losses_M: F64 = -np.log(chances_M.clip(min=SMALLEST))
-    return losses_M
+    return -np.log(chances_M.clip(min=SMALLEST))
 
 
 def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
@@ -95,8 +93,7 @@ def calibrate(probabilities_MC: F64, temperature: float) -> F64:
         return probabilities_MC  # rounding of logarithms would break and make ties
     scaled = np.log(probabilities_MC.clip(min=SMALLEST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
-    return calibrated
+    return scaled / scaled.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,7 @@ class ProportionalOdds:
     def probabilities(self, ranks_N: F64) -> F64:
         """Return the probability of each category, float64 [N, K]."""
         cumulative_NK = expit(np.array(self.cutpoints) - self.slope * ranks_N[:, None])
-        probabilities_NK: F64 = np.diff(cumulative_NK, prepend=0.0, append=1.0)
-        return probabilities_NK
+        return np.diff(cumulative_NK, prepend=0.0, append=1.0)
 
 
 def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> ProportionalOdds:
@@ -155,5 +151,4 @@ def fit_odds(left_out_NC: F64 | None, labels: Labels) -> ProportionalOdds:
 
 def median_codes(probabilities_NC: F64) -> Rows:
     """Return the median category, in which the cumulative probability reaches 1/2, int64 [N]."""
-    codes_N: Rows = (np.cumsum(probabilities_NC[:, :-1], axis=1) < 0.5).sum(axis=1)
-    return codes_N
+    return (np.cumsum(probabilities_NC[:, :-1], axis=1) < 0.5).sum(axis=1)

@@ -249,33 +249,32 @@ def confounding_sentences(
     sentence about the score at equal depth.
     """
     sentences = []
-    for depth in (True, False):
+    for is_depth in (True, False):
         columns = [
             column
             for column in confounding
-            if not column.other_form and (column.column == DEPTH) == depth
+            if not column.other_form and (column.column == DEPTH) == is_depth
         ]
         if not columns:
             continue
         metric = columns[0].metric
         title = TITLES.get(metric, metric)  # a file may have been edited
-        scores = [Score(column.value, column.lower, column.upper) for column in columns]
-        estimates = [score.estimate(metric) for score in scores]
+        subject, verb, suspect = f"{len(columns)} metadata columns", "each predict", "one of them"
+        estimates = [
+            (f"'{column.column}'", Score(column.value, column.lower, column.upper).estimate(metric))
+            for column in columns
+        ]
+        evidence = f"{title}: {', '.join(map(' '.join, estimates[:_LEADING]))}"
+        evidence += f" and {len(columns) - _LEADING} more" * (len(columns) > _LEADING)
         if len(columns) == 1:
-            subject = f"The {DEPTH}" if depth else f"'{columns[0].column}'"
-            verb, suspect, evidence = "alone predicts", "this", f"{title} {estimates[0]}"
-        else:
-            subject, verb = f"{len(columns)} metadata columns", "each predict"
-            pairs = zip(columns[:_LEADING], estimates, strict=False)
-            listing = ", ".join(f"'{column.column}' {estimate}" for column, estimate in pairs)
-            more = f" and {len(columns) - _LEADING} more" if len(columns) > _LEADING else ""
-            suspect, evidence = "one of them", f"{title}: {listing}{more}"
+            name, estimate = estimates[0]
+            subject, verb, suspect = f"The {DEPTH}" if is_depth else name, "alone predicts", "this"
+            evidence = f"{title} {estimate}"
+        text = f"{subject} {verb} the target ({evidence}); the microbiome is not shown to."
         if better:
             text = f"{subject} {verb} the target as well as the microbiome does ({evidence}): the "
-            text += f"model may only be picking up {suspect}"
-        else:
-            text = f"{subject} {verb} the target ({evidence}); the microbiome is not shown to"
-        sentences.append(f"{text}. {at_equal_depth}." if depth and at_equal_depth else f"{text}.")
+            text += f"model may only be picking up {suspect}."
+        sentences.append(text + (f" {at_equal_depth}." if is_depth and at_equal_depth else ""))
     return sentences
 
 

@@ -11,8 +11,9 @@ K members, M held-out samples, I groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -29,8 +30,12 @@ from aam.evaluation.calibration import (
     held_out_half_widths,
     log_losses,
 )
+from aam.evaluation.external_validation import exact_proportion
 from aam.evaluation.folds import Folds
+from aam.evaluation.intervals import Score
 from aam.evaluation.labels import Labels
+from aam.evaluation.meta_analysis import resample
+from aam.evaluation.metrics import accuracy
 
 Weights = Mapping[str, float]
 
@@ -91,8 +96,7 @@ def _joining_weight(joining_NC: F64, others_NC: F64, labels: Labels) -> float:
     losses = [loss_I(step / STEPS) for step in range(STEPS + 1)]
     best = int(np.argmin([losses_I.sum() for losses_I in losses]))
     gain_I = losses[0] - losses[best]
-    noise = NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
-    return best / STEPS if gain_I.sum() > noise else 0.0
+    return best / STEPS if gain_I.sum() > NOISE * _error(gain_I) else 0.0
 
 
 def _complete_weights(predictions: Mapping[str, F64], labels: Labels) -> dict[str, float]:
@@ -134,7 +138,7 @@ def _number_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
     best = int(np.argmin([losses_I.sum() for losses_I in losses]))
     gain_I = loss_I(useful_KNC.mean(axis=0)) - losses[best]
     weights_K: F64 = useful_K / useful_K.sum()
-    if gain_I.sum() > NOISE * np.sqrt(len(gain_I)) * gain_I.std(ddof=1):
+    if gain_I.sum() > NOISE * _error(gain_I):
         weights_K[useful_K] = grid[best]
     return weights_K
 
@@ -166,11 +170,9 @@ def _class_weights(stacked_KNC: F64, y_NC: F64, group_N: Rows) -> F64:
         return _squares_by_group(scale * mean_NC - y_NC, group_N)
 
     gain_I = loss_I(weights_K[skilled_K]) - loss_I(stacking_K)
-    gain, noise = gain_I.sum(), np.sqrt(len(gain_I)) * gain_I.std(ddof=1)
-    if gain > NOISE * noise:
-        weights_K[skilled_K] += (1 - (NOISE * noise / gain) ** 2) * (
-            stacking_K - weights_K[skilled_K]
-        )
+    gain, noise = gain_I.sum(), NOISE * _error(gain_I)
+    if gain > noise:
+        weights_K[skilled_K] += (1 - (noise / gain) ** 2) * (stacking_K - weights_K[skilled_K])
     return weights_K
 
 
@@ -178,11 +180,15 @@ def _squares_by_group(errors_NC: F64, group_N: Rows) -> F64:
     return np.bincount(group_N, np.square(errors_NC).sum(axis=1)).astype(np.float64)
 
 
+def _error(gain_I: F64) -> float:
+    """Return the standard error of the sum of the gains of the groups."""
+    return math.sqrt(len(gain_I)) * gain_I.std(ddof=1)
+
+
 def weighted_mean(predictions: Mapping[str, F64], weights: Weights) -> F64:
     """Return the weighted mean of the members' predictions [M, C]."""
     terms = [weights[name] * member_MC for name, member_MC in predictions.items()]
-    mean_MC: F64 = np.sum(terms, axis=0)
-    return mean_MC
+    return np.sum(terms, axis=0)
 
 
 @dataclass(frozen=True)
@@ -324,5 +330,60 @@ def _temperature(mean_MC: F64, labels: Labels) -> float:
     gains_I = np.bincount(np.unique(labels.groups, return_inverse=True)[1], gains_M)
     if len(gains_I) < 2:
         return 1.0
-    noise = NOISE * np.sqrt(len(gains_I)) * gains_I.std(ddof=1)
-    return temperature if gains_I.sum() > noise else 1.0
+    return temperature if gains_I.sum() > NOISE * _error(gains_I) else 1.0
+
+
+@dataclass(frozen=True)
+class ThresholdScores:
+    """Scores at a threshold of the probability of the positive class."""
+
+    rule: str  # "default", "Youden's J" or "sensitivity 0.9"
+    threshold: float | None  # threshold of the final model; None without a final model
+    # sensitivity, specificity, positive_predictive_value and negative_predictive_value
+    metrics: dict[str, Score]
+    # thresholds of the folds, each chosen in its training set; empty for the default
+    folds: list[float] = field(default_factory=list)
+
+
+def score_thresholds(folds: Folds, combined: Combined) -> list[ThresholdScores]:
+    """Score the ensemble at 0.5 and at the chosen threshold; empty unless there are two classes.
+
+    A score is the share of correct predictions among the samples of a class, or among the samples
+    with a prediction, with an interval over groups, or a random-effects mean over studies.
+    """
+    if len(folds.labels.classes) != 2:
+        return []
+    default_M = folds.scored(combined.predictions_MC).predicted
+    scores = [ThresholdScores("default", 0.5, _scores(folds, combined, default_M))]
+    if any(threshold is not None for threshold in combined.thresholds):
+        # A fold without a chosen threshold uses 0.5, as the predicted classes do.
+        chosen = [0.5 if threshold is None else threshold for threshold in combined.thresholds]
+        positive_M = combined.predictions_MC[:, 1] >= np.array(chosen)[folds.fold_M - 1]
+        rule = "Youden's J" if folds.sensitivity is None else f"sensitivity {folds.sensitivity:g}"
+        metrics = _scores(folds, combined, positive_M.astype(np.int64))
+        scores.append(ThresholdScores(rule, combined.ensemble.threshold, metrics, chosen))
+    return scores
+
+
+def _scores(folds: Folds, combined: Combined, predicted_M: Rows) -> dict[str, Score]:
+    # Repeats are pooled: one of them may not predict a class.
+    scored = folds.scored(combined.predictions_MC)
+    scored = replace(scored, predicted=predicted_M, folds=(), repeats=())
+    has_two_classes, scores = len(np.unique(scored.actual)) > 1, {}
+    for name, codes_M, code in (
+        ("sensitivity", scored.actual, 1),
+        ("specificity", scored.actual, 0),
+        ("positive_predictive_value", predicted_M, 1),
+        ("negative_predictive_value", predicted_M, 0),
+    ):
+        scores[name], rows = Score(None), np.flatnonzero(codes_M == code)
+        groups_M = folds.held_out.groups[rows]
+        if len(rows) and has_two_classes:
+            resampled = resample(scored.take(rows), groups_M, {"accuracy": accuracy})
+            score = resampled.score()["accuracy"]
+            # Too few studies have no summary.
+            scores[name] = Score(resampled.values["accuracy"]) if score.value is None else score
+        elif len(rows) and codes_M is scored.actual:  # as in the verdict on samples of one class
+            right = float((predicted_M == scored.actual).mean())
+            scores[name] = exact_proportion(right, len(np.unique(groups_M)))
+    return scores

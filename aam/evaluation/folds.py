@@ -42,19 +42,12 @@ class Folds:
 
     def __post_init__(self) -> None:
         """Check that every split holds out samples, and all of them test or validation samples."""
-        for fold, split in enumerate(self.splits, start=1):
-            if not len(split.held_out[1]):
-                raise DataError(
-                    "The split has no test or validation samples",
-                    f"fold {fold}",
-                    "check the splits",
-                )
+        if not all(sizes := [len(split.held_out[1]) for split in self.splits]):
+            cause, evidence = "The split has no test or validation samples", sizes.index(0) + 1
+            raise DataError(cause, f"fold {evidence}", "check the splits")
         if len({split.held_out[0] for split in self.splits}) > 1:
-            raise DataError(
-                "Some folds have test samples, others validation samples alone",
-                f"{len(self.splits)} folds",
-                "check the splits",
-            )
+            cause = "Some folds have test samples, others validation samples alone"
+            raise DataError(cause, f"{len(self.splits)} folds", "check the splits")
 
     @property
     def part(self) -> str:

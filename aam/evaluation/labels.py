@@ -98,8 +98,7 @@ class Labels:
     @property
     def mean_C(self) -> F64:
         """Weighted mean of `outputs_NC`."""
-        mean_C: F64 = (self.weights_N[:, None] * self.outputs_NC).mean(axis=0)
-        return mean_C
+        return (self.weights_N[:, None] * self.outputs_NC).mean(axis=0)
 
     def means_without_group(self, weights_N: F64 | None = None) -> F64:
         """Return the mean of `outputs_NC` over all other groups for each sample, float64 [N, C].
@@ -117,8 +116,7 @@ class Labels:
         remaining_I = weights_N.sum() - np.bincount(group_N, weights_N)
         # A single sample leaves no other samples.
         means_IC = (sums_IC.sum(axis=0) - sums_IC) / remaining_I.clip(min=1e-9)[:, None]
-        means_NC: F64 = means_IC[group_N]
-        return means_NC
+        return means_IC[group_N]
 
     @property
     def predicted_NC(self) -> F64:

@@ -28,7 +28,7 @@ from aam.contract.files import write_json
 from aam.contract.records import read_json
 from aam.evaluation.calibration import COVERAGE
 from aam.evaluation.confounding import Confounder, confounding_sentences
-from aam.evaluation.ensemble import Combined
+from aam.evaluation.ensemble import Combined, ThresholdScores, score_thresholds
 from aam.evaluation.external_validation import ExternalValidation, one_class_score
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import LEVEL, NO_SKILL, TITLES, ResampledMetrics, Score
@@ -37,7 +37,6 @@ from aam.evaluation.meta_analysis import MIN_SUMMARISED, StudyScores
 from aam.evaluation.permutation import PermutationTest
 from aam.evaluation.splits import MIN_UNITS
 from aam.evaluation.study_transfer import StudyDifferences, TransferMatrix
-from aam.evaluation.thresholds import ThresholdScores, score_thresholds
 from aam.number_format import fixed, significant
 
 ENSEMBLE, BASELINE = "ensemble", "guess"
@@ -48,7 +47,7 @@ SIGNIFICANT = 0.05
 
 NO_FILES: Mapping[str, str] = MappingProxyType({})
 
-_UNTESTED = "This model has not been tested on another study"
+UNTESTED = "This model has not been tested on another study"
 
 _BASELINES = {
     "regression": "the training mean",
@@ -107,6 +106,35 @@ class PairedDifference:
     lower: float | None = None
     upper: float | None = None
     beyond_noise: bool = False  # whether the interval excludes 0
+
+    @classmethod
+    def of(
+        cls, model: str, reference: str, metric: str, difference: Score, units: str
+    ) -> PairedDifference:
+        """Describe a paired difference of a metric."""
+        value, low, high = difference.value, difference.lower, difference.upper
+        if value is None:
+            text = f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
+            return cls(model, reference, text, metric)
+        size = fixed(abs(value))
+        text = f"{model} is {'ahead of' if value > 0 else 'behind'} {reference} by {size} "
+        text += TITLES[metric]
+        if size == fixed(0):
+            text = f"{model} and {reference} have the same {TITLES[metric]}"
+        if low is None or high is None:
+            text += f" (no interval: {units})"
+        # Without limits the difference is the same without any unit.
+        elif limits := (difference if value >= 0 else Score(None, -high, -low)).limits():
+            text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
+            text += "" if difference.excludes_zero else "; not significant"
+        else:
+            text += f" ({units})"
+        return cls(model, reference, text, metric, value, low, high, difference.excludes_zero)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the interval is above 0."""
+        return self.beyond_noise and (self.value or 0) > 0
 
 
 @dataclass(frozen=True)
@@ -290,50 +318,37 @@ class Scores:
         write_json(path, asdict(self))
 
     def findings(self, unit: str = "") -> list[ModelFinding]:
-        """List all statements about the model, the verdict first.
+        """List the statements about the model, the verdict first; tables state the inputs.
 
         `unit` is the unit of a numeric target; "" if it is unknown.
         """
-        findings: list[ModelFinding] = []
-
-        def add(field: str, text: str, is_warning: bool = False) -> None:
-            findings.append(ModelFinding(field, text, is_warning))
-
-        add("verdict", self.verdict.sentence, not self.is_better)
+        findings = [ModelFinding("verdict", self.verdict.sentence, not self.is_better)]
         if self.deciding:
-            add("deciding", self.deciding)
-        if self.repeated_samples is not None:
-            add("repeated_samples", f"{self.repeated_samples.sentence}.", True)
+            findings.append(ModelFinding("deciding", self.deciding))
+        if (repeated := self.repeated_samples) is not None:
+            findings.append(ModelFinding("repeated_samples", f"{repeated.sentence}.", True))
         if len(self.members) > 1 and (weights := self.weights) is not None:
-            add("weights", f"The ensemble is {weights.description}.")
-        if self.study_differences is not None:
-            add("study_differences", self.study_differences.sentence)
+            findings.append(ModelFinding("weights", f"The ensemble is {weights.description}."))
+        if (differences := self.study_differences) is not None:
+            findings.append(ModelFinding("study_differences", differences.sentence))
         if self.external is not None:
-            for text in self.external.sentences(unit):
-                add("external", text)
+            findings += [ModelFinding("external", text) for text in self.external.sentences(unit)]
         # If the depth is a confounder, its own sentence includes this one.
-        equal = self.equal_depth
-        if equal is not None and not equal.confounder:
-            add("equal_depth", f"{equal.sentence}.")
+        if (equal := self.equal_depth) is not None and not equal.confounder:
+            findings.append(ModelFinding("equal_depth", f"{equal.sentence}."))
         if (interval := self.interval) is not None:
             unit = "ranks" if self.kind == "ordinal" else unit
             half = f"{significant(interval.half_width)} {unit}".rstrip()
-            add(
-                "interval",
+            text = (
                 f"{interval.coverage:.0%} prediction interval: ± {half} (it covers "
-                f"{interval.covered:.0%} of the held-out samples).",
+                f"{interval.covered:.0%} of the held-out samples)."
             )
-        if (inputs := self.inputs) is not None:
-            for difference in inputs.differences:
-                add("inputs", f"{difference.sentence}.")
-            add("inputs", inputs.conclusion, not inputs.counts_add)
+            findings.append(ModelFinding("interval", text))
         if (beyond := self.beyond) is not None:
-            adds = self.is_better and beyond.beyond_noise and (beyond.value or 0) > 0
-            add("beyond", f"{beyond.sentence}.", not adds)
-        at_depth = None if equal is None else equal.sentence
-        for text in confounding_sentences(self.confounders, self.is_better, at_depth):
-            add("confounders", text, True)
-        return findings
+            adds = self.is_better and beyond.is_ahead
+            findings.append(ModelFinding("beyond", f"{beyond.sentence}.", not adds))
+        texts = confounding_sentences(self.confounders, self.is_better, equal and equal.sentence)
+        return findings + [ModelFinding("confounders", text, True) for text in texts]
 
     @property
     def deciding(self) -> str:
@@ -371,7 +386,7 @@ class Scores:
                 figures, samples = fixed(repeated.grouped), "new subjects of its own study"
             claim = "better" if self.is_better else "not shown to be better"
             text = (
-                f"{_UNTESTED}. On {samples} it is {claim} than the baseline "
+                f"{UNTESTED}. On {samples} it is {claim} than the baseline "
                 f"({TITLES[self.metric]} {figures})."
             )
         return Performance(text, self.is_better)
@@ -467,15 +482,15 @@ def evaluate(
                 divided_studies,
             )
             if studies is None
-            else _verdict_over_studies(column, studies, test, repeated)
+            else _verdict_over_studies(studies, test, repeated)
         ),
         samples=len(folds.first.rows_M),
         models=models,
         differences=[
-            compare(resampled, model, reference, folds.units)
-            for model, reference in pairs
+            PairedDifference.of(a, b, *resampled[a].paired_difference(resampled[b]), folds.units)
+            for a, b in pairs
             # An ensemble equals a member that has all the weight.
-            if not resampled[model].equals(resampled[reference])
+            if not resampled[a].equals(resampled[b])
         ],
         column=column,
         kind=labels.type,
@@ -497,43 +512,77 @@ def evaluate(
     )
 
 
+def _decide(
+    value: float | None,
+    difference: Score,
+    metric: str,
+    test: PermutationTest | None,
+    repeated: RepeatedScore | None,
+    includes: str,
+    above: str,
+) -> tuple[Outcome, list[str]]:
+    """Return the outcome of a score, by its difference from the baseline, and the reasons."""
+    # An interval is necessary. Few units have none, however small p is.
+    if value is None or difference.lower is None or difference.upper is None:
+        return "undecided", []
+    if difference.upper < 0:
+        # Models of different folds share training samples, so random labels score below the
+        # baseline more often than above it.
+        if test is None or test.p_worse <= SIGNIFICANT / 2:
+            return "worse", []
+        reason = "the interval is below the baseline, but permuted labels often are too"
+        return "not better", [reason]
+    if difference.lower <= 0:
+        return "not better", [includes]
+    # With different means in the folds the baseline scores below 0; beating it shows no skill then.
+    if value <= NO_SKILL[metric]:
+        return "not better", [f"a score of at most {NO_SKILL[metric]:g} shows no skill"]
+    # The interval treats the models as fixed. Models of several folds share training samples, so
+    # scores of random labels vary more than the interval suggests; the test allows for this. With
+    # few studies a spread that is small by chance gives a narrow interval.
+    if test is not None and test.p > SIGNIFICANT:
+        return "undecided", [f"the interval is above {above}, but permuted labels often are too"]
+    if repeated is None:
+        return "better", []
+    # If the split divides subjects, or a subject has samples in several studies, interval and test
+    # are about subjects that are in training: the kernel also has to be better with each subject
+    # entirely in training or in test.
+    reason = (
+        f"with each '{repeated.column}' entirely in training or in test, the kernel has "
+        f"{TITLES[metric]} {fixed(repeated.grouped)}"
+    )
+    if repeated.better:
+        return "better", [reason]
+    reason += " and is not shown to be better than the baseline"
+    if limits := Score(None, repeated.lower, repeated.upper).limits():
+        reason += f" (difference {limits})"
+    return "not better", [f"{reason}: this split tests subjects that the model was trained on"]
+
+
 def _verdict_over_studies(
-    column: str, studies: StudyScores, test: PermutationTest | None, repeated: RepeatedScore | None
+    studies: StudyScores, test: PermutationTest | None, repeated: RepeatedScore | None
 ) -> Verdict:
     included = [study for study in studies.studies if not study.left_out]
     metric = next(iter(studies.studies[0].metrics))
     summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
-    outcome: Outcome = "undecided"
-    reasons: list[str] = []
     # The interval of the mean over studies decides: samples of one study are alike, so the studies
     # are the independent observations.
-    if summary is not None and summary.upper < baseline:
-        outcome = _below_baseline(test, reasons)
-    elif summary is not None and summary.lower <= baseline:
-        outcome = "not better"
-        reasons.append(f"the interval of the mean includes {baseline:g}, the score of the baseline")
-    # With few studies a spread that is small by chance gives a narrow interval, so the interval and
-    # the test both have to agree.
-    elif summary is not None and test is not None and test.p > SIGNIFICANT:
-        reasons.append("the interval is above the baseline, but permuted labels often are too")
-    elif summary is not None:
-        outcome = "better"
-    # A subject with samples in several studies has training samples in the other studies.
-    if outcome == "better" and repeated is not None:
-        outcome, reason = _with_subjects_apart(repeated, metric)
-        reasons.append(reason)
     if summary is None:
+        value, difference = None, Score(None)
+        few: str | None = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
         figures = [f"{title} {_with_limits(study.metrics[metric])} in {study.study}"
                    for study in included]  # fmt: skip
         text = "; ".join([*figures, f"a mean needs {MIN_SUMMARISED} studies"])
     else:
-        mean = Score(summary.value, summary.lower, summary.upper)
+        value, few = summary.value, None
+        difference = Score(value - baseline, summary.lower - baseline, summary.upper - baseline)
+        mean = Score(value, summary.lower, summary.upper)
         text = f"Mean {title} {mean.estimate()} over {summary.studies} studies (95 % interval "
         text += f"{mean.limits()}; baseline {baseline:g}), significant in {studies.better}; "
         following = Score(None, summary.next_lower, summary.next_upper).limits()
         text += f"next study expected between {following.replace(' to ', ' and ')}"
-    if test is not None:
-        text += f"; {_permutation_text(test, outcome)} within studies"
+    includes = f"the interval of the mean includes {baseline:g}, the score of the baseline"
+    outcome, reasons = _decide(value, difference, metric, test, repeated, includes, "the baseline")
     if len(included) < len(studies.studies):
         left_out: dict[str, list[str]] = {}
         for study in studies.studies:
@@ -542,41 +591,28 @@ def _verdict_over_studies(
         reasons.append(f"not in the summary: {', '.join(excluded)}")
     if constant := [study.study for study in included if study.constant]:
         reasons.append(f"studies with one prediction for all samples: {first_few(constant)}")
-    value = lower = upper = few = None
-    if summary is None:
-        few = f"{len(included)} {'study' if len(included) == 1 else 'studies'}"
-    else:
-        value, lower, upper = summary.value, summary.lower - baseline, summary.upper - baseline
     return Verdict(
-        sentence=f"{'; '.join([text, *reasons])}.",
+        sentence=_sentence(text, test, outcome, reasons, " within studies"),
         headline=_headline(outcome, few) + (" in a new study" if few is None else ""),
         outcome=outcome,
         metric=metric,
         model=value,
         guess=baseline,
-        difference=None if value is None else value - baseline,
-        lower=lower,
-        upper=upper,
+        difference=difference.value,
+        lower=difference.lower,
+        upper=difference.upper,
         **({} if test is None else asdict(test)),
         units=f"{len(included)} studies",
     )
 
 
-def _below_baseline(test: PermutationTest | None, reasons: list[str]) -> Outcome:
-    """Return the outcome of an interval below the baseline; append the reason if it is not worse.
-
-    Models of different folds share training samples, so random labels score below the baseline more
-    often than above it.
-    """
-    if test is None or test.p_worse <= SIGNIFICANT / 2:
-        return "worse"
-    reasons.append("the interval is below the baseline, but permuted labels often are too")
-    return "not better"
-
-
-def _permutation_text(test: PermutationTest, outcome: Outcome) -> str:
-    p = test.p_worse if outcome == "worse" else test.p
-    return f"permutation test p = {p:.2g}, {test.shufflings} permutations"
+def _sentence(
+    text: str, test: PermutationTest | None, outcome: Outcome, reasons: list[str], within: str = ""
+) -> str:
+    if test is not None:
+        p = test.p_worse if outcome == "worse" else test.p
+        text += f"; permutation test p = {p:.2g}, {test.shufflings} permutations{within}"
+    return f"{'; '.join([text, *reasons])}."
 
 
 def _headline(outcome: Outcome, few: str | None) -> str:
@@ -591,20 +627,6 @@ def _with_limits(score: Score) -> str:
     if score.value is None:
         return "not defined"
     return ", ".join(filter(None, (score.estimate(), score.limits())))
-
-
-def _with_subjects_apart(repeated: RepeatedScore, metric: str) -> tuple[Outcome, str]:
-    """Return the outcome of a better score if the split divides subjects, and the reason."""
-    reason = (
-        f"with each '{repeated.column}' entirely in training or in test, the kernel has "
-        f"{TITLES[metric]} {fixed(repeated.grouped)}"
-    )
-    if repeated.better:
-        return "better", reason
-    reason += " and is not shown to be better than the baseline"
-    if limits := Score(None, repeated.lower, repeated.upper).limits():
-        reason += f" (difference {limits})"
-    return "not better", f"{reason}: this split tests subjects that the model was trained on"
 
 
 def _verdict(
@@ -625,34 +647,10 @@ def _verdict(
         text = f"{rate}: {counts}, {folds.units}; samples of one class do not show how well the "
         text += "model separates classes."
         return Verdict(text, rate, "undecided", metric, units=folds.units)
+    includes = "the interval of the difference includes 0"
+    outcome, reasons = _decide(value, difference, metric, test, repeated, includes, "0")
     # The interval of the score decides its rounding here as in tables and tiles.
     digits = model.score()[metric].digits
-    outcome: Outcome
-    reasons: list[str] = []
-    # An interval is necessary. Few units have none, however small p is.
-    if lower is None or upper is None:
-        outcome = "undecided"
-    elif upper < 0:
-        outcome = _below_baseline(test, reasons)
-    elif lower <= 0:
-        outcome = "not better"
-        reasons.append("the interval of the difference includes 0")
-    # With different means in the folds the baseline scores below 0; beating it shows no skill then.
-    elif value <= NO_SKILL[metric]:
-        outcome = "not better"
-        reasons.append(f"a score of at most {NO_SKILL[metric]:g} shows no skill")
-    # The interval treats the models as fixed. Models of several folds share training samples, so
-    # scores of random labels vary more than the interval suggests; the test allows for this.
-    elif test is not None and test.p > SIGNIFICANT:
-        outcome = "undecided"
-        reasons.append("the interval is above 0, but permuted labels often are too")
-    else:
-        outcome = "better"
-    # If the split divides subjects, interval and test are about subjects that are in training: the
-    # kernel also has to be better with each subject entirely in training or in test.
-    if outcome == "better" and repeated is not None:
-        outcome, reason = _with_subjects_apart(repeated, metric)
-        reasons.append(reason)
     if difference.value is None:
         text = f"{TITLES[metric]} of '{column}' is not defined"
     else:
@@ -668,9 +666,7 @@ def _verdict(
             if metric == "auc":
                 few = f"{model.units_of_rarer_class} of {folds.units} have the rarer class"
             text += f"no interval: {few}, at least {MIN_UNITS} are needed)"
-    if test is not None:
-        text += f"; {_permutation_text(test, outcome)}"
-    elif lower is not None:
+    if test is None and lower is not None:
         reasons.append("no permutation test: too few different orders of the groups' labels")
     if model.scored.is_constant:
         reasons.append("all samples have the same prediction")
@@ -678,7 +674,7 @@ def _verdict(
     if divided_studies is not None and lower is not None:
         headline += " in new samples of the same studies"
     return Verdict(
-        sentence=f"{'; '.join([text, *reasons])}.",
+        sentence=_sentence(text, test, outcome, reasons),
         headline=headline,
         outcome=outcome,
         metric=metric,
@@ -690,41 +686,3 @@ def _verdict(
         **({} if test is None else asdict(test)),
         units=folds.units,
     )
-
-
-def compare(
-    resampled: Mapping[str, ResampledMetrics], model: str, reference: str, units: str
-) -> PairedDifference:
-    """Compare a model with a reference by their paired difference."""
-    metric, difference = resampled[model].paired_difference(resampled[reference])
-    text = difference_sentence(model, reference, metric, difference, units)
-    value, lower, upper = difference.value, difference.lower, difference.upper
-    return PairedDifference(
-        model, reference, text, metric, value, lower, upper, difference.excludes_zero
-    )
-
-
-def difference_sentence(
-    model: str, reference: str, metric: str, difference: Score, units: str
-) -> str:
-    """Describe a paired difference."""
-    if difference.value is None:
-        return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
-    size = fixed(abs(difference.value))
-    order = "ahead of" if difference.value > 0 else "behind"
-    text = f"{model} is {order} {reference} by {size} {TITLES[metric]}"
-    if size == fixed(0):
-        text = f"{model} and {reference} have the same {TITLES[metric]}"
-    if difference.lower is None or difference.upper is None:
-        return f"{text} (no interval: {units})"
-    low, high = difference.lower, difference.upper
-    ahead = difference if difference.value >= 0 else Score(None, -high, -low)
-    if not (limits := ahead.limits()):  # the difference is the same without any unit
-        return f"{text} ({units})"
-    text += f" ({100 * LEVEL:.0f} % {limits}, {units})"
-    return text if difference.excludes_zero else f"{text}; not significant"
-
-
-def unknown_performance(column: str) -> Performance:
-    """Describe the performance of a model that was fitted without an evaluation."""
-    return Performance(f"{_UNTESTED}: '{column}' was fitted without an evaluation.", True)

@@ -307,10 +307,37 @@ def _hold_out(
     classes: npt.NDArray[np.int64] | None,
     test: Rows,
 ) -> Split:
-    from sklearn.model_selection import StratifiedShuffleSplit
-
+    """Draw validation samples; each class keeps a sample or group in training if possible."""
     if test_size == 0:
         return Split(rows, rows[:0], test)
+    unit_N = np.arange(rows.max() + 1) if group_N is None else group_N
+    validation, pinned = _draw(rows, test_size, seed, group_N, classes), rows[:0]
+    while classes is not None:
+        training = np.setdiff1d(rows, validation)
+        untrained = np.flatnonzero(~np.isin(classes[validation], classes[training]))
+        if not len(untrained):
+            break
+        # A unit of the class stays in training, and the validation set is drawn from the others.
+        pinned = np.union1d(pinned, rows[unit_N[rows] == unit_N[validation[untrained[0]]]])
+        other_rows = np.setdiff1d(rows, pinned)
+        if not len(other_rows):
+            break
+        # `_draw` leaves a single unit in training.
+        redrawn = _draw(other_rows, test_size, seed, group_N, classes)
+        validation = redrawn if len(redrawn) else other_rows
+    return Split(np.setdiff1d(rows, validation), validation, test)
+
+
+def _draw(
+    rows: Rows,
+    test_size: float,
+    seed: int,
+    group_N: npt.NDArray[np.str_] | None,
+    classes: npt.NDArray[np.int64] | None,
+) -> Rows:
+    """Draw the validation samples among `rows`, of whole groups, stratified if possible."""
+    from sklearn.model_selection import StratifiedShuffleSplit
+
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
     number = 0 if group_N is None else len(np.unique(group_N[rows]))
     if classes is not None and number > 1:
@@ -320,8 +347,8 @@ def _hold_out(
         share = Fraction(test_size).limit_denominator(most)
         share = min(max(share, Fraction(1, most)), Fraction(most - 1, most))
         (assigned,) = _partitions(rows, share.denominator, seed, group_N, classes)
-        validation = rows[assigned < share.numerator]
-    elif group_N is not None:
+        return rows[assigned < share.numerator]
+    if group_N is not None:
         # Groups are added as long as the number of rows approaches `size`, and at least one.
         validation = rows[:0]
         # The last group stays in training.
@@ -329,16 +356,14 @@ def _hold_out(
             larger = np.concatenate([validation, rows[group_N[rows] == name]])
             if len(validation) == 0 or abs(len(larger) - size) < abs(len(validation) - size):
                 validation = larger
-        validation = np.sort(validation)
-    elif classes is not None and can_stratify(classes[rows], size):
+        return np.sort(validation)
+    if classes is not None and can_stratify(classes[rows], size):
         # The only sample of a class stays in training: no other sample teaches its class.
         frequent = rows[np.bincount(classes[rows])[classes[rows]] > 1]
         splitter = StratifiedShuffleSplit(1, test_size=size, random_state=seed)
         ((_, positions),) = splitter.split(frequent, classes[frequent])
-        validation = np.sort(frequent[positions])
-    else:
-        validation = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
-    return Split(np.setdiff1d(rows, validation), validation, test)
+        return np.sort(frequent[positions])
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:size])
 
 
 def can_stratify(codes: npt.NDArray[np.int64], size: int) -> bool:

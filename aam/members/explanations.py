@@ -103,8 +103,7 @@ def _slopes_of_temperature(temperature: float, means_N: F64, before_N: F64) -> F
     start_N, end_N = (calibrate(pair_N2, temperature)[:, 1] for pair_N2 in pairs)
     change_N = before_N - means_N
     same = np.abs(change_N) < 1e-12
-    slopes_N: F64 = np.where(same, 1, (end_N - start_N) / np.where(same, 1, change_N))
-    return slopes_N
+    return np.where(same, 1, (end_N - start_N) / np.where(same, 1, change_N))
 
 
 def _weighted_effects(

@@ -360,8 +360,7 @@ def agreement_table(
 
 
 def _mean_rank(sizes: Sequence[F64], weights: Sequence[float]) -> F64:
-    ranks: F64 = np.average([rankdata(-size_U) for size_U in sizes], axis=0, weights=weights)
-    return ranks
+    return np.average([rankdata(-size_U) for size_U in sizes], axis=0, weights=weights)
 
 
 def attention_table(

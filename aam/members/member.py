@@ -134,13 +134,9 @@ class ExplainedSamples:
 
     def take(self, rows: Rows) -> ExplainedSamples:
         """Return the samples at `rows`."""
-        return ExplainedSamples(
-            self.samples.take(rows),
-            self.joint.take(rows),
-            self.columns_U,
-            self.class_N[rows],
-            self.means_NC[rows],
-        )
+        samples, joint = self.samples.take(rows), self.joint.take(rows)
+        classes, means = self.class_N[rows], self.means_NC[rows]
+        return ExplainedSamples(samples, joint, self.columns_U, classes, means)
 
     def slopes(self, outputs: Outputs, ends_NC: F64) -> F64:
         """Return the mean slope of the explained output from the mean label to each prediction.
@@ -277,8 +273,7 @@ class TrainingSamples:
         """Return the samples in the form that an estimator reads."""
         if estimator not in self._inputs:
             self._inputs[estimator] = estimator.read_training(self.samples, self.relations)
-        inputs: T = self._inputs[estimator]
-        return inputs
+        return self._inputs[estimator]
 
     @property
     def is_large(self) -> bool:
@@ -430,12 +425,10 @@ class Estimator(Reader[T]):
 def reader(name: str) -> Reader[Any]:
     """Return the reader of the member that `MEMBERS` lists under a name."""
     if MEMBERS[name].network:
-        network: Reader[Any] = wings.network().member()
-        return network
+        return wings.network().member()
     return estimator(name)
 
 
 def estimator(name: str) -> Estimator[Any]:
     """Return the estimator that `MEMBERS` lists under a name."""
-    member: Estimator[Any] = importlib.import_module(MEMBERS[name].module).MEMBER
-    return member
+    return importlib.import_module(MEMBERS[name].module).MEMBER

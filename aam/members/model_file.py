@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from aam.arrays import F64, Rows, Tokens
+from aam.arrays import F64, Tokens
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import flat
@@ -30,8 +30,8 @@ from aam.data.targets import OutputRange, TargetScale
 from aam.evaluation.association import ADJUSTED, ASSOCIATED, CONDITIONAL, EQUAL_DEPTH
 from aam.evaluation.calibration import ProportionalOdds
 from aam.evaluation.ensemble import Ensemble
-from aam.evaluation.labels import Labels, LabelSummary
-from aam.evaluation.scores import Performance, unknown_performance
+from aam.evaluation.labels import LabelSummary
+from aam.evaluation.scores import UNTESTED, Performance
 from aam.members.member import FittedModel, Outputs, reader
 from aam.members.new_samples import SummaryNumbers, TrainingSummary
 from aam.members.relations import AsvRelations
@@ -57,42 +57,12 @@ class ModelFacts:
     odds: ProportionalOdds | None  # from a rank to the probabilities of the levels
     options: PlainOptions  # options of `aam train`
     training: SummaryNumbers  # numbers of the training summary
-    # mean label of the training samples (geometric with a logarithmic transform), or the frequency
+    # mean of what estimators are fitted to (with a logarithm the geometric mean), or the frequency
     # of each class
     means: tuple[float, ...]
     labels: LabelSummary  # labels of the training samples
     performance: Performance | None = None  # None if the model was fitted without an evaluation
     threshold: NonNegative | None = None  # see `Ensemble`; None if an earlier version stored it
-
-    @classmethod
-    def of(
-        cls,
-        column: str,
-        labels: Labels,
-        rows: Rows,
-        scale: TargetScale,
-        ensemble: Ensemble,
-        options: dict[str, Any],
-        training: TrainingSummary,
-    ) -> ModelFacts:
-        """Gather the plain values of a model of the samples at `rows`."""
-        return cls(
-            column,
-            labels.classes,
-            labels.levels,
-            scale.transform,
-            scale.range,
-            dict(ensemble.weights),
-            ensemble.half_width if math.isfinite(ensemble.half_width) else None,
-            ensemble.temperature,
-            ensemble.odds,
-            options,
-            training.plain,
-            # The mean of what estimators are fitted to: with a logarithm, the geometric mean.
-            tuple(scale.inverse(scale.forward(labels.outputs_NC[rows]).mean(axis=0)).tolist()),
-            LabelSummary.of(labels.take(rows)),
-            threshold=ensemble.threshold,
-        )
 
     @property
     def ensemble(self) -> Ensemble:
@@ -137,7 +107,8 @@ class TrainedModel:
     @property
     def performance(self) -> Performance:
         """Held-out performance of the model, if it was evaluated."""
-        return self.facts.performance or unknown_performance(self.column)
+        text = f"{UNTESTED}: '{self.column}' was fitted without an evaluation."
+        return self.facts.performance or Performance(text, True)
 
     @property
     def max_bp(self) -> int:

@@ -61,9 +61,6 @@ _LANDMARKS, _OTHERS = "landmarks/", "others/"
 _OF_SAMPLES = "subjects_N", "reads_N"
 _READER = Kernel(clades=False)
 
-Note = tuple[str, bool]
-"""Sentence for the user, and whether it is a warning."""
-
 
 @dataclass(frozen=True)
 class SummaryNumbers:
@@ -83,22 +80,7 @@ class KnownAsvs:
     length: int | None  # nucleotides that are compared if lengths differ; None for all
     compared_by: str  # end of the sentence about them, if lengths differ
     # warnings if the sequences begin elsewhere than in training, or have other lengths
-    region: tuple[Note, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of N samples with the training data."""
-
-    # columns of the table of predictions, each [N]: split (train, validation or new), known_reads
-    # (0 to 1), distance and unlike_training (yes or no)
-    columns: dict[str, object]
-    notes: tuple[Note, ...]  # sentences for the user
-
-    def show(self) -> None:
-        """Print the notes."""
-        for note, warning in self.notes:
-            (warn if warning else info)(note)
+    region: tuple[str, ...]
 
 
 _ARRAYS = {
@@ -188,8 +170,7 @@ class TrainingSummary:
         """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
         # The limit is 0 where all training samples are equal.
         limit = max(self.plain.limit, 1e-12)
-        distances_N: F64 = _neighbour_distances(self.landmarks, inputs) / limit
-        return distances_N
+        return _neighbour_distances(self.landmarks, inputs) / limit
 
     def arrays(self) -> Arrays:
         """Return the arrays, by name."""
@@ -253,8 +234,7 @@ class TrainingSummary:
     def known_asvs(self, study: Study, required: bool) -> KnownAsvs:
         """Find the ASVs of a table that occur in training samples; refuse none if `required`."""
         table_length, training_length = _median_length(study.tokens_FL), self.plain.length
-        notes: list[Note] = []
-        common = None
+        region, common = list[str](), None
         if table_length == training_length:
             known_F, by = np.isin(hash_sequences(study.tokens_FL), self.asvs_F), ""
         else:  # Reads that were cut to another length: their common length is compared.
@@ -268,24 +248,18 @@ class TrainingSummary:
             )
             equal_F = np.isin(hash_sequences(study.tokens_FL), self.asvs_F)
             if equal_F.sum() < _EQUAL * known_F.sum():
-                lengths = (
+                region.append(
                     f"Only {equal_F.sum()} of {known_F.sum()} known ASVs have the same length as "
                     "in training: the forest does not recognize the others, and the kernel takes "
                     "them for similar ASVs. Cut both tables to one length (`aam prepare "
                     "--trim-length`) and train again."
                 )
-                notes.append((lengths, True))
         # Nucleotide frequencies at each position identify the region, even without a common ASV.
         here_L4, there_L4 = _nucleotide_frequencies(study.tokens_FL), self.frequencies_L4
         shared = min(len(here_L4), len(there_L4))
         frequencies = here_L4[:shared].ravel(), there_L4[:shared].ravel()
         with np.errstate(invalid="ignore", divide="ignore"):  # constant frequencies have none
             correlation = float(np.nan_to_num(np.asarray(np.corrcoef(*frequencies))[0, 1]))
-        region = (
-            "The sequences are of another region, primer or direction than in training: the "
-            f"nucleotide frequencies of the first {shared} positions have a correlation of "
-            f"{correlation:.2f} (above 0.9 within a region). The predictions are meaningless."
-        )
         elsewhere = correlation < SAME_REGION
         if required and not known_F.any():
             reason = ", of another region, primer or direction" if elsewhere else ""
@@ -295,15 +269,21 @@ class TrainingSummary:
                 "use a table of the same region and primers, or predict all the same with --force",
             )
         if elsewhere:
-            notes.append((region, True))
-        return KnownAsvs(known_F, common, by, tuple(notes))
+            region.append(
+                "The sequences are of another region, primer or direction than in training: the "
+                f"nucleotide frequencies of the first {shared} positions have a correlation of "
+                f"{correlation:.2f} (above 0.9 within a region). The predictions are meaningless."
+            )
+        return KnownAsvs(known_F, common, by, tuple(region))
 
-    def compare(self, study: Study, asvs: KnownAsvs, distances_N: F64) -> Comparison:
-        """Compare the samples of a study with the training samples.
+    def compare(self, study: Study, asvs: KnownAsvs, distances_N: F64) -> dict[str, object]:
+        """Compare the samples of a study with the training samples, and print the result.
 
-        `distances_N` come from `distances`: a sample above 1 is unlike the training samples.
+        Return columns of the table of predictions, each [N]: split (train, validation or new),
+        known_reads (0 to 1), distance, and unlike_training (yes or no). `distances_N` come from
+        `distances`: a sample above 1 is unlike the training samples.
         """
-        samples, notes = len(study.table.sample_ids), list[Note]()
+        samples = len(study.table.sample_ids)
         weights_F, blocks = asvs.known_F.astype(np.float64), _blocks(study, np.arange(samples))
         known_N = np.concatenate([block @ weights_F for block in blocks])
         reads_N = known_N / np.maximum(study.reads, 1)
@@ -321,8 +301,10 @@ class TrainingSummary:
         names = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
         named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
         if named_N.any() and not stored.same_names(here_N, names):
-            text = f"{int(named_N.sum())} samples have the id of a training sample and other reads"
-            notes.append((f"{text}: they count as new.", False))
+            info(
+                f"{int(named_N.sum())} samples have the id of a training sample and other reads: "
+                "they count as new."
+            )
             named_N[:] = False
         trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
         trains = places[pairs[:, 0]] < len(self.train_N)
@@ -338,58 +320,56 @@ class TrainingSummary:
         ]
         if overlaps:
             by = f", {len(renamed)} with another id but equal reads" if len(renamed) else ""
-            overlap = (
+            warn(
                 f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about "
                 "its accuracy. Predictions of held-out samples are in predictions.tsv of the run."
             )
-            notes.append((overlap, True))
         in_training = np.flatnonzero(trained_N | checked_N)
         alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], in_training)
         if len(alike):
             ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
-            text = (
+            warn(
                 f"Samples that may be sequenced again from a training sample: {ids}. They resemble "
                 "it as much as two draws of reads from one sample do. If they are the same sample, "
                 "these predictions say nothing about the accuracy of the model."
             )
-            notes.append((text, True))
         if (unknown := len(self.train_N) + len(self.validation_N) - len(places)) > 0:
-            text = (
+            info(
                 f"This model was stored without the reads of {unknown} of its samples, by an "
                 "earlier version: they are recognized by their ids only."
             )
-            notes.append((text, False))
         share = known_N.sum() / study.reads.sum()
-        prevalence = (
+        info(
             f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
-            f"reads{asvs.compared_by}."
+            f"reads{asvs.compared_by}.",
+            is_warning=bool(share < 0.5),
         )
-        notes += [(prevalence, bool(share < 0.5)), *asvs.region]
+        for text in asvs.region:
+            warn(text)
         seed, depth = self.plain.seed, self.plain.rarefy_depth
         rows = _draw(np.arange(samples), seed)
         richness_here = float(np.median(_rarefied_richness(study, seed, depth, rows)))
         low, middle, high = np.quantile(self.richness_R, (0.05, 0.5, 0.95)).tolist()
         at = f" at {depth} reads" if depth else ""
-        richness = (
+        info(
             f"Richness{at}: median {richness_here:.0f} ASVs, in training {middle:.0f} "
-            f"(90 % from {low:.0f} to {high:.0f})."
+            f"(90 % from {low:.0f} to {high:.0f}).",
+            is_warning=not low <= richness_here <= high,
         )
-        notes.append((richness, not low <= richness_here <= high))
         # The distance compares sequences, and in any two regions some resemble each other.
         far_N = (distances_N > 1) | (known_N == 0)
-        far = (
-            f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
-            f"'unlike_training'); {1 - QUANTILE:.0%} are expected."
-        )
         by_chance = _is_chance(int(far_N.sum()), samples, len(self.richness_R))
-        notes.append((far, bool(far_N.mean() > MANY_FAR) and not by_chance))
-        columns: dict[str, object] = {
+        info(
+            f"{int(far_N.sum())} of {samples} samples are unlike the training samples (column "
+            f"'unlike_training'); {1 - QUANTILE:.0%} are expected.",
+            is_warning=bool(far_N.mean() > MANY_FAR) and not by_chance,
+        )
+        return {
             "split": split,
             "known_reads": reads_N,
             "distance": distances_N,
             "unlike_training": np.where(far_N, "yes", "no"),
         }
-        return Comparison(columns, tuple(notes))
 
     def has_subjects(
         self, study: Study, column: str, names: Sequence[str], values: GroupValues
@@ -458,8 +438,7 @@ def _neighbour_distances(
     nearest_NK = np.sort(np.partition(distances_NR, nearest - 1, axis=1)[:, :nearest], axis=1)
     finite_NK = np.isfinite(nearest_NK)
     sums_N = np.where(finite_NK, nearest_NK, 0).sum(axis=1)
-    means_N: F64 = sums_N / finite_NK.sum(axis=1).clip(min=1)
-    return means_N
+    return sums_N / finite_NK.sum(axis=1).clip(min=1)
 
 
 def hash_ids(ids: Sequence[str] | npt.NDArray[np.object_]) -> Rows:

@@ -54,9 +54,7 @@ def several_processes(options: Train) -> bool:
 
 def choose_members(options: Train) -> tuple[str, ...]:
     """Return the members of the options, or the default ones."""
-    members = options.members
-    if not members:
-        members = options.chosen_members
+    members = options.members or options.chosen_members
     if len(set(members)) < len(members):
         raise UsageError("Duplicate member", f"--members {' '.join(members)}", "name each once")
     resumed = options.run.resume_from

@@ -12,8 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from aam.arrays import F64
-from aam.console import info, warn
+from aam.console import Message, collected, info, warn
 from aam.contract.options.commands.use import Predict
+from aam.contract.options.conditions import no_effect
 from aam.contract.options.groups import (
     KERNEL,
     DeviceOptions,
@@ -29,8 +30,7 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import FIRST, explain
 from aam.members.member import MemberPrediction, reader
-from aam.members.model_file import ModelFacts, TrainedModel
-from aam.members.new_samples import Comparison
+from aam.members.model_file import TrainedModel
 from aam.members.output_tables import (
     ALONE,
     NO_VECTORS,
@@ -114,7 +114,7 @@ def predict_table(
     share: RankShare = ALONE,
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
-) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
+) -> tuple[pd.DataFrame, list[Message], pd.DataFrame | None]:
     """Predict every sample of a table with a model and each of its members."""
     performance = loaded.performance
     if share.ranks.is_main:
@@ -146,11 +146,11 @@ def predict_study(
     share: RankShare = ALONE,
     taxa: Mapping[str, str] | None = None,
     first: int = FIRST,
-) -> tuple[pd.DataFrame, Comparison, pd.DataFrame | None]:
+) -> tuple[pd.DataFrame, list[Message], pd.DataFrame | None]:
     """Predict every sample of a study with a model and each of its members.
 
-    Return the predictions with the columns of the comparison, the comparison with the training
-    data, and the explanations (None without --explain).
+    Return the predictions, the messages of their comparison with the training data, and the
+    explanations (None without --explain).
     """
     facts = loaded.facts
     # The whole study is checked before it is divided among ranks: all refuse it, or none.
@@ -161,7 +161,7 @@ def predict_study(
     settings = InferenceSettings(options.batch_size, options.prediction_passes, options.vectors)
     of_networks = networks(tuple(loaded.models))
     if options.prediction_passes > 1 and not of_networks:
-        warn("--prediction-passes has no effect without the member transformer.")
+        warn(no_effect("the member transformer", "--prediction-passes"))
     # A network reads all samples, in batches, after it has encoded their ASVs once.
     applied = {
         name: loaded.models[name].apply(
@@ -177,25 +177,26 @@ def predict_study(
         rows = np.arange(start, min(start + size, len(ids)))
         block = samples.take(rows)
         of_block = {name: prediction.take(rows) for name, prediction in applied.items()}
-        predictions_NC, members, distances_N = _predict_block(loaded, block, of_block, settings)
-        columns = _columns_of_block(facts, block.sample_ids, predictions_NC, members)
+        predictions_NC, members, columns, distances_N = _predict_block(
+            loaded, block, of_block, settings
+        )
         explanations = None
         if options.explain is not None:
             means_NC = np.tile(facts.means, (len(rows), 1))
-            values = {name: member.values_NC for name, member in members.items()}
             explanations = explain(
-                loaded, block, predictions_NC, values, means_NC, asvs, taxa, first,
-            )  # fmt: skip
+                loaded, block, predictions_NC, members, means_NC, asvs, taxa, first
+            )
         blocks.append((pd.DataFrame(columns), distances_N, explanations))
     # The samples of all ranks together are compared with the training samples.
     gathered = [block for of_rank in share.gather(blocks) for block in of_rank]
     table, distances, explained = zip(*gathered, strict=True)
-    comparison = loaded.training.compare(study, known_asvs, np.concatenate(distances))
-    table = pd.concat(table, ignore_index=True).assign(**comparison.columns)
+    with collected() as notes:
+        columns = loaded.training.compare(study, known_asvs, np.concatenate(distances))
+    table = pd.concat(table, ignore_index=True).assign(**columns)
     explanations = None
     if options.explain is not None:
         explanations = pd.concat(explained, ignore_index=True)
-    return table, comparison, explanations
+    return table, notes, explanations
 
 
 def _predict_block(
@@ -203,42 +204,31 @@ def _predict_block(
     samples: Samples,
     applied: Mapping[str, MemberPrediction],
     settings: InferenceSettings,
-) -> tuple[F64, dict[str, MemberPrediction], F64]:
-    """Predict some samples by the ensemble and each member; return also their distances."""
+) -> tuple[F64, dict[str, F64], dict[str, object], F64]:
+    """Predict some samples: by the ensemble, by each member, columns of the table, distances."""
     facts, relations = loaded.facts, loaded.relations
     present = samples.present[0]
     compared = loaded.training.read(present, relations)
-    members = {}
+    members = dict(applied)
     for name, model in loaded.models.items():
-        if name in applied:
-            members[name] = applied[name]
-            continue
-        inputs = compared if name == KERNEL else reader(name).read(present, relations)
-        members[name] = model.apply(inputs, facts.outputs.scale, settings)
-    values = {name: member.values_NC for name, member in members.items()}
+        if name not in applied:
+            inputs = compared if name == KERNEL else reader(name).read(present, relations)
+            members[name] = model.apply(inputs, facts.outputs.scale, settings)
+    values = {name: members[name].values_NC for name in loaded.models}
     predictions_NC = facts.ensemble.combine(values, bool(facts.classes))
     require_finite("predictions", samples.sample_ids, predictions_NC)
-    return predictions_NC, members, loaded.training.distances(compared)
-
-
-def _columns_of_block(
-    facts: ModelFacts,
-    ids: Sequence[str],
-    predictions_NC: F64,
-    members: Mapping[str, MemberPrediction],
-) -> dict[str, object]:
-    shown_NC, widths_N = predictions_NC, None
+    with_levels_NC, widths_N = predictions_NC, None
     if facts.odds is not None:
-        shown_NC = np.hstack([predictions_NC, facts.odds.probabilities(predictions_NC[:, 0])])
+        levels_NC = facts.odds.probabilities(predictions_NC[:, 0])
+        with_levels_NC = np.hstack([predictions_NC, levels_NC])
     if not facts.classes:
-        widths_N = np.full(len(ids), facts.ensemble.half_width)
-    values = {name: member.values_NC for name, member in members.items()}
-    columns: dict[str, object] = {ID_HEADER: list(ids)} | prediction_columns(
-        shown_NC, facts.classes, facts.levels, values, widths_N, facts.range
+        widths_N = np.full(len(predictions_NC), facts.ensemble.half_width)
+    columns: dict[str, object] = {ID_HEADER: list(samples.sample_ids)} | prediction_columns(
+        with_levels_NC, facts.classes, facts.levels, values, widths_N, facts.range
     )
-    for member in members.values():
-        columns |= member.columns
-    return columns
+    for name in loaded.models:
+        columns |= members[name].columns
+    return predictions_NC, values, columns, loaded.training.distances(compared)
 
 
 def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:

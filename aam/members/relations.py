@@ -60,8 +60,7 @@ class Dendrogram:
     @property
     def lengths_G(self) -> F64:
         """Mismatches between the two ends of each branch; 0 for the root."""
-        lengths_G: F64 = self.heights_G[self.parents_G] - self.heights_G
-        return lengths_G
+        return self.heights_G[self.parents_G] - self.heights_G
 
     @cached_property
     def paths_FG(self) -> sparse.csr_array:
@@ -239,8 +238,7 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     (letters, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
     # The number of equal letters is an inner product of indicators, by BLAS; sums of halves up to
     # the length of a sequence are exact in float32.
-    mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - letters @ two.T
-    return mismatches_UV
+    return (one_U[:, None] + two_V[None]) / 2 - letters @ two.T
 
 
 def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
@@ -284,8 +282,7 @@ def average_linkage(tokens_FL: Tokens, most: int = MAX_LINKED) -> F64:
 def _linked(mismatches_FF: F32) -> F64:
     pairs = squareform(mismatches_FF, checks=False)
     del mismatches_FF  # SciPy's copies of the pairs are larger
-    merges: F64 = linkage(pairs, "average")
-    return merges
+    return linkage(pairs, "average")
 
 
 def _nearest_representatives(tokens_FL: Tokens, most: int) -> Rows:
@@ -345,8 +342,7 @@ def mean_mismatches(tokens_FL: Tokens, clusters: Sequence[Rows]) -> F32:
 
 def similarity(mismatches_UV: F32) -> F32:
     """Return exp(-mismatches / WIDTH), float32."""
-    similar_UV: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches_UV)
-    return similar_UV
+    return np.exp(np.float32(-1 / WIDTH) * mismatches_UV)
 
 
 def chunks(number: int, columns: int = 0) -> Iterator[slice]:

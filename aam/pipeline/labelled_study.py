@@ -250,9 +250,11 @@ def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple
     for pair in text.split(","):
         name, _, number = (word.strip() for word in pair.rpartition("="))
         evidence = f"--class-weights '{text}', the classes are {', '.join(classes)}"
-        if name not in classes or name in weights:
-            cause = f"'{name or pair}' is not a class, or is written twice"
-            raise UsageError(cause, evidence, nearest(name, classes, "write CLASS=WEIGHT"))
+        if name in weights:
+            raise UsageError(f"'{name}' is given twice", evidence, "give each class once")
+        if name not in classes:
+            remedy = nearest(name, classes, "write CLASS=WEIGHT")
+            raise UsageError(f"'{name or pair}' is not a class", evidence, remedy)
         try:
             weights[name] = float(number)
         except ValueError:

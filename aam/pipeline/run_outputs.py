@@ -24,7 +24,7 @@ from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy
 from aam.evaluation.calibration import median_codes
-from aam.evaluation.labels import Labels
+from aam.evaluation.labels import Labels, LabelSummary
 from aam.evaluation.permutation import EXACT_KERNEL
 from aam.evaluation.prediction_files import KEYS
 from aam.members.explanations import explain_held_out
@@ -59,9 +59,22 @@ def trained_model(
         refitted=networks(tuple(result.members)) != tuple(result.members),
     )
     rows = np.unique(np.concatenate([split.rows for split in folds.splits]))
-    column, ensemble = options.target.metadata_column, result.combined.ensemble
-    facts = ModelFacts.of(
-        column, folds.labels, rows, folds.scale, ensemble, to_plain(options), training
+    labels, scale, ensemble = folds.labels.take(rows), folds.scale, result.combined.ensemble
+    facts = ModelFacts(
+        options.target.metadata_column,
+        labels.classes,
+        labels.levels,
+        scale.transform,
+        scale.range,
+        dict(ensemble.weights),
+        ensemble.half_width if np.isfinite(ensemble.half_width) else None,
+        ensemble.temperature,
+        ensemble.odds,
+        to_plain(options),
+        training.plain,
+        tuple(scale.inverse(scale.forward(labels.outputs_NC).mean(axis=0)).tolist()),
+        LabelSummary.of(labels),
+        threshold=ensemble.threshold,
     )
     models = {name: member.model for name, member in result.members.items() if member.model}
     return TrainedModel(facts, models, samples.relations, training)

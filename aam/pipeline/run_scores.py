@@ -34,7 +34,6 @@ from aam.evaluation.scores import (
     PairedDifference,
     RepeatedScore,
     Scores,
-    compare,
     evaluate,
 )
 from aam.evaluation.splits import FOLDS, Split, make_splits
@@ -113,11 +112,11 @@ def _beyond(adjustment: Covariates, result: Result) -> PairedDifference:
     names = [name for name in result.members if not MEMBERS[name].network] or default_members()
     columns = ", ".join(adjustment.columns)
     model, reference = f"The model of counts with {columns}", f"the model of {columns} alone"
-    scored = {
-        title: folds.resampled(ensemble_predictions(names, inputs, folds))
-        for title, inputs in ((model, samples), (reference, samples.metadata_alone))
-    }
-    return compare(scored, model, reference, folds.units)
+    scored, alone = (
+        folds.resampled(ensemble_predictions(names, inputs, folds))
+        for inputs in (samples, samples.metadata_alone)
+    )
+    return PairedDifference.of(model, reference, *scored.paired_difference(alone), folds.units)
 
 
 def _score_at_equal_depth(
@@ -246,12 +245,11 @@ def compare_inputs(
     """
     resampled = {name: folds.resampled(predicted_MC) for name, predicted_MC in predictions.items()}
     differences = [
-        compare(resampled, joint, name, folds.units) for name in resampled if name != joint
+        PairedDifference.of(joint, name, *resampled[joint].paired_difference(metrics), folds.units)
+        for name, metrics in resampled.items()
+        if name != joint
     ]
-    counts_add, metadata_add = (
-        better and difference.beyond_noise and (difference.value or 0) > 0
-        for difference in differences
-    )
+    counts_add, metadata_add = (better and difference.is_ahead for difference in differences)
     conclusion = (
         "The microbiome improves on the metadata alone. "
         if counts_add

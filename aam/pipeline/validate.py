@@ -17,7 +17,7 @@ import pandas as pd
 
 from aam import run_record
 from aam.arrays import F64, Rows
-from aam.console import info, warn
+from aam.console import info, print_messages, warn
 from aam.contract import run_files
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import flat
@@ -96,8 +96,8 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     # Before the prediction: samples without a label are not scored and not predicted.
     study, values_M = _labelled(column, metadata, study, facts)
     predict = unwritten(table, options.device, options.model, options.metadata)
-    predicted, comparison, _ = predict_study(loaded, study, predict)
-    comparison.show()
+    predicted, notes, _ = predict_study(loaded, study, predict)
+    print_messages(notes)
     # Subjects with several samples, of which the model has seen none.
     repeated, new_rows = None, np.flatnonzero(predicted["split"] == "new")
     if len(new_rows):

@@ -90,10 +90,9 @@ def page(report: ReportInput, path: Path) -> str:
         for name, differs in (("Options that are not the default", True), ("Other options", False))
     )
     findings = result_of(report)
-    # Repeated subjects and confounders cast doubt on the verdict. The comparison of the inputs is
-    # printed below their table.
+    # Repeated subjects and confounders cast doubt on the verdict.
     results, doubts = (
-        [f.text for f in findings[1:] if f.field != "inputs" and f.is_warning == doubtful]
+        [finding.text for finding in findings[1:] if finding.is_warning == doubtful]
         for doubtful in (False, True)
     )
     drawings = {name: draw_section(name, report) for name in SECTIONS}

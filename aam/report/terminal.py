@@ -313,7 +313,7 @@ def show_scores(scores: Scores) -> None:
     """Print the warnings, the scores of the models, and what belongs to them; see the page."""
     findings = scores.findings()[1:]  # the verdict comes last
     for finding in findings:
-        if finding.is_warning and finding.field != "inputs":
+        if finding.is_warning:
             warn(finding.text)
     for finding in findings:
         if finding.field in _PRINTED and not finding.is_warning:

@@ -133,6 +133,41 @@ def test_groups_are_stratified_in_a_single_split() -> None:
             assert not set(subject[split.validation]) & set(subject[split.train])
 
 
+@pytest.mark.parametrize("folds", [1, 2])
+def test_each_class_keeps_a_group_in_training(folds: int) -> None:
+    """One group has the third class, and one of two groups is redundant."""
+    subject = np.repeat(np.arange(8), 4)
+    codes = np.where(subject == 0, 2, subject % 2)
+    for seed in range(20):
+        for split in make_splits(
+            len(subject), test_size=0.3, folds=folds, seed=seed, classes=codes,
+            groups=[str(k) for k in subject],
+        ):  # fmt: skip
+            assert set(codes[split.validation]) <= set(codes[split.train])
+            assert len(split.validation) and not set(subject[split.train]) & {
+                *subject[split.validation]
+            }
+        (pair,) = make_splits(
+            4,
+            test_size=0.5,
+            folds=1,
+            seed=seed,
+            groups=list("aabb"),
+            classes=np.array([0, 1, 0, 0]),
+        )
+        assert pair.train.tolist() == [0, 1] and pair.validation.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_class_keeps_a_sample_in_training(seed: int) -> None:
+    """Most samples of a class of two are drawn, or the classes are too many to stratify."""
+    for share, codes in ((0.8, [0] * 10 + [1] * 2), (0.6, [0] * 4 + [1, 1, 2, 2, 3, 3])):
+        (split,) = make_splits(
+            len(codes), test_size=share, folds=1, seed=seed, classes=np.array(codes)
+        )
+        assert {codes[row] for row in split.train} == set(codes) and len(split.validation)
+
+
 def test_a_split_that_cannot_be_stratified_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """The only sample of a class stays in the training; each other class needs a sample."""
     ids, codes = [f"S{row}" for row in range(41)], np.array([*(np.arange(40) % 4), 4])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from aam.evaluation.ensemble import Combined, choose_threshold, combine_members
+from aam.evaluation.ensemble import Combined, choose_threshold, combine_members, score_thresholds
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
-from aam.evaluation.thresholds import score_thresholds
 from aam.members.member import TrainingSamples, estimator
 from aam.pipeline.cross_validation import combine_results
 from benchmarks.random_labels import study

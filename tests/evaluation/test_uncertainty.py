@@ -12,7 +12,7 @@ import pytest
 from aam.evaluation.calibration import calibrate, fit_temperature, half_width, held_out_half_widths
 from aam.evaluation.intervals import Score, Units, resample_metrics
 from aam.evaluation.metrics import ScoredPredictions
-from aam.evaluation.scores import difference_sentence
+from aam.evaluation.scores import PairedDifference
 from aam.evaluation.splits import MIN_UNITS
 from benchmarks.intervals import coverage
 
@@ -192,22 +192,23 @@ def test_a_paired_difference_is_narrower_than_the_scores() -> None:
 
 
 def test_sentences() -> None:
-    ahead = difference_sentence(
+    ahead = PairedDifference.of(
         "ensemble", "forest", "r2", Score(0.031, -0.004, 0.066), "42 groups of infant"
     )
-    assert ahead == (
+    assert ahead.sentence == (
         "ensemble is ahead of forest by 0.031 R² (95 % -0.004 to 0.066, 42 groups of infant); "
         "not significant"
     )
     # Both are right in every sample, whichever is left out.
-    assert (
-        difference_sentence("both", "counts", "auc", Score(0.0, 0.0, 0.0), "96 samples").count("%")
-        == 0
-    )
-    behind = difference_sentence(
+    same = PairedDifference.of("both", "counts", "auc", Score(0.0, 0.0, 0.0), "96 samples")
+    assert "%" not in same.sentence
+    behind = PairedDifference.of(
         "ensemble", "kernel", "auc", Score(-0.02, -0.03, -0.01), "90 samples"
     )
-    assert behind == "ensemble is behind kernel by 0.020 AUC (95 % 0.010 to 0.030, 90 samples)"
+    assert (
+        behind.sentence
+        == "ensemble is behind kernel by 0.020 AUC (95 % 0.010 to 0.030, 90 samples)"
+    )
 
 
 @pytest.mark.nightly

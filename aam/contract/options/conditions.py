@@ -62,11 +62,13 @@ def without_effect(options: Any, undecided: Collection[str] = ()) -> list[str]:
     for kind, spec, _, condition in _violated(options):
         if kind == "only_with" and condition not in undecided:
             ignored.setdefault(condition, []).append(spec.flag)
-    return [
-        f"Without {reason} {'these options have' if len(flags) > 1 else 'this option has'} "
-        f"no effect: {', '.join(flags)}."
-        for reason, flags in ignored.items()
-    ]
+    return [no_effect(condition, *flags) for condition, flags in ignored.items()]
+
+
+def no_effect(condition: str, *flags: str) -> str:
+    """Return the warning of options that have no effect without a condition."""
+    options = "these options have" if len(flags) > 1 else "this option has"
+    return f"Without {condition} {options} no effect: {', '.join(flags)}."
 
 
 def of_member(spec: OptionSpec) -> bool:

@@ -222,7 +222,7 @@ def test_class_weights_are_given_by_name() -> None:
     assert class_weights("skin=0.5, oral=wet=3", classes, samples) == (1, 3, 0.5)
     for text, expected in (
         ("skim=2", "did you mean 'skin'"),
-        ("gut=1,gut=2", "written twice"),
+        ("gut=1,gut=2", "'gut' is given twice"),
         ("gut=much", "not a number above 0"),
     ):
         with pytest.raises(UsageError) as caught:
