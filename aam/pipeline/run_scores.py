@@ -112,10 +112,13 @@ def _beyond(adjustment: Covariates, result: Result) -> PairedDifference:
     samples = TrainingSamples(adjusted, result.samples.relations)
     names = [name for name in result.members if not MEMBERS[name].network] or default_members()
     columns = ", ".join(adjustment.columns)
-    model, reference = f"The model of counts with {columns}", f"the model of {columns} alone"
+    step = f"counts with {columns}", f"{columns} alone"
+    model, reference = f"The model of {step[0]}", f"the model of {step[1]}"
     scored = {
-        title: folds.resampled(ensemble_predictions(names, inputs, folds))
-        for title, inputs in ((model, samples), (reference, samples.metadata_alone))
+        model: folds.resampled(ensemble_predictions(names, samples, folds, step[0])),
+        reference: folds.resampled(
+            ensemble_predictions(names, samples.metadata_alone, folds, step[1])
+        ),
     }
     return compare(scored, model, reference, folds.units)
 

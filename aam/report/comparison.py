@@ -31,7 +31,7 @@ from aam.report.figures import (
 from aam.report.methods import fact_rows, input_rows, option_rows
 from aam.report.page import render, require_page, write_page
 from aam.report.run import Run
-from aam.report.terminal import TITLES, Table, with_interval
+from aam.report.terminal import TITLES, Table, interval_note, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -256,8 +256,8 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
         ]
         for scored_run, scores in zip(compared, scores_of, strict=True)
     ]
-    note = "In brackets: 95 % interval."
-    if any(scored_run.run.groups for scored_run in compared):
+    note = interval_note(scores[name] for scores in scores_of for name in metrics)
+    if note and any(scored_run.run.groups for scored_run in compared):
         numbers = {
             scored_run.resampled.units.number
             for scored_run in compared

@@ -48,16 +48,16 @@ def write_report(report: ReportInput, path: Path) -> None:
     run_files.add(path.parent, path.name)
 
 
-def require_page(path: Path) -> None:
+def require_page(path: Path, remedy: str = "choose another file for the page") -> None:
     """Refuse a path that `write_page` cannot write to, before the page is made."""
     refuse_existing(path, overwrite=True)
-    make_parent(path)
+    make_parent(path, remedy)
     if path.is_file():
         with path.open("rb") as stream:
             start = stream.read(len(_START)).lower()
         if start != _START:
             evidence = f"'{path}' is no HTML page"
-            raise CannotCreate("The output exists", evidence, "choose another file for the page")
+            raise CannotCreate("The output exists", evidence, remedy)
 
 
 def write_page(path: Path, text: str) -> None:
@@ -295,8 +295,8 @@ def measured_on(run: Run) -> str:
         )
     partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("group_column")
-    apart = f" Each {group} is entirely in training or entirely in test." if group else ""
-    if run.split == "test":
+    apart = f" Each {group} is entirely in training or entirely in {run.split}." if group else ""
+    if run.split and (run.split == "test" or TRANSFORMER not in run.members):
         origin = "no model was trained on them"
         if folds:
             origin = f"each was predicted by models of the other folds ({folds} folds)"
@@ -306,8 +306,6 @@ def measured_on(run: Run) -> str:
                 "tables of samples show the first repeat."
             )
         return f"The scores are from {samples} held-out samples: {origin}.{apart}"
-    if run.split == "validation" and TRANSFORMER not in run.members:
-        return f"The scores are from {samples} held-out samples.{apart}"
     if run.split == "validation":
         return (
             f"The scores are from {samples} validation samples that also chose the best epoch: "

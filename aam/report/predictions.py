@@ -40,6 +40,7 @@ from aam.report.terminal import (
     OTHER_FORM,
     TITLES,
     Table,
+    interval_note,
     metrics_table,
     models_table,
     with_interval,
@@ -193,7 +194,10 @@ def calibration_picture(report: ReportInput) -> Drawing | None:
         legend_below(axes, ncols=2, title="expected calibration error")
     else:
         axes.legend(loc="upper left")
-    caption = "Numbers: samples at each point. Below the diagonal, probabilities are too high. "
+    caption = (
+        f"{_samples(report)}; numbers: samples at each point. Below the diagonal, probabilities "
+        "are too high. "
+    )
     if scored.studies:
         which = "each large study" if len(scored_of) > len(largest) else "each study"
         caption += f"One curve for {which}."
@@ -285,7 +289,7 @@ def agreement_picture(report: ReportInput) -> Drawing | None:
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
     errors = [f"{TITLES[name]} {report.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
     caption = f"{_samples(report)}: R² {r2}, {', '.join(errors)}."
-    if report.run.partitions is not None and report.run.partitions.repeats:
+    if report.run.repeat:
         caption = f"{_samples(report)}."  # the scores are means over all repeats
     if limits_N2 is not None:
         caption += " Vertical lines: prediction intervals."
@@ -307,7 +311,10 @@ def residual_picture(report: ReportInput) -> Drawing | None:
     axes.set_ylim(-reach, reach)
     half = report.measured(scored.metrics()["median_error"] or 0.0)
     bias = report.measured(float(np.mean(errors)), signed=True)
-    caption = f"Half of the predictions are within {half} of the true value. Mean error: {bias}."
+    caption = (
+        f"Half of the predictions of {_samples(report)} are within {half} of the true value. Mean "
+        f"error: {bias}."
+    )
     description = f"Errors over true {report.target}. {caption}"
     return Drawing(figure, caption, description, _point_names(report))
 
@@ -387,8 +394,7 @@ def _samples(report: ReportInput) -> str:
     run = report.run
     samples = 0 if run.scored is None else len(run.scored.actual)
     text = f"{samples} {run.split} samples".replace("  ", " ")
-    is_repeated = run.partitions is not None and run.partitions.repeats
-    return f"{text} of the first repeat" if is_repeated else text
+    return f"{text} of the first repeat" if run.repeat else text
 
 
 def comparison_table(report: ReportInput) -> Table | None:
@@ -403,7 +409,9 @@ def comparison_table(report: ReportInput) -> Table | None:
     note = table.note
     if "guess" in report.models:
         statistic = "class frequencies" if scored.classes else "mean"
-        note = f"Baseline: the {statistic} of the training samples for every sample. {note}"
+        note = (
+            f"Baseline: the {statistic} of the training samples for every sample. {note}".rstrip()
+        )
     if scored.folds and "auc" in names:
         note += " AUC: fraction of pairs of samples of the same fold that are ranked correctly."
     title = f"Models on the same {len(scored.actual)} samples"
@@ -431,7 +439,8 @@ def thresholds_table(report: ReportInput) -> Table | None:
     names = scores.thresholds[0].metrics
     heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
     title = f"At probability thresholds of {scores.classes[1]}"
-    return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
+    note += interval_note(score for at in scores.thresholds for score in at.metrics.values())
+    return Table(title, heads, rows, note.rstrip())
 
 
 def inputs_table(report: ReportInput) -> Table | None:
@@ -463,8 +472,10 @@ def parts_table(report: ReportInput) -> Table | None:
     ]
     note = (
         "unlike_training: yes if a sample is farther from the training samples than 95 % of the "
-        "training samples are from each other. In brackets: 95 % interval; none with few samples."
+        "training samples are from each other."
     )
+    if in_brackets := interval_note(s.metrics[name] for s in external.parts for name in names):
+        note += f" {in_brackets[:-1]}; none with few samples."
     return Table("By subset", ["", "Samples", *(TITLES[name] for name in names)], rows, note)
 
 
@@ -531,7 +542,8 @@ def bins_table(report: ReportInput) -> Table | None:
         return None
     rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
     heads = ["Samples", report.with_unit("MAE"), report.with_unit("Mean error")]
-    return Table(f"By {report.run.target}", [f"true {report.target}", *heads], rows, _BIAS_NOTE)
+    title = f"By {report.run.target}{report.run.repeat}"
+    return Table(title, [f"true {report.target}", *heads], rows, _BIAS_NOTE)
 
 
 def classes_table(report: ReportInput) -> Table | None:
@@ -553,7 +565,8 @@ def classes_table(report: ReportInput) -> Table | None:
         "the samples of a class that are found."
     )
     note += " All studies together." if scored.studies else ""
-    return Table("By class", ["", "Samples", "Precision", "Recall", "F1"], rows, note)
+    heads = ["", "Samples", "Precision", "Recall", "F1"]
+    return Table(f"By class{report.run.repeat}", heads, rows, note)
 
 
 def groups_table(report: ReportInput) -> Table | None:
@@ -585,7 +598,9 @@ def groups_table(report: ReportInput) -> Table | None:
     heads = ["", "Samples", report.with_unit("MAE"), report.with_unit("Mean error")]
     if scored.classes:
         heads[2:] = ["Accuracy", "Balanced"]
-    return Table("By group", heads, rows, note + ("" if scored.classes else _BIAS_NOTE))
+    return Table(
+        f"By group{run.repeat}", heads, rows, note + ("" if scored.classes else _BIAS_NOTE)
+    )
 
 
 def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
@@ -620,7 +635,7 @@ def worst_table(report: ReportInput) -> Table | None:
     heads += [last] if not scored.classes or scored.probabilities is not None else []
     heads += ["Fold"] if scored.folds else []
     heads += [run.option("group_column") or "Group"] if run.groups else []
-    return Table(f"The {len(rows)} worst samples", heads, rows)
+    return Table(f"The {len(rows)} worst samples{run.repeat}", heads, rows)
 
 
 def wrongness(scored: ScoredPredictions) -> F64:

@@ -98,6 +98,12 @@ class Run:
         return self.scores is None or self.scores.is_better
 
     @property
+    def repeat(self) -> str:
+        """Addition to the title of what shows the first of several repeats (`scored`)."""
+        repeated = self.partitions is not None and self.partitions.repeats
+        return ", first repeat" if repeated else ""
+
+    @property
     def is_external(self) -> bool:
         """Whether the predictions are for another study than the training."""
         return self.scores is not None and self.scores.external is not None

@@ -145,15 +145,16 @@ def models_table(
         if difference.model == ENSEMBLE
     }
     rows, names = [], names[:3] if brief else names
+    with_intervals: list[Score | None] = [*ahead.values()]
     for model, scores in models.items():
-        title = "baseline" if model == BASELINE else model
-        row = [title, *(with_interval(name, scores.get(name)) for name in names)]
-        first = 1 if model == BASELINE else 2
-        if brief:
-            row[first:] = [text.partition(" ")[0] for text in row[first:]]
+        row = ["baseline" if model == BASELINE else model]
+        row += [with_interval(name, scores.get(name)) for name in names]
+        intervals = (0 if model == BASELINE else 1) if brief else len(names)
+        row[1 + intervals :] = [text.partition(" ")[0] for text in row[1 + intervals :]]
+        with_intervals += [scores.get(name) for name in names[:intervals]]
         rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
     heads = ["", *(TITLES[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
-    return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
+    return Table("", heads, rows, interval_note(with_intervals), strong=(0,))
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool = False) -> Table:
@@ -181,7 +182,8 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
     heads += [f"{mean}, actual", "predicted"] * means + [
         "Better" if brief else "Better than baseline"
     ]
-    note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
+    in_brackets = interval_note(study.metrics[name] for study in scores.studies for name in names)
+    note = f"Each study was predicted by models of the other studies. {in_brackets}".rstrip()
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
@@ -230,7 +232,7 @@ def brief_studies_table(
         ends = order[:2].tolist(), order[-2:].tolist()
         more = [f"({number - 4} more in the report)", *[""] * (len(table.heads) - 1)]
         studies = [*(studies[k] for k in ends[0]), more, *(studies[k] for k in ends[1])]
-    note = "In brackets: 95 % interval."
+    note = interval_note(study.metrics[first] for study in scores.studies)
     if summary:
         note = f"Mean {values_of_models(models, first)}. {note}"
     return Table("", table.heads, [*studies, *summary], note, (len(studies),) if summary else ())
@@ -252,6 +254,12 @@ def next_cell(summary: StudySummary | None) -> str:
 def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> list[str]:
     """Format metrics by name; an absent or undefined metric is an en dash."""
     return [metric_text(name, metrics.get(name)) for name in names]
+
+
+def interval_note(scores: Iterable[Score | None]) -> str:
+    """Explain the brackets of a table; "" if no score has an interval."""
+    has_brackets = any(score is not None and score.limits() for score in scores)
+    return "In brackets: 95 % interval." if has_brackets else ""
 
 
 def with_interval(name: str, score: Score | None) -> str:
@@ -330,7 +338,7 @@ def show_scores(scores: Scores) -> None:
     elif names:
         table = models_table(models, names, scores.differences, brief=True)
         if len(scores.members) > 1 and scores.weights is not None:
-            note = f"{table.note} Ensemble: {scores.weights.of_model}."
+            note = f"{table.note} Ensemble: {scores.weights.of_model}.".lstrip()
             table = dataclasses.replace(table, note=note)
         print_table(table)
     if scores.thresholds:

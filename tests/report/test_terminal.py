@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from aam.report.terminal import TITLES, Table, fitted, metrics_table, rich_table
+from aam.evaluation.intervals import Score
+from aam.report.terminal import TITLES, Table, fitted, metrics_table, models_table, rich_table
 
 
 def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
@@ -37,3 +38,12 @@ def test_a_table_that_is_too_wide_is_shown_by_columns() -> None:
     assert ["kernel", "transformer"] in shown[80]
     assert ["MAE", *interval.split(), *interval.split()] in shown[80]
     assert ["transformer", *interval.split() * 4] in shown[120]
+
+
+def test_brackets_are_explained_where_there_are_some() -> None:
+    """A baseline has no interval in a brief table, and no score has one with few subjects."""
+    plain, exact = {"r2": Score(0.5), "mae": Score(1.0)}, {"r2": Score(0.5, 0.4, 0.6)}
+    assert models_table({"kernel": plain, "guess": plain}, ["r2", "mae"]).note == ""
+    assert "95 % interval" in models_table({"kernel": exact}, ["r2"]).note
+    assert "95 % interval" in models_table({"kernel": exact, "guess": plain}, ["r2"], (), True).note
+    assert models_table({"kernel": plain, "guess": exact}, ["r2"], (), True).note == ""
