@@ -97,7 +97,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 
     Curves of several folds are averaged, weighted by pairs of samples: the area is the AUC.
     """
-    scored = _of_all_repeats(report)
+    scored = report.run.partitions
     if scored is None or scored.probabilities is None:
         return None
     if (mean_auc := scored.metrics().get("auc")) is None:
@@ -132,7 +132,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 @styled
 def precision_recall_picture(report: ReportInput) -> Drawing | None:
     """Draw precision-recall curves; several folds are averaged by samples of the class."""
-    scored = _of_all_repeats(report)
+    scored = report.run.partitions
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
         return None
     from sklearn.metrics import average_precision_score, precision_recall_curve
@@ -269,6 +269,7 @@ def agreement_picture(report: ReportInput) -> Drawing | None:
     scored, limits_N2, target = report.run.scored, report.run.limits, report.target
     if scored is None or scored.classes:
         return None
+    limits_N2 = None if limits_N2 is None else limits_N2[report.run.first_rows]
     figure, axes = blank(4.6, 4.2)
     values = np.concatenate([scored.actual, scored.predicted])
     if limits_N2 is not None:
@@ -352,12 +353,6 @@ def _shown_classes(scored: ScoredPredictions, with_first: bool = False) -> list[
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not with_first else sorted(most_frequent.tolist())
     return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
-
-
-def _of_all_repeats(report: ReportInput) -> ScoredPredictions | None:
-    """Return the scored predictions of every repeat of the cross-validation."""
-    run = report.run
-    return run.partitions if run.partitions is not None and run.partitions.repeats else run.scored
 
 
 def _one_against_rest(

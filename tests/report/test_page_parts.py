@@ -55,7 +55,7 @@ def test_confusions_are_percentages_of_the_true_class(run_folder: Path) -> None:
     actual = np.array([0] * 8 + [1] * 2)
     predicted = np.array([0] * 6 + [1] * 2 + [1, 1])
     scored = ScoredPredictions(actual, predicted, (), ("a", "b"))
-    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), scored=scored)))
+    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), partitions=scored)))
     assert drawing is not None
     texts = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert texts == ["75%", "6", "25%", "2", "0%", "0", "100%", "2"]
@@ -73,9 +73,8 @@ def test_the_first_of_several_repeats_is_named(run_folder: Path) -> None:
     )
     run = replace(
         read_run(run_folder),
-        scored=partitions.first,
         partitions=partitions,
-        sample_ids=tuple(f"S{k}" for k in range(20)),
+        partition_ids=tuple(f"S{k}" for k in range(20)) * 2,
     )
     for draw in (confusion_picture, calibration_picture):
         drawing = draw(ReportInput(run))
