@@ -20,7 +20,7 @@ from aam.console import collected
 from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.groups import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
-from aam.data.ids import likely_difference
+from aam.data.formats.text import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata, warn_of_codes
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
