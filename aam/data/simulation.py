@@ -443,10 +443,6 @@ def _uniform(values: F64) -> F64:
     return np.array([0.5 * (1 + erf(value / sqrt(2))) for value in values.tolist()])
 
 
-OF_A_STUDY = ("table.biom", "metadata.tsv")
-OF_ALL = ("tree.nwk", "taxonomy.tsv", "truth.json")
-
-
 def study_folders(options: Example) -> tuple[Path, ...]:
     """Return the folder of each study: --output-dir, or its subfolders a, b, ..."""
     names = ascii_lowercase[: options.studies] or [""]
@@ -454,8 +450,10 @@ def study_folders(options: Example) -> tuple[Path, ...]:
 
 
 def _paths(options: Example) -> tuple[Path, ...]:
-    of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
-    return (*of_studies, *(options.output_dir / name for name in OF_ALL))
+    names = ("table.biom", "metadata.tsv")
+    of_studies = [folder / name for folder in study_folders(options) for name in names]
+    of_all = ("tree.nwk", "taxonomy.tsv", "truth.json")
+    return (*of_studies, *(options.output_dir / name for name in of_all))
 
 
 def require_free(options: Example) -> None:

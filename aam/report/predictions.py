@@ -20,6 +20,7 @@ from aam.evaluation.metrics import (
     confusion,
     metric_text,
     quantile_bins,
+    rows_of,
     summary,
 )
 from aam.number_format import significant
@@ -576,18 +577,18 @@ def groups_table(report: ReportInput) -> Table | None:
         if colour.labels is None or colour.column in (run.target, group):
             continue
         labels = [colour.labels[row_of[name]] if name in row_of else "" for name in run.sample_ids]
-        rows_of = _parts(labels)
-        if len(rows_of) <= MAX_CATEGORIES:
+        rows_by_value = _parts(labels)
+        if len(rows_by_value) <= MAX_CATEGORIES:
             rows += [
                 [f"{colour.column}: {k}", *_errors(scored, rows_of_value)]
-                for k, rows_of_value in rows_of.items()
+                for k, rows_of_value in rows_by_value.items()
             ]
     if run.groups:
-        rows_of = _parts([run.groups.get(name, "") for name in run.sample_ids])
-        wrong = wrongness(scored)
-        worst = sorted(rows_of, key=lambda name: -float(wrong[rows_of[name]].mean()))[:BINS]
-        rows += [[f"{group}: {name}", *_errors(scored, rows_of[name])] for name in worst]
-        note = f"The {len(worst)} worst of {len(rows_of)} {group} groups. " if worst else ""
+        groups = _parts([run.groups.get(name, "") for name in run.sample_ids])
+        wrong = _wrongness(scored)
+        worst = sorted(groups, key=lambda name: -float(wrong[groups[name]].mean()))[:BINS]
+        rows += [[f"{group}: {name}", *_errors(scored, groups[name])] for name in worst]
+        note = f"The {len(worst)} worst of {len(groups)} {group} groups. " if worst else ""
     if not rows:
         return None
     heads = ["", "Samples", report.with_unit("MAE"), report.with_unit("Mean error")]
@@ -600,9 +601,8 @@ def groups_table(report: ReportInput) -> Table | None:
 
 def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
     """Return the rows of each label with at least `MIN_SAMPLES` samples."""
-    array = np.array(labels)
-    rows_of = {name: np.flatnonzero(array == name) for name in sorted({*labels} - {""})}
-    return {name: rows for name, rows in rows_of.items() if len(rows) >= MIN_SAMPLES}
+    rows_by_label = sorted(rows_of(labels).items())
+    return {name: rows for name, rows in rows_by_label if name and len(rows) >= MIN_SAMPLES}
 
 
 def worst_table(report: ReportInput) -> Table | None:
@@ -610,7 +610,7 @@ def worst_table(report: ReportInput) -> Table | None:
     run, scored = report.run, report.run.scored
     if scored is None:
         return None
-    wrong = wrongness(scored)
+    wrong = _wrongness(scored)
     rows = []
     for row in np.argsort(-wrong, kind="stable")[:WORST].tolist():
         name = run.sample_ids[row]
@@ -633,7 +633,7 @@ def worst_table(report: ReportInput) -> Table | None:
     return Table(f"The {len(rows)} worst samples{run.repeat}", heads, rows)
 
 
-def wrongness(scored: ScoredPredictions) -> F64:
+def _wrongness(scored: ScoredPredictions) -> F64:
     """Return the absolute errors, or 1 - the probability of the true class."""
     if not scored.classes:
         return np.asarray(np.abs(scored.predicted - scored.actual), dtype=np.float64)

@@ -19,11 +19,10 @@ from aam.contract.options import flat
 from aam.contract.options.groups import TRANSFORMER, listed
 from aam.contract.records import EDITED
 from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS, fold_folders
-from aam.data.distances import DistanceMatrix, read_distances
+from aam.data.distances import DistanceMatrix, read_distances, read_embeddings, read_ordination
 from aam.data.formats.text import numbers, read_rows
 from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
-from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions

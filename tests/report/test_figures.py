@@ -19,8 +19,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import auc as area
 
 from aam.cli import main
-from aam.data.distances import read_distances
-from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.data.distances import coordinates_of_distances, principal_coordinates, read_distances
 from aam.evaluation.metrics import ScoredPredictions
 from aam.report.figures import (
     MAX_CATEGORIES,

@@ -9,8 +9,8 @@ from aam.contract import run_files
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
+from aam.data.distances import principal_coordinates, write_ordination
 from aam.data.metadata import read_metadata
-from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.study import load_study
 from aam.members.output_tables import InferenceSettings, rank_share
 from aam.network.inference.outputs import build_networks, write_embeddings
