@@ -33,7 +33,7 @@ from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
 from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
-from aam.report.terminal import TITLES, Table, next_cell, with_interval
+from aam.report.terminal import HEADINGS, Table, next_cell
 
 _START = b"<!doctype html>"  # first bytes of a page, in lower case
 _FIRST = ("studies", "agreement", "roc", "confusion", "curve-loss")
@@ -187,7 +187,7 @@ def result_of(report: ReportInput) -> list[ModelFinding]:
         return report.run.scores.findings(report.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
-    texts = [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
+    texts = [f"{HEADINGS[name]} is {ensemble[name].text(name)}." for name in defined[:1]]
     return [ModelFinding("verdict", text) for text in texts]
 
 
@@ -219,18 +219,18 @@ def tiles(report: ReportInput) -> list[Tile]:
         # The split divides subjects: the score of new subjects comes first, the others are marked.
         value = metric_text(repeated.metric, repeated.grouped)
         note = f"kernel, each '{repeated.column}' in training or test only"
-        figures.append(Tile(value, f"{TITLES[repeated.metric]} of new subjects", note))
+        figures.append(Tile(value, f"{HEADINGS[repeated.metric]} of new subjects", note))
     for name in names:
         if name in metrics and (score := metrics[name]).value is not None:
             unit = report.unit if name in ("mae", "rmse") else ""
             note = score.limits(name)
             if repeated is not None:
                 note = f"{note}; subjects seen in training".removeprefix("; ")
-            figures.append(Tile(score.estimate(name), TITLES[name], note, unit))
+            figures.append(Tile(score.estimate(name), HEADINGS[name], note, unit))
         if studies is not None and name in studies.summaries:
             following = next_cell(studies.summaries[name])
             unit = report.unit if name == "mae" else ""
-            figures.append(Tile(following, f"{TITLES[name]} of the next study", "", unit))
+            figures.append(Tile(following, f"{HEADINGS[name]} of the next study", "", unit))
     # Without predictions: the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))

@@ -38,13 +38,12 @@ from aam.report.figures import (
 )
 from aam.report.run import ReportInput
 from aam.report.terminal import (
+    HEADINGS,
     OTHER_FORM,
-    TITLES,
     Table,
     interval_note,
     metrics_table,
     models_table,
-    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -289,8 +288,8 @@ def agreement_picture(report: ReportInput) -> Drawing | None:
     axes.legend(loc="upper left")
     metrics = scored.metrics()
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
-    errors = [f"{TITLES[name]} {report.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
-    caption = f"{_samples(report)}: R² {r2}, {', '.join(errors)}."
+    mae, rmse = (report.measured(metrics[name] or 0.0) for name in ("mae", "rmse"))
+    caption = f"{_samples(report)}: R² {r2}, MAE {mae}, RMSE {rmse}."
     if report.run.repeat:
         caption = f"{_samples(report)}."  # the scores are means over all repeats
     if limits_N2 is not None:
@@ -327,7 +326,7 @@ def samples_picture(report: ReportInput) -> Drawing | None:
     curve = None if report.run.scores is None else report.run.scores.learning_curve
     if curve is None:
         return None
-    name, points = TITLES.get(curve.metric, curve.metric), curve.points
+    name, points = HEADINGS.get(curve.metric, curve.metric), curve.points
     figure, axes = blank(4.6, 4.2)
     numbers, values, *ends = np.array([astuple(point) for point in points], dtype=np.float64).T
     errors = np.nan_to_num(np.abs(ends - values))
@@ -399,7 +398,7 @@ def comparison_table(report: ReportInput) -> Table | None:
     if scored is None:
         return None
     ensemble = next(iter(report.models))
-    names = [name for name in TITLES if name in report.models[ensemble]]
+    names = [name for name in HEADINGS if name in report.models[ensemble]]
     differences = () if report.run.scores is None else report.run.scores.differences
     table = models_table(report.models, names, differences)
     note = table.note
@@ -422,7 +421,7 @@ def thresholds_table(report: ReportInput) -> Table | None:
     rows = [
         [
             f"{metric_text('', at.threshold, 2)}, {at.rule}",
-            *(with_interval("", score) for score in at.metrics.values()),
+            *(score.text() for score in at.metrics.values()),
         ]
         for at in scores.thresholds
     ]
@@ -444,7 +443,7 @@ def inputs_table(report: ReportInput) -> Table | None:
     inputs = None if report.run.scores is None else report.run.scores.inputs
     if inputs is None:
         return None
-    names = [name for name in TITLES if all(name in model for model in inputs.models.values())]
+    names = [name for name in HEADINGS if all(name in model for model in inputs.models.values())]
     table = models_table(inputs.models, names)
     ends = (difference.sentence for difference in inputs.differences)
     note = " ".join([inputs.conclusion, *(f"{end[:1].upper()}{end[1:]}." for end in ends)])
@@ -457,12 +456,12 @@ def parts_table(report: ReportInput) -> Table | None:
     external = None if report.run.scores is None else report.run.scores.external
     if external is None:
         return None
-    names = [name for name in TITLES if name in external.parts[0].metrics]
+    names = [name for name in HEADINGS if name in external.parts[0].metrics]
     rows = [
         [
             f"{subset.column}: {subset.value}",
             str(subset.samples),
-            *(with_interval(name, subset.metrics[name]) for name in names),
+            *(subset.metrics[name].text(name) for name in names),
         ]
         for subset in external.parts
     ]
@@ -472,7 +471,7 @@ def parts_table(report: ReportInput) -> Table | None:
     )
     if in_brackets := interval_note(s.metrics[name] for s in external.parts for name in names):
         note += f" {in_brackets[:-1]}; none with few samples."
-    return Table("By subset", ["", "Samples", *(TITLES[name] for name in names)], rows, note)
+    return Table("By subset", ["", "Samples", *(HEADINGS[name] for name in names)], rows, note)
 
 
 def calibration_table(report: ReportInput) -> Table | None:
@@ -483,7 +482,7 @@ def calibration_table(report: ReportInput) -> Table | None:
     rows = [
         [
             ", ".join(filter(None, (line.study, line.name))),
-            *(with_interval("", getattr(line, name)) for name in names),
+            *(getattr(line, name).text() for name in names),
         ]
         for line in lines
     ]
@@ -504,7 +503,7 @@ def confounders_table(report: ReportInput) -> Table | None:
     rows = [
         [
             column.column,
-            with_interval(metric, Score(column.value, column.lower, column.upper)),
+            Score(column.value, column.lower, column.upper).text(metric),
             OTHER_FORM if column.other_form else "possible confounder",
         ]
         for column in scores.confounders
@@ -515,7 +514,7 @@ def confounders_table(report: ReportInput) -> Table | None:
     )
     if (equal := scores.equal_depth) is not None and equal.confounder:
         note = f"{equal.sentence}. {note}"
-    heads = ["", TITLES.get(metric, metric), "Role"]
+    heads = ["", HEADINGS.get(metric, metric), "Role"]
     return Table("Columns that predict the target", heads, rows, note)
 
 

@@ -26,7 +26,7 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput
-from aam.report.terminal import TITLES, Table, next_cell, studies_table
+from aam.report.terminal import HEADINGS, Table, next_cell, studies_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def forest_picture(report: ReportInput) -> Drawing | None:
     if scores is None or scores.studies is None:
         return None
     metric, studies = scores.verdict.metric, scores.studies
-    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], HEADINGS[metric]
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
     ends, texts, numbers = [baseline, 1.0], [], dict[str, tuple[float | None, ...]]()
@@ -143,7 +143,7 @@ def transfer_picture(report: ReportInput) -> Drawing | None:
         size = 10 if number <= 5 else 7
         axes.text(column, row, text, ha="center", va="center", fontsize=size, weight=weight, **look)
     axes.axhline(number - 0.5, color=INK, lw=1.2)
-    title = TITLES[matrix.metric]
+    title = HEADINGS[matrix.metric]
     axes.set(title=f"{title}: trained on, tested on", xlabel="tested on", ylabel="trained on")
     caption = (
         f"{title} of a {matrix.model} trained on the study of the row and tested on the study of "

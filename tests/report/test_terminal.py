@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from aam.evaluation.intervals import Score
-from aam.report.terminal import TITLES, Table, fitted, metrics_table, models_table, rich_table
+from aam.report.terminal import HEADINGS, Table, fitted, metrics_table, models_table, rich_table
 
 
 def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
@@ -17,7 +17,7 @@ def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
         summary = {"column": "month_of_life", "overall": fold, "folds": {1: fold, 2: other}}
         console.print(rich_table(metrics_table(summary)))
     lines = [line.split() for line in captured.get().splitlines()]
-    heads = " ".join(TITLES[name] for name in names).split()
+    heads = " ".join(HEADINGS[name] for name in names).split()
     assert heads in lines
     assert ["fold", "2", "153", "0.625", *["0.725"] * 5] in lines
     assert ["mean", "0.675", *["0.725"] * 5] in lines
