@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 
 from aam.contract.errors import DataError
 from aam.data.identity import joined
@@ -232,12 +233,12 @@ def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
         run_facts |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
         scored = f"{len(run.sample_ids)} {run.split}".rstrip()
         facts.append(run_facts | dict(fact_rows(run)) | {"scored samples": scored})
-    flags = [
-        flag
-        for flag in dict.fromkeys(flag for run_facts in facts for flag in run_facts)
-        if len({run_facts.get(flag, "") for run_facts in facts}) > 1 and flag not in _OF_EACH_RUN
+    texts_of = pd.DataFrame(facts).fillna("").items()
+    rows = [
+        [str(flag), *(text or "-" for text in texts)]
+        for flag, texts in texts_of
+        if texts.nunique() > 1 and flag not in _OF_EACH_RUN
     ]
-    rows = [[flag, *(run_facts.get(flag) or "-" for run_facts in facts)] for flag in flags]
     return [Table("Differing options and facts", ["", *names], rows)] if rows else []
 
 
