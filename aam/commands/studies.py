@@ -33,7 +33,7 @@ def run_example(options: Example) -> None:
     places = write_study(study, options)
     title = f"{options.studies} simulated studies" if options.studies else "Simulated study"
     info(
-        f"{title}: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{title}: {len(study.sample_ids)} samples x {len(study.feature_ids)} ASVs, "
         f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
         f"{', '.join(str(path.relative_to(options.output_dir)) for path in places)} in "
         f"{options.output_dir}"
