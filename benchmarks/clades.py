@@ -99,7 +99,7 @@ def score_seed(task: Task, found: Labelled, seed: int) -> ScoredSeed:
 def measure(asvs: int) -> None:
     """Print CPU-seconds and memory of the linkage and the paths of simulated ASVs."""
     options = Example(output_dir=Path(), samples=60, asvs=asvs, length=150, richness=200)
-    tokens_FL = encode(simulate(options).sequences, None)
+    tokens_FL = encode(simulate(options).feature_ids, None)
     began = time.process_time()
     tree = Dendrogram.of(average_linkage(tokens_FL))
     linked, nodes = time.process_time(), tree.paths_FG.nnz / asvs

@@ -41,7 +41,7 @@ def unlike(samples: int, subjects: int, seed: int) -> list[tuple[float, bool]]:
         length=80, seed=seed,
     )  # fmt: skip
     study = simulate(options)
-    frame = pd.DataFrame(study.counts.toarray(), study.sample_ids, study.sequences)
+    frame = pd.DataFrame(study.counts.toarray(), study.sample_ids, study.feature_ids)
     frame = frame.loc[:, frame.sum() > 0]
     found = []
     for train, test in GroupKFold(3).split(frame, groups=study.places.subject):

@@ -23,7 +23,7 @@ from aam.pipeline.run_crate import write_crate
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
 from aam.report.methods import bibtex, paragraph
-from aam.report.page import write_report
+from aam.report.page import require_page, write_report
 from aam.report.run import ReportInput, read_run
 from aam.report.terminal import print_table, show, studies_table
 
@@ -43,6 +43,7 @@ def run_report(options: Report) -> None:
             print_text(f"{paragraph(run)}\n\n{bibtex(run)}")
             if options.figures is None:
                 continue
+        require_page(page, "name another file for the page with --output")
         with working("Drawing the report"):
             report_input = ReportInput.of(
                 run,

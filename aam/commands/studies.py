@@ -15,7 +15,7 @@ from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
 from aam.data.identity import Abundances
 from aam.data.prepare import prepare
-from aam.data.simulation import OF_A_STUDY, require_free, simulate, study_folders, write_study
+from aam.data.simulation import require_free, simulate, study_folders, write_study
 from aam.data.store import Store, is_part, is_store
 from aam.data.study_inspection import Inspection, StudyFinding, inspect
 from aam.evaluation.subjects import find_subjects
@@ -33,7 +33,7 @@ def run_example(options: Example) -> None:
     places = write_study(study, options)
     title = f"{options.studies} simulated studies" if options.studies else "Simulated study"
     info(
-        f"{title}: {len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{title}: {len(study.sample_ids)} samples x {len(study.feature_ids)} ASVs, "
         f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
         f"{', '.join(str(path.relative_to(options.output_dir)) for path in places)} in "
         f"{options.output_dir}"
@@ -48,8 +48,7 @@ def run_example(options: Example) -> None:
             f"--output {options.output_dir / 'joined.aam'}"
         )
     else:
-        table, described = (folders[0] / name for name in OF_A_STUDY)
-        info(f"Next: aam inspect {table} {described} ph")
+        info(f"Next: aam inspect {folders[0] / 'table.biom'} {folders[0] / 'metadata.tsv'} ph")
 
 
 def run_prepare(options: Prepare) -> None:

@@ -174,16 +174,16 @@ def try_lock(
     return "held"
 
 
-def make_parent(path: Path) -> None:
+def make_parent(path: Path, remedy: str = "choose another") -> None:
     """Create the folder of an output if it does not exist."""
     _require_output(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = f"'{path.parent}', {getattr(error, 'strerror', None) or error}"
-        raise CannotCreate("The folder cannot be created", reason, "choose another") from error
+        raise CannotCreate("The folder cannot be created", reason, remedy) from error
     if not os.access(path.parent, os.W_OK):
-        raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", "choose another")
+        raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", remedy)
 
 
 def _require_output(path: Path) -> None:

@@ -103,10 +103,9 @@ class Abundances:
             pair_P2 = pair_P2[times_P >= _RATIOS]
             if two is None:
                 pair_P2 = pair_P2[pair_P2[:, 0] < pair_P2[:, 1]]
+            reads_N = (two or self).reads_N
             equal = [
-                _equal(
-                    (*_row(first, i), self.reads_N[i]), (*_row(second, j), (two or self).reads_N[j])
-                )
+                _equal(_sample(first, i, self.reads_N), _sample(second, j, reads_N))
                 for i, j in pair_P2.tolist()
             ]
             pairs.append(pair_P2[np.array(equal, dtype=np.bool_)])
@@ -127,16 +126,14 @@ class Abundances:
             rows = [np.sort(rng.permutation(chosen)[:_MAX_SAMPLES]) for chosen in rows]
             rows = rows if two is not None else [rows[0], rows[0]]
         first, second = (table[chosen] for table, chosen in zip(tables, rows, strict=True))
+        reads = [study.reads_N[chosen] for study, chosen in zip(studies, rows, strict=True)]
         similarity = (first.sqrt() @ second.sqrt().T).toarray()
         if two is None:
             np.fill_diagonal(similarity, -1)
         pairs = [
             (rows[0][i], rows[1][j])
             for j, i in enumerate(similarity.argmax(axis=0).tolist())
-            if _is_homogeneous(
-                (*_row(first, i), studies[0].reads_N[rows[0][i]]),
-                (*_row(second, j), studies[1].reads_N[rows[1][j]]),
-            )
+            if _is_homogeneous(_sample(first, i, reads[0]), _sample(second, j, reads[1]))
         ]
         pairs_P2 = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return pairs_P2 if two is not None else np.unique(np.sort(pairs_P2, axis=1), axis=0)
@@ -257,10 +254,9 @@ def _ratio_keys(shares: sparse.csr_array) -> npt.NDArray[np.uint64]:
     return np.stack(keys, axis=1)
 
 
-def _row(shares: sparse.csr_array, row: int) -> tuple[Rows, F64]:
-    """Return the columns and shares of a sample."""
+def _sample(shares: sparse.csr_array, row: int, reads_N: F64) -> _Sample:
     entries = slice(shares.indptr[row], shares.indptr[row + 1])
-    return shares.indices[entries], shares.data[entries].astype(np.float64)
+    return shares.indices[entries], shares.data[entries].astype(np.float64), reads_N[row]
 
 
 def _equal(first: _Sample, second: _Sample) -> bool:

@@ -21,8 +21,7 @@ from aam.contract.errors import DataError, UsageError, first_few, nearest, short
 from aam.contract.files import require
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
-from aam.data.formats.text import decoded
-from aam.data.ids import id_remedy
+from aam.data.formats.text import decoded, id_remedy
 from aam.data.joined_tables import study_names
 from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
 from aam.data.targets import spelling

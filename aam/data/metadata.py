@@ -36,8 +36,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest, repeated
 from aam.contract.files import require
 from aam.data.formats import artifact
-from aam.data.formats.text import decoded, number_remedy
-from aam.data.ids import id_remedy
+from aam.data.formats.text import decoded, id_remedy, number_remedy
 from aam.data.store import Store, is_store
 from aam.memory import memory_budget
 

@@ -29,8 +29,7 @@ from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require
 from aam.data.formats import artifact, newick
-from aam.data.formats.text import check_text
-from aam.data.ids import id_remedy
+from aam.data.formats.text import check_text, id_remedy
 from aam.data.sequences import as_dna
 from aam.memory import check_memory, memory_budget
 

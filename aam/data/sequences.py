@@ -18,8 +18,7 @@ from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.data.formats import artifact
-from aam.data.formats.text import decoded
-from aam.data.ids import id_remedy
+from aam.data.formats.text import decoded, id_remedy
 from aam.memory import check_memory, memory_budget
 from aam.nucleotide_codes import AMBIGUOUS, PAD, VOCABULARY
 

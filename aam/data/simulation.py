@@ -37,6 +37,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Example
 from aam.contract.version import __version__
+from aam.data.table import FeatureTable
 from aam.memory import memory_available, shown_size
 
 KAPPA = 3.0  # ratio of the rates of transitions and transversions
@@ -221,29 +222,16 @@ class Response:
     values: F64  # [N], sum of the effects, and noise
 
 
-@dataclass(frozen=True)
-class SimulatedStudy:
-    """A simulated study with its truth; N samples, F ASVs."""
+@dataclass(frozen=True, kw_only=True)
+class SimulatedStudy(FeatureTable):
+    """A simulated study with its truth; ASVs are named by their F distinct sequences."""
 
-    sample_ids: tuple[str, ...]  # N names
-    sequences: tuple[str, ...]  # F distinct sequences, the names of the tree's tips
-    counts: sparse.csr_array  # int32 [N, F] reads, without explicit zeros
     tree: SimulatedTree  # the tree; tip f is ASV f
     # niches, places, studies, response: the truth
     niches: Niches
     places: Places
     studies: Studies
     response: Response
-
-    @property
-    def reads(self) -> npt.NDArray[np.int64]:
-        """Reads of each sample, [N]."""
-        return np.asarray(self.counts.sum(axis=1, dtype=np.int64)).ravel()
-
-    @property
-    def richness(self) -> npt.NDArray[np.int64]:
-        """ASVs with reads in each sample, [N]."""
-        return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
 
 def simulate(options: Example) -> SimulatedStudy:
@@ -267,7 +255,10 @@ def simulate(options: Example) -> SimulatedStudy:
     # As in real studies, samples of several studies have the same ids.
     numbers = [row % options.samples + 1 for row in range(counts.shape[0])]
     sample_ids = tuple(f"S{number:0{digits}d}" for number in numbers)
-    return SimulatedStudy(sample_ids, sequences, counts, tree, niches, places, studies, response)
+    return SimulatedStudy(
+        sample_ids, sequences, counts, tree=tree, niches=niches, places=places, studies=studies,
+        response=response,
+    )  # fmt: skip
 
 
 def _check_size(options: Example) -> None:
@@ -443,10 +434,6 @@ def _uniform(values: F64) -> F64:
     return np.array([0.5 * (1 + erf(value / sqrt(2))) for value in values.tolist()])
 
 
-OF_A_STUDY = ("table.biom", "metadata.tsv")
-OF_ALL = ("tree.nwk", "taxonomy.tsv", "truth.json")
-
-
 def study_folders(options: Example) -> tuple[Path, ...]:
     """Return the folder of each study: --output-dir, or its subfolders a, b, ..."""
     names = ascii_lowercase[: options.studies] or [""]
@@ -454,8 +441,10 @@ def study_folders(options: Example) -> tuple[Path, ...]:
 
 
 def _paths(options: Example) -> tuple[Path, ...]:
-    of_studies = [folder / name for folder in study_folders(options) for name in OF_A_STUDY]
-    return (*of_studies, *(options.output_dir / name for name in OF_ALL))
+    names = ("table.biom", "metadata.tsv")
+    of_studies = [folder / name for folder in study_folders(options) for name in names]
+    of_all = ("tree.nwk", "taxonomy.tsv", "truth.json")
+    return (*of_studies, *(options.output_dir / name for name in of_all))
 
 
 def require_free(options: Example) -> None:
@@ -479,7 +468,7 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
         length = options.length
         if options.studies and number == min(OTHER_LABORATORY, options.studies - 1):
             length = round(OTHER_LENGTH * length)
-        names_K.append([dna[:length] for dna in study.sequences])
+        names_K.append([dna[:length] for dna in study.feature_ids])
         ids = [study.sample_ids[row] for row in rows]
         contents.append(_table_bytes(study.counts[rows], ids, names_K[-1]))
         is_other = length < options.length
@@ -490,7 +479,7 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
     taxon_of = _taxa(study, names_K)
     taxa = [("Feature ID", "Taxon"), *taxon_of.items()]
     contents += [
-        newick(study.tree, study.sequences).encode(),
+        newick(study.tree, study.feature_ids).encode(),
         "".join("\t".join(row) + "\n" for row in taxa).encode(),
         (json.dumps(_truth(study, options, taxon_of), indent=1) + "\n").encode(),
     ]
@@ -538,10 +527,10 @@ def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str])
         },
         "niches_ph": {
             name: [round(optimum, 4), round(width, 4)]
-            for name, optimum, width in zip(study.sequences, optima, widths, strict=True)
+            for name, optimum, width in zip(study.feature_ids, optima, widths, strict=True)
         },
         "planted": {
-            study.sequences[asv]: effect
+            study.feature_ids[asv]: effect
             for asv, effect in zip(
                 response.planted.tolist(), response.effects.tolist(), strict=True
             )
@@ -549,9 +538,9 @@ def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str])
         # genera that the disease changes in each study
         "disease": {
             letter: {
-                taxon_of[study.sequences[asv]].rpartition("; ")[2]: effects_F[asv]
+                taxon_of[study.feature_ids[asv]].rpartition("; ")[2]: effects_F[asv]
                 for asv in np.flatnonzero(effects_F)
-                if study.sequences[asv] in taxon_of
+                if study.feature_ids[asv] in taxon_of
             }
             for letter, effects_F in zip(letters, study.studies.disease_KF, strict=False)
         },

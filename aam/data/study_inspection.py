@@ -20,7 +20,7 @@ from aam.console import collected
 from aam.contract.errors import AamError, first_few, shortened
 from aam.contract.options.groups import TableOptions
 from aam.data.formats.tables import TableBlocks, open_blocks
-from aam.data.ids import likely_difference
+from aam.data.formats.text import likely_difference
 from aam.data.metadata import Metadata, as_numbers, read_metadata, warn_of_codes
 from aam.data.phylogeny import read_phylogeny
 from aam.data.sequences import as_dna, encode, sequences_of
@@ -28,6 +28,9 @@ from aam.data.study import Study, load_table
 from aam.data.table import FeatureTable, auto_depth
 
 Severity = Literal["fact", "warning", "error"]
+
+ColumnKind = Literal["numbers", "categories", "names", "one value", "empty"]
+"""Type of the values of a column; "names" differ in every sample."""
 
 T = TypeVar("T")
 
@@ -45,53 +48,33 @@ FEW_VALUES = 20  # distinct numbers up to which a column counts as categorical
 
 @dataclass(frozen=True)
 class StudyFinding:
-    """Finding about a study: a fact, a warning or an error.
+    """Finding about a study: a fact, a warning or an error."""
 
-    Attributes:
-        severity: "fact", "warning" or "error"; an error stops every other command.
-        subject: what the finding is about, such as "reads" or a column of the metadata.
-        text: one sentence or phrase for the user.
-        status: exit status of an error; 0 for a fact or a warning.
-    """
-
-    severity: Severity
-    subject: str
-    text: str
-    status: int = 0
+    severity: Severity  # an error stops every other command
+    subject: str  # such as "reads" or a column of the metadata
+    text: str  # one sentence or phrase for the user
+    status: int = 0  # exit status of an error; 0 for a fact or a warning
 
 
 @dataclass(frozen=True)
 class MetadataColumn:
-    """Column of the metadata, restricted to the samples of the table that have metadata.
-
-    Attributes:
-        kind: type of the values; "names" differ in every sample.
-        values: value of each sample; "" if it is missing.
-        text: summary for the user.
-    """
+    """Column of the metadata, restricted to the samples of the table that have metadata."""
 
     name: str
-    kind: Literal["numbers", "categories", "names", "one value", "empty"]
-    values: Sequence[str]
-    text: str
+    kind: ColumnKind
+    values: Sequence[str]  # value of each sample; "" if it is missing
+    text: str  # summary for the user
 
 
 @dataclass
 class Inspection:
-    """Findings about a study, and the data that could be read.
+    """Findings about a study, and the data that could be read."""
 
-    Attributes:
-        findings: findings, file by file.
-        study: table and sequences; without sequences if these are invalid; None without a table.
-        metadata: metadata of the samples; None without valid metadata.
-        columns: columns of the metadata; empty without common samples.
-        overlaps: description of two sets of ids, number of common ids, size of the first set.
-    """
-
-    findings: list[StudyFinding] = field(default_factory=list)
-    study: Study | None = None
-    metadata: Metadata | None = None
-    columns: list[MetadataColumn] = field(default_factory=list)
+    findings: list[StudyFinding] = field(default_factory=list)  # file by file
+    study: Study | None = None  # without sequences if these are invalid; None without a table
+    metadata: Metadata | None = None  # None without valid metadata
+    columns: list[MetadataColumn] = field(default_factory=list)  # empty without common samples
+    # description of two sets of ids, number of common ids, size of the first set
     overlaps: list[tuple[str, int, int]] = field(default_factory=list)
 
     def fact(self, subject: str, text: str) -> None:
@@ -189,19 +172,14 @@ def inspect(input: TableOptions, tree: Path | None, metadata: Path | None) -> In
             _column(inspection, described, name, shared) for name in described.columns
         ]
         # A public study has dozens of columns with one value.
-        for text in ("one value only", "empty"):
-            alike = [
-                finding
-                for finding in inspection.findings
-                if finding.text.startswith(text) and finding.subject in described.columns
-            ]
+        for kind, title in (("one value", "one value only"), ("empty", "empty")):
+            alike = {
+                column.name: column.text for column in inspection.columns if column.kind == kind
+            }
             if len(alike) > MAX_ALIKE:
-                inspection.findings = [
-                    finding for finding in inspection.findings if finding not in alike
-                ]
-                inspection.warn(
-                    "columns", f"{text}: {first_few(finding.subject for finding in alike)}"
-                )
+                findings = inspection.findings
+                inspection.findings = [f for f in findings if alike.get(f.subject) != f.text]
+                inspection.warn("columns", f"{title}: {first_few(alike)}")
     return inspection
 
 
@@ -238,8 +216,8 @@ def _sequences(
 ) -> npt.NDArray[np.uint8]:
     """Inspect the sequences of the ASVs; return their tokens, [F, 0] if they are invalid."""
     none = np.empty((len(names), 0), dtype=np.uint8)
-    if path is None and any(";" in name or "__" in name for name in names):
-        taxa = [name for name in names if ";" in name or "__" in name]
+    taxa = [name for name in names if ";" in name or "__" in name]
+    if path is None and taxa:
         inspection.warn(
             "sequences",
             f"ids that are names of taxa: {first_few(taxa)}; taxa have no sequences, so give the "
@@ -277,7 +255,7 @@ def _column(
     present = [value for value in values if value]
     counts, numbers_N = Counter(present), as_numbers(present)
     are_numbers = np.isfinite(numbers_N).all() and name not in metadata.categorical
-    kind: Literal["numbers", "categories", "names", "one value", "empty"]
+    kind: ColumnKind
     if not present:
         kind, text = "empty", "empty"
     elif len(counts) == 1:

@@ -20,8 +20,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import TargetOptions, TransformName
 from aam.contract.records import AboveZero
-from aam.data.formats.text import number_remedy
-from aam.data.ids import likely_difference
+from aam.data.formats.text import likely_difference, number_remedy
 from aam.data.metadata import (
     DOUBTFUL,
     LARGEST_NUMBER,

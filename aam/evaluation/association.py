@@ -34,6 +34,8 @@ ASSOCIATED, ADJUSTED, CONDITIONAL = "q_associated", "q_adjusted", "q_conditional
 """Columns of importance.tsv with q-values: `rank_test`, `rank_test` with covariates,
 `mixed_model_test`."""
 
+ADJUSTED_Z = "z_adjusted"  # column of associations.tsv: `rank_test` with covariates
+
 EQUAL_DEPTH = "depth_associated"
 """Column with `RankTest.depth`, if `rank_test` compared samples at equal depth."""
 

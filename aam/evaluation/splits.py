@@ -11,7 +11,7 @@ import csv
 import io
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
@@ -502,13 +502,26 @@ def read_studies(
     return studies
 
 
+def same_partition(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Return whether two columns divide the samples in the same way, whatever their values are.
+
+    >>> same_partition("aab", "xxy"), same_partition("aab", "xyy")
+    (True, False)
+    """
+    return len({*zip(first, second, strict=True)}) == len({*first}) == len({*second})
+
+
 def several_studies(
-    metadata: Metadata, sample_ids: Sequence[str], used: Collection[str | None]
+    metadata: Metadata, sample_ids: Sequence[str], target: str, kept_apart: Sequence[str | None]
 ) -> int:
-    """Count the studies that `aam prepare` joined; 0 if the run uses their column."""
-    if STUDY in used or STUDY not in metadata.columns:
+    """Count the studies that `aam prepare` joined; 0 if they are the target or kept apart."""
+    if target == STUDY or STUDY not in metadata.columns:
         return 0
-    number = len(set(metadata.values(STUDY, sample_ids)) - {""})
+    studies = metadata.values(STUDY, sample_ids).tolist()
+    columns = [metadata.values(column, sample_ids).tolist() for column in kept_apart if column]
+    if any(same_partition(studies, values) for values in columns):
+        return 0
+    number = len({*studies} - {""})
     return number if number > 1 else 0
 
 

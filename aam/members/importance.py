@@ -27,6 +27,7 @@ from aam.data.study import Study
 from aam.data.taxonomy import named_ranks, require_common, taxon_cells
 from aam.evaluation.association import (
     ADJUSTED,
+    ADJUSTED_Z,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -353,7 +354,12 @@ def agreement_table(
             statistics["depth"] = agreement.depth
         if adjustment is not None:
             adjusted = rank_test(shares, folds.labels, reads, adjustment)
-            statistics[ADJUSTED] = np.nan if adjusted is None else adjusted.q_values
+            statistics |= {ADJUSTED: np.nan, ADJUSTED_Z: np.nan}
+            if adjusted is not None:
+                # Of the class to which z refers; the second of two classes has the only column.
+                outputs_F = agreement.class_F - (len(folds.labels.classes) == 2)
+                statistics[ADJUSTED] = adjusted.q_values
+                statistics[ADJUSTED_Z] = adjusted.z_FD[np.arange(len(outputs_F)), outputs_F]
         table = pd.DataFrame({**names_of, **described, **statistics, **statistics_of_studies})
         tables.append(table[table["studies"] > 1].sort_values("p", kind="stable"))
     return pd.concat(tables, ignore_index=True)

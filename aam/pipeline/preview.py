@@ -26,7 +26,7 @@ from aam.data.targets import has_classes
 from aam.evaluation.confounding import Association, associations, leading
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import TITLES
-from aam.evaluation.splits import several_studies
+from aam.evaluation.splits import same_partition, several_studies
 from aam.members.option_checks import resolve
 from aam.pipeline.labelled_study import label_study
 from aam.pipeline.plan import TrainingPlan, plan
@@ -73,7 +73,7 @@ def preview(plan: TrainingPlan) -> Leaks:
     info(_design(plan))
     ids, subjects = study.study.table.sample_ids, [folds.group_column]
     divided_studies = None
-    if number := several_studies(study.metadata, ids, (column, folds.study_column, *subjects)):
+    if number := several_studies(study.metadata, ids, column, (folds.study_column, *subjects)):
         divided_studies = STUDY
         warn(
             f"The samples come from {number} studies, and the folds mix them: the score holds for "
@@ -85,12 +85,11 @@ def preview(plan: TrainingPlan) -> Leaks:
         subjects = [repeated.column]
         if folds.labels.type != "regression":
             # Another name of the subject would predict the class of the subject's other samples.
-            subjects = []
-            for name in study.metadata.columns:
-                values = study.metadata.values(name, ids).tolist()
-                pairs = set(zip(values, repeated.values, strict=True))
-                if len(pairs) == len(set(values)) == len(set(repeated.values)):
-                    subjects.append(name)
+            subjects = [
+                name
+                for name in study.metadata.columns
+                if same_partition(study.metadata.values(name, ids).tolist(), repeated.values)
+            ]
     skipped = (column, *subjects, *(study.covariates.columns if study.covariates else ()))
     columns = associations(study.metadata, skipped, study.study, folds)
     if forms := [association for association in leading(columns, folds) if association.other_form]:
@@ -118,11 +117,11 @@ def _design(plan: TrainingPlan) -> str:
         text = f"{number}-fold cross-validation"
         text += f" repeated {folds.repeats} times" * (folds.repeats > 1)
     else:
-        text = "one split into training and test samples"
+        text = f"one split into training and {folds.part} samples"
     text = f"Design: {text}, {held_out} samples held out"
     if folds.group_column is not None:
         groups = len(np.unique(folds.labels.groups))
-        text += f"; each '{folds.group_column}' ({groups}) entirely in training or in test"
+        text += f"; each '{folds.group_column}' ({groups}) entirely in training or in {folds.part}"
     text += f"; models: {', '.join(plan.members)}"
     if covariates is not None:
         text += f", with metadata ({', '.join(covariates.columns)})"

@@ -18,8 +18,8 @@ from aam.contract.options.groups import (
     networks,
 )
 from aam.contract.run_files import PREDICTIONS, REPEATS
+from aam.data.distances import coordinates_of_kernel, write_ordination
 from aam.data.metadata import ID_HEADER
-from aam.data.ordination import coordinates_of_kernel, write_ordination
 from aam.data.study import Study
 from aam.data.table import auto_depth
 from aam.data.taxonomy import read_taxonomy

@@ -111,11 +111,12 @@ def _beyond(adjustment: Covariates, result: Result) -> PairedDifference:
     samples = TrainingSamples(adjusted, result.samples.relations)
     names = [name for name in result.members if not MEMBERS[name].network] or default_members()
     columns = ", ".join(adjustment.columns)
-    model, reference = f"The model of counts with {columns}", f"the model of {columns} alone"
+    step = f"counts with {columns}", f"{columns} alone"
     scored, alone = (
-        folds.resampled(ensemble_predictions(names, inputs, folds))
-        for inputs in (samples, samples.metadata_alone)
+        folds.resampled(ensemble_predictions(names, inputs, folds, name))
+        for name, inputs in zip(step, (samples, samples.metadata_alone), strict=True)
     )
+    model, reference = f"The model of {step[0]}", f"the model of {step[1]}"
     return PairedDifference.of(model, reference, *scored.paired_difference(alone), folds.units)
 
 

@@ -120,7 +120,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
             warn(repeated.sentence)
             names, group_column = repeated.labels, repeated.column
     studies = read_studies(options.study_column, metadata, ids)
-    joined = several_studies(metadata, ids, (column, options.group_column, options.study_column))
+    joined = several_studies(metadata, ids, column, (options.group_column, options.study_column))
     if joined:
         warn(
             f"The samples of {joined} studies are scored together: a difference between studies "

@@ -24,6 +24,7 @@ from aam.data.table import FeatureTable, read_table
 from aam.data.taxonomy import named_ranks
 from aam.evaluation.association import (
     ADJUSTED,
+    ADJUSTED_Z,
     ASSOCIATED,
     CONDITIONAL,
     EQUAL_DEPTH,
@@ -386,7 +387,8 @@ def associations_table(report: ReportInput, kind: str) -> Table | None:
     rows = [row for row in report.run.associations if row["kind"] == kind]
     if not rows:
         return None
-    first, names = rows[:ASVS], [name for name in rows[0] if name.startswith("z_")]
+    first = rows[:ASVS]
+    names = [name for name in rows[0] if name.startswith("z_") and name != ADJUSTED_Z]
     z, of_class = _with_class(
         [f"{float(row['z']):+.1f}" for row in first], [row.get("class", "") for row in first]
     )
@@ -400,7 +402,10 @@ def associations_table(report: ReportInput, kind: str) -> Table | None:
         "q": [f"{float(row['q']):.2g}" for row in first],
     }
     if ADJUSTED in rows[0]:
-        columns["q adjusted"] = [f"{float(row[ADJUSTED] or 'nan'):.2g}" for row in first]
+        for name, form in ((ADJUSTED_Z, "+.1f"), (ADJUSTED, ".2g")):
+            columns[name.replace("_", " ")] = [
+                f"{float(row[name] or 'nan'):{form}}" for row in first
+            ]
     if kind == "ASV":
         columns["Rank in the model"] = [f"{float(row['rank']):.3g}" for row in first]
     columns |= {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 
 from aam.contract.errors import DataError
 from aam.data.identity import joined
@@ -31,7 +32,7 @@ from aam.report.figures import (
 from aam.report.methods import fact_rows, input_rows, option_rows
 from aam.report.page import render, require_page, write_page
 from aam.report.run import Run
-from aam.report.terminal import TITLES, Table, with_interval
+from aam.report.terminal import HEADINGS, Table, interval_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -187,7 +188,7 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
                 ahead = "ahead" if score.value > 0 else "behind"
                 verdict = ahead if score.excludes_zero else "not significant"
                 verdict = "no interval" if score.lower is None else verdict
-            rows.append([name, with_interval(metric, score), verdict])
+            rows.append([name, score.text(metric), verdict])
     note = (
         "Each run minus the first, on the same samples (paired). Not significant: the interval "
         "includes 0."
@@ -206,7 +207,7 @@ def _differences(shared: Sequence[_Scored]) -> tuple[Table, Drawing | None]:
             f" Not comparable: {divided_runs} has the same {values} in training and test set, so "
             f"its score is not for new subjects or studies. Train it again with {again}."
         )
-    table = Table(f"Difference from {reference}", ["", TITLES[metric], ""], rows, note)
+    table = Table(f"Difference from {reference}", ["", HEADINGS[metric], ""], rows, note)
     alike = [item for item in differences if divided[item[0]] == divided[reference]]
     drawable = {reference, *(name for name, *_ in alike)}
     paired = [item for item in paired if item[0] in drawable]
@@ -232,12 +233,12 @@ def _differing_table(names: Sequence[str], runs: Sequence[Run]) -> list[Table]:
         run_facts |= {f"SHA-256 of {row[0]}": row[3][:12] for row in input_rows(run)}
         scored = f"{len(run.sample_ids)} {run.split}".rstrip()
         facts.append(run_facts | dict(fact_rows(run)) | {"scored samples": scored})
-    flags = [
-        flag
-        for flag in dict.fromkeys(flag for run_facts in facts for flag in run_facts)
-        if len({run_facts.get(flag, "") for run_facts in facts}) > 1 and flag not in _OF_EACH_RUN
+    texts_of = pd.DataFrame(facts).fillna("").items()
+    rows = [
+        [str(flag), *(text or "-" for text in texts)]
+        for flag, texts in texts_of
+        if texts.nunique() > 1 and flag not in _OF_EACH_RUN
     ]
-    rows = [[flag, *(run_facts.get(flag) or "-" for run_facts in facts)] for flag in flags]
     return [Table("Differing options and facts", ["", *names], rows)] if rows else []
 
 
@@ -247,17 +248,17 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
         plain = scored_run.scored.metrics().items()
         scores = {name: Score(value, None, None) for name, value in plain}
         scores_of.append(scores | (scored_run.resampled.score() if scored_run.resampled else {}))
-    metrics = [name for name in TITLES if all(name in scores for scores in scores_of)]
+    metrics = [name for name in HEADINGS if all(name in scores for scores in scores_of)]
     rows = [
         [
             scored_run.name,
             scored_run.run.split,
-            *(with_interval(name, scores[name]) for name in metrics),
+            *(scores[name].text(name) for name in metrics),
         ]
         for scored_run, scores in zip(compared, scores_of, strict=True)
     ]
-    note = "In brackets: 95 % interval."
-    if any(scored_run.run.groups for scored_run in compared):
+    note = interval_note(scores[name] for scores in scores_of for name in metrics)
+    if note and any(scored_run.run.groups for scored_run in compared):
         numbers = {
             scored_run.resampled.units.number
             for scored_run in compared
@@ -268,7 +269,7 @@ def _metrics_table(title: str, compared: Sequence[_Scored]) -> Table:
             f"In brackets: 95 % interval over {units}; samples that share a group in any run count "
             "as one group."
         )
-    return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows, note)
+    return Table(title, ["", "Measured on", *(HEADINGS[name] for name in metrics)], rows, note)
 
 
 @styled
@@ -296,12 +297,12 @@ def _interval_drawing(
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(axis="y", visible=False)
 
-    plot(above, [resampled.score()[metric] for _, resampled in paired], 0, TITLES[metric])
+    plot(above, [resampled.score()[metric] for _, resampled in paired], 0, HEADINGS[metric])
     title = f"Difference from {shortened(names[0], LETTERS)}"
     plot(below, [score for _, _, score in differences], 1, title)
     below.axvline(0, color=INK, lw=1, ls="--", alpha=0.6)
     caption = (
-        f"{TITLES[metric]} of each run with its 95 % interval, and its paired difference from "
+        f"{HEADINGS[metric]} of each run with its 95 % interval, and its paired difference from "
         f"{names[0]}. A difference can be significant although the intervals above overlap."
     )
     return Drawing(figure, caption, f"Interval plot of {len(names)} runs. {caption}")

@@ -19,7 +19,7 @@ from aam.evaluation.confounding import Association
 from aam.evaluation.intervals import NO_SKILL
 from aam.report.figures import SERIES, Drawing, Picture, blank, heat_map, shortened, styled
 from aam.report.page import Tile, render, write_page
-from aam.report.terminal import OTHER_FORM, TITLES, Table
+from aam.report.terminal import HEADINGS, OTHER_FORM, Table
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -297,7 +297,7 @@ def predictors_table(target: MetadataColumn, columns: Sequence[Association]) -> 
         [column.column, f"{column.value:.3f}", *[OTHER_FORM if column.other_form else ""] * forms]
         for column in skilled
     ]
-    title = TITLES[skilled[0].metric] if skilled else ""
+    title = HEADINGS[skilled[0].metric] if skilled else ""
     note = "Each column alone, on the splits of `aam train`."
     note += f" Baseline: {NO_SKILL[skilled[0].metric]:g}." if skilled else ""
     heads = ["Column", title, *["Role"] * forms]

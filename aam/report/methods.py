@@ -119,7 +119,7 @@ def _design(run: Run) -> Sentences:
         text += f", repeated {len(run.partitions.partitions)} times (mean scores)"
     if group:
         groups = "" if run.scores is None else f" ({run.scores.groups} groups)"
-        text += f"; each {group}{groups} is entirely in training or test"
+        text += f"; each {group}{groups} is entirely in training or {run.split or 'test'}"
     return (f"{text}.",)
 
 

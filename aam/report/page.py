@@ -33,7 +33,7 @@ from aam.report.asvs import read_abundances
 from aam.report.figures import data_link
 from aam.report.run import ReportInput, Run, read_run
 from aam.report.sections import SECTIONS, draw_section, tabulate
-from aam.report.terminal import TITLES, Table, next_cell, with_interval
+from aam.report.terminal import HEADINGS, Table, next_cell
 
 _START = b"<!doctype html>"  # first bytes of a page, in lower case
 _FIRST = ("studies", "agreement", "roc", "confusion", "curve-loss")
@@ -48,16 +48,16 @@ def write_report(report: ReportInput, path: Path) -> None:
     run_files.add(path.parent, path.name)
 
 
-def require_page(path: Path) -> None:
+def require_page(path: Path, remedy: str = "choose another file for the page") -> None:
     """Refuse a path that `write_page` cannot write to, before the page is made."""
     refuse_existing(path, overwrite=True)
-    make_parent(path)
+    make_parent(path, remedy)
     if path.is_file():
         with path.open("rb") as stream:
             start = stream.read(len(_START)).lower()
         if start != _START:
             evidence = f"'{path}' is no HTML page"
-            raise CannotCreate("The output exists", evidence, "choose another file for the page")
+            raise CannotCreate("The output exists", evidence, remedy)
 
 
 def write_page(path: Path, text: str) -> None:
@@ -186,7 +186,7 @@ def result_of(report: ReportInput) -> list[ModelFinding]:
         return report.run.scores.findings(report.unit)
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     defined = [name for name in names if name in ensemble and ensemble[name].value is not None]
-    texts = [f"{TITLES[name]} is {with_interval(name, ensemble[name])}." for name in defined[:1]]
+    texts = [f"{HEADINGS[name]} is {ensemble[name].text(name)}." for name in defined[:1]]
     return [ModelFinding("verdict", text) for text in texts]
 
 
@@ -218,18 +218,18 @@ def tiles(report: ReportInput) -> list[Tile]:
         # The split divides subjects: the score of new subjects comes first, the others are marked.
         value = metric_text(repeated.metric, repeated.grouped)
         note = f"kernel, each '{repeated.column}' in training or test only"
-        figures.append(Tile(value, f"{TITLES[repeated.metric]} of new subjects", note))
+        figures.append(Tile(value, f"{HEADINGS[repeated.metric]} of new subjects", note))
     for name in names:
         if name in metrics and (score := metrics[name]).value is not None:
             unit = report.unit if name in ("mae", "rmse") else ""
             note = score.limits(name)
             if repeated is not None:
                 note = f"{note}; subjects seen in training".removeprefix("; ")
-            figures.append(Tile(score.estimate(name), TITLES[name], note, unit))
+            figures.append(Tile(score.estimate(name), HEADINGS[name], note, unit))
         if studies is not None and name in studies.summaries:
             following = next_cell(studies.summaries[name])
             unit = report.unit if name == "mae" else ""
-            figures.append(Tile(following, f"{TITLES[name]} of the next study", "", unit))
+            figures.append(Tile(following, f"{HEADINGS[name]} of the next study", "", unit))
     # Without predictions: the epoch with the lowest validation loss.
     curve = next(iter(run.curves.values())) if len(run.curves) == 1 else {}
     loss = curve.get("val_loss", np.array([]))
@@ -294,8 +294,8 @@ def measured_on(run: Run) -> str:
         )
     partitions = len(run.partitions.partitions) if run.partitions else 0
     group = run.option("group_column")
-    apart = f" Each {group} is entirely in training or entirely in test." if group else ""
-    if run.split == "test":
+    apart = f" Each {group} is entirely in training or entirely in {run.split}." if group else ""
+    if run.split and (run.split == "test" or TRANSFORMER not in run.members):
         origin = "no model was trained on them"
         if folds:
             origin = f"each was predicted by models of the other folds ({folds} folds)"
@@ -305,8 +305,6 @@ def measured_on(run: Run) -> str:
                 "tables of samples show the first repeat."
             )
         return f"The scores are from {samples} held-out samples: {origin}.{apart}"
-    if run.split == "validation" and TRANSFORMER not in run.members:
-        return f"The scores are from {samples} held-out samples.{apart}"
     if run.split == "validation":
         return (
             f"The scores are from {samples} validation samples that also chose the best epoch: "

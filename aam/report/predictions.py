@@ -20,6 +20,7 @@ from aam.evaluation.metrics import (
     confusion,
     metric_text,
     quantile_bins,
+    rows_of,
     summary,
 )
 from aam.number_format import significant
@@ -37,12 +38,12 @@ from aam.report.figures import (
 )
 from aam.report.run import ReportInput
 from aam.report.terminal import (
+    HEADINGS,
     OTHER_FORM,
-    TITLES,
     Table,
+    interval_note,
     metrics_table,
     models_table,
-    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 
     Curves of several folds are averaged, weighted by pairs of samples: the area is the AUC.
     """
-    scored = _of_all_repeats(report)
+    scored = report.run.partitions
     if scored is None or scored.probabilities is None:
         return None
     if (mean_auc := scored.metrics().get("auc")) is None:
@@ -131,7 +132,7 @@ def roc_picture(report: ReportInput) -> Drawing | None:
 @styled
 def precision_recall_picture(report: ReportInput) -> Drawing | None:
     """Draw precision-recall curves; several folds are averaged by samples of the class."""
-    scored = _of_all_repeats(report)
+    scored = report.run.partitions
     if scored is None or scored.probabilities is None or len(np.unique(scored.actual)) < 2:
         return None
     from sklearn.metrics import average_precision_score, precision_recall_curve
@@ -193,7 +194,10 @@ def calibration_picture(report: ReportInput) -> Drawing | None:
         legend_below(axes, ncols=2, title="expected calibration error")
     else:
         axes.legend(loc="upper left")
-    caption = "Numbers: samples at each point. Below the diagonal, probabilities are too high. "
+    caption = (
+        f"{_samples(report)}; numbers: samples at each point. Below the diagonal, probabilities "
+        "are too high. "
+    )
     if scored.studies:
         which = "each large study" if len(scored_of) > len(largest) else "each study"
         caption += f"One curve for {which}."
@@ -265,6 +269,7 @@ def agreement_picture(report: ReportInput) -> Drawing | None:
     scored, limits_N2, target = report.run.scored, report.run.limits, report.target
     if scored is None or scored.classes:
         return None
+    limits_N2 = None if limits_N2 is None else limits_N2[report.run.first_rows]
     figure, axes = blank(4.6, 4.2)
     values = np.concatenate([scored.actual, scored.predicted])
     if limits_N2 is not None:
@@ -283,9 +288,9 @@ def agreement_picture(report: ReportInput) -> Drawing | None:
     axes.legend(loc="upper left")
     metrics = scored.metrics()
     r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
-    errors = [f"{TITLES[name]} {report.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")]
-    caption = f"{_samples(report)}: R² {r2}, {', '.join(errors)}."
-    if report.run.partitions is not None and report.run.partitions.repeats:
+    mae, rmse = (report.measured(metrics[name] or 0.0) for name in ("mae", "rmse"))
+    caption = f"{_samples(report)}: R² {r2}, MAE {mae}, RMSE {rmse}."
+    if report.run.repeat:
         caption = f"{_samples(report)}."  # the scores are means over all repeats
     if limits_N2 is not None:
         caption += " Vertical lines: prediction intervals."
@@ -307,7 +312,10 @@ def residual_picture(report: ReportInput) -> Drawing | None:
     axes.set_ylim(-reach, reach)
     half = report.measured(scored.metrics()["median_error"] or 0.0)
     bias = report.measured(float(np.mean(errors)), signed=True)
-    caption = f"Half of the predictions are within {half} of the true value. Mean error: {bias}."
+    caption = (
+        f"Half of the predictions of {_samples(report)} are within {half} of the true value. Mean "
+        f"error: {bias}."
+    )
     description = f"Errors over true {report.target}. {caption}"
     return Drawing(figure, caption, description, _point_names(report))
 
@@ -318,7 +326,7 @@ def samples_picture(report: ReportInput) -> Drawing | None:
     curve = None if report.run.scores is None else report.run.scores.learning_curve
     if curve is None:
         return None
-    name, points = TITLES.get(curve.metric, curve.metric), curve.points
+    name, points = HEADINGS.get(curve.metric, curve.metric), curve.points
     figure, axes = blank(4.6, 4.2)
     numbers, values, *ends = np.array([astuple(point) for point in points], dtype=np.float64).T
     errors = np.nan_to_num(np.abs(ends - values))
@@ -345,12 +353,6 @@ def _shown_classes(scored: ScoredPredictions, with_first: bool = False) -> list[
     most_frequent = np.argsort(-times, kind="stable")[:MAX_CURVES]
     codes = [1] if len(scored.classes) == 2 and not with_first else sorted(most_frequent.tolist())
     return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
-
-
-def _of_all_repeats(report: ReportInput) -> ScoredPredictions | None:
-    """Return the scored predictions of every repeat of the cross-validation."""
-    run = report.run
-    return run.partitions if run.partitions is not None and run.partitions.repeats else run.scored
 
 
 def _one_against_rest(
@@ -387,8 +389,7 @@ def _samples(report: ReportInput) -> str:
     run = report.run
     samples = 0 if run.scored is None else len(run.scored.actual)
     text = f"{samples} {run.split} samples".replace("  ", " ")
-    is_repeated = run.partitions is not None and run.partitions.repeats
-    return f"{text} of the first repeat" if is_repeated else text
+    return f"{text} of the first repeat" if run.repeat else text
 
 
 def comparison_table(report: ReportInput) -> Table | None:
@@ -397,13 +398,15 @@ def comparison_table(report: ReportInput) -> Table | None:
     if scored is None:
         return None
     ensemble = next(iter(report.models))
-    names = [name for name in TITLES if name in report.models[ensemble]]
+    names = [name for name in HEADINGS if name in report.models[ensemble]]
     differences = () if report.run.scores is None else report.run.scores.differences
     table = models_table(report.models, names, differences)
     note = table.note
     if "guess" in report.models:
         statistic = "class frequencies" if scored.classes else "mean"
-        note = f"Baseline: the {statistic} of the training samples for every sample. {note}"
+        note = (
+            f"Baseline: the {statistic} of the training samples for every sample. {note}".rstrip()
+        )
     if scored.folds and "auc" in names:
         note += " AUC: fraction of pairs of samples of the same fold that are ranked correctly."
     title = f"Models on the same {len(scored.actual)} samples"
@@ -418,7 +421,7 @@ def thresholds_table(report: ReportInput) -> Table | None:
     rows = [
         [
             f"{metric_text('', at.threshold, 2)}, {at.rule}",
-            *(with_interval("", score) for score in at.metrics.values()),
+            *(score.text() for score in at.metrics.values()),
         ]
         for at in scores.thresholds
     ]
@@ -431,7 +434,8 @@ def thresholds_table(report: ReportInput) -> Table | None:
     names = scores.thresholds[0].metrics
     heads = ["Threshold", *(name.replace("_", " ").capitalize() for name in names)]
     title = f"At probability thresholds of {scores.classes[1]}"
-    return Table(title, heads, rows, f"{note}In brackets: 95 % interval.")
+    note += interval_note(score for at in scores.thresholds for score in at.metrics.values())
+    return Table(title, heads, rows, note.rstrip())
 
 
 def inputs_table(report: ReportInput) -> Table | None:
@@ -439,7 +443,7 @@ def inputs_table(report: ReportInput) -> Table | None:
     inputs = None if report.run.scores is None else report.run.scores.inputs
     if inputs is None:
         return None
-    names = [name for name in TITLES if all(name in model for model in inputs.models.values())]
+    names = [name for name in HEADINGS if all(name in model for model in inputs.models.values())]
     table = models_table(inputs.models, names)
     ends = (difference.sentence for difference in inputs.differences)
     note = " ".join([inputs.conclusion, *(f"{end[:1].upper()}{end[1:]}." for end in ends)])
@@ -452,20 +456,22 @@ def parts_table(report: ReportInput) -> Table | None:
     external = None if report.run.scores is None else report.run.scores.external
     if external is None:
         return None
-    names = [name for name in TITLES if name in external.parts[0].metrics]
+    names = [name for name in HEADINGS if name in external.parts[0].metrics]
     rows = [
         [
             f"{subset.column}: {subset.value}",
             str(subset.samples),
-            *(with_interval(name, subset.metrics[name]) for name in names),
+            *(subset.metrics[name].text(name) for name in names),
         ]
         for subset in external.parts
     ]
     note = (
         "unlike_training: yes if a sample is farther from the training samples than 95 % of the "
-        "training samples are from each other. In brackets: 95 % interval; none with few samples."
+        "training samples are from each other."
     )
-    return Table("By subset", ["", "Samples", *(TITLES[name] for name in names)], rows, note)
+    if in_brackets := interval_note(s.metrics[name] for s in external.parts for name in names):
+        note += f" {in_brackets[:-1]}; none with few samples."
+    return Table("By subset", ["", "Samples", *(HEADINGS[name] for name in names)], rows, note)
 
 
 def calibration_table(report: ReportInput) -> Table | None:
@@ -476,7 +482,7 @@ def calibration_table(report: ReportInput) -> Table | None:
     rows = [
         [
             ", ".join(filter(None, (line.study, line.name))),
-            *(with_interval("", getattr(line, name)) for name in names),
+            *(getattr(line, name).text() for name in names),
         ]
         for line in lines
     ]
@@ -497,7 +503,7 @@ def confounders_table(report: ReportInput) -> Table | None:
     rows = [
         [
             column.column,
-            with_interval(metric, Score(column.value, column.lower, column.upper)),
+            Score(column.value, column.lower, column.upper).text(metric),
             OTHER_FORM if column.other_form else "possible confounder",
         ]
         for column in scores.confounders
@@ -508,7 +514,7 @@ def confounders_table(report: ReportInput) -> Table | None:
     )
     if (equal := scores.equal_depth) is not None and equal.confounder:
         note = f"{equal.sentence}. {note}"
-    heads = ["", TITLES.get(metric, metric), "Role"]
+    heads = ["", HEADINGS.get(metric, metric), "Role"]
     return Table("Columns that predict the target", heads, rows, note)
 
 
@@ -531,7 +537,8 @@ def bins_table(report: ReportInput) -> Table | None:
         return None
     rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
     heads = ["Samples", report.with_unit("MAE"), report.with_unit("Mean error")]
-    return Table(f"By {report.run.target}", [f"true {report.target}", *heads], rows, _BIAS_NOTE)
+    title = f"By {report.run.target}{report.run.repeat}"
+    return Table(title, [f"true {report.target}", *heads], rows, _BIAS_NOTE)
 
 
 def classes_table(report: ReportInput) -> Table | None:
@@ -553,7 +560,8 @@ def classes_table(report: ReportInput) -> Table | None:
         "the samples of a class that are found."
     )
     note += " All studies together." if scored.studies else ""
-    return Table("By class", ["", "Samples", "Precision", "Recall", "F1"], rows, note)
+    heads = ["", "Samples", "Precision", "Recall", "F1"]
+    return Table(f"By class{report.run.repeat}", heads, rows, note)
 
 
 def groups_table(report: ReportInput) -> Table | None:
@@ -568,31 +576,32 @@ def groups_table(report: ReportInput) -> Table | None:
         if colour.labels is None or colour.column in (run.target, group):
             continue
         labels = [colour.labels[row_of[name]] if name in row_of else "" for name in run.sample_ids]
-        rows_of = _parts(labels)
-        if len(rows_of) <= MAX_CATEGORIES:
+        rows_by_value = _parts(labels)
+        if len(rows_by_value) <= MAX_CATEGORIES:
             rows += [
                 [f"{colour.column}: {k}", *_errors(scored, rows_of_value)]
-                for k, rows_of_value in rows_of.items()
+                for k, rows_of_value in rows_by_value.items()
             ]
     if run.groups:
-        rows_of = _parts([run.groups.get(name, "") for name in run.sample_ids])
-        wrong = wrongness(scored)
-        worst = sorted(rows_of, key=lambda name: -float(wrong[rows_of[name]].mean()))[:BINS]
-        rows += [[f"{group}: {name}", *_errors(scored, rows_of[name])] for name in worst]
-        note = f"The {len(worst)} worst of {len(rows_of)} {group} groups. " if worst else ""
+        groups = _parts([run.groups.get(name, "") for name in run.sample_ids])
+        wrong = _wrongness(scored)
+        worst = sorted(groups, key=lambda name: -float(wrong[groups[name]].mean()))[:BINS]
+        rows += [[f"{group}: {name}", *_errors(scored, groups[name])] for name in worst]
+        note = f"The {len(worst)} worst of {len(groups)} {group} groups. " if worst else ""
     if not rows:
         return None
     heads = ["", "Samples", report.with_unit("MAE"), report.with_unit("Mean error")]
     if scored.classes:
         heads[2:] = ["Accuracy", "Balanced"]
-    return Table("By group", heads, rows, note + ("" if scored.classes else _BIAS_NOTE))
+    return Table(
+        f"By group{run.repeat}", heads, rows, note + ("" if scored.classes else _BIAS_NOTE)
+    )
 
 
 def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
     """Return the rows of each label with at least `MIN_SAMPLES` samples."""
-    array = np.array(labels)
-    rows_of = {name: np.flatnonzero(array == name) for name in sorted({*labels} - {""})}
-    return {name: rows for name, rows in rows_of.items() if len(rows) >= MIN_SAMPLES}
+    rows_by_label = sorted(rows_of(labels).items())
+    return {name: rows for name, rows in rows_by_label if name and len(rows) >= MIN_SAMPLES}
 
 
 def worst_table(report: ReportInput) -> Table | None:
@@ -600,7 +609,7 @@ def worst_table(report: ReportInput) -> Table | None:
     run, scored = report.run, report.run.scored
     if scored is None:
         return None
-    wrong = wrongness(scored)
+    wrong = _wrongness(scored)
     rows = []
     for row in np.argsort(-wrong, kind="stable")[:WORST].tolist():
         name = run.sample_ids[row]
@@ -620,10 +629,10 @@ def worst_table(report: ReportInput) -> Table | None:
     heads += [last] if not scored.classes or scored.probabilities is not None else []
     heads += ["Fold"] if scored.folds else []
     heads += [run.option("group_column") or "Group"] if run.groups else []
-    return Table(f"The {len(rows)} worst samples", heads, rows)
+    return Table(f"The {len(rows)} worst samples{run.repeat}", heads, rows)
 
 
-def wrongness(scored: ScoredPredictions) -> F64:
+def _wrongness(scored: ScoredPredictions) -> F64:
     """Return the absolute errors, or 1 - the probability of the true class."""
     if not scored.classes:
         return np.asarray(np.abs(scored.predicted - scored.actual), dtype=np.float64)

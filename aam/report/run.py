@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aam import run_record
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.contract import run_files
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.options import flat
 from aam.contract.options.groups import TRANSFORMER, listed
 from aam.contract.records import EDITED
 from aam.contract.run_files import PREDICTIONS, RECORD, REPEATS, fold_folders
-from aam.data.distances import DistanceMatrix, read_distances
+from aam.data.distances import DistanceMatrix, read_distances, read_embeddings, read_ordination
 from aam.data.formats.text import numbers, read_rows
 from aam.data.joined_metadata import relabelled
 from aam.data.metadata import ID_HEADER, as_numbers, read_metadata
-from aam.data.ordination import read_embeddings, read_ordination
 from aam.evaluation.intervals import Score
 from aam.evaluation.meta_analysis import resample
 from aam.evaluation.metrics import FEW_VALUES, ScoredPredictions
@@ -85,17 +84,38 @@ class Run:
     importance: tuple[dict[str, str], ...]  # rows of importance.tsv, the most important ASV first
     associations: tuple[dict[str, str], ...]
     explanations: tuple[dict[str, str], ...] | None
-    sample_ids: tuple[str, ...] = ()  # samples of the predictions
-    scored: ScoredPredictions | None = None  # with labels, of the first repeat
     partitions: ScoredPredictions | None = None  # of all repeats; the scores are means over repeats
     partition_ids: tuple[str, ...] = ()  # samples of `partitions`
     limits: F64 | None = None  # [n, 2], the prediction interval of each number
     split: str = ""  # scored samples: "test" or "validation"; "" if unknown
 
+    @cached_property
+    def scored(self) -> ScoredPredictions | None:
+        """Predictions with labels, of the first repeat: figures show a sample once."""
+        return None if self.partitions is None else self.partitions.first
+
+    @cached_property
+    def first_rows(self) -> Rows:
+        """Rows of the first repeat in `partitions`."""
+        if self.partitions is not None and self.partitions.repeats:
+            return self.partitions.partitions[0][0]
+        return np.arange(len(self.partition_ids))
+
+    @cached_property
+    def sample_ids(self) -> tuple[str, ...]:
+        """Samples of `scored`."""
+        return tuple(self.partition_ids[row] for row in self.first_rows.tolist())
+
     @property
     def is_better(self) -> bool:
         """Whether the model is shown to be better than the baseline, or has no verdict."""
         return self.scores is None or self.scores.is_better
+
+    @property
+    def repeat(self) -> str:
+        """Addition to the title of what shows the first of several repeats (`scored`)."""
+        repeated = self.partitions is not None and self.partitions.repeats
+        return ", first repeat" if repeated else ""
 
     @property
     def is_external(self) -> bool:
@@ -199,7 +219,7 @@ def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     frame = read_predictions(path)
     if "actual" not in frame.columns:
         return {}
-    ids, options, limits = tuple(frame[ID_HEADER]), flat(facts["options"]), None
+    options, limits = flat(facts["options"]), None
     levels = listed(options.get("ordinal") or ())
     if options.get("classifier") or levels:
         partitions = class_predictions(frame, frame["actual"].tolist(), levels)
@@ -207,17 +227,9 @@ def _scored_fields(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         partitions = numeric_predictions(frame, numeric_column(frame, "actual"))
         if {"lower", "upper"} <= set(frame.columns):
             limits = np.column_stack([numeric_column(frame, name) for name in ("lower", "upper")])
-    # Figures and tables of samples show the first repeat, with one prediction per sample.
-    first, sample_ids = partitions, ids
-    if partitions.repeats:
-        rows, first = partitions.partitions[0]
-        limits = None if limits is None else limits[rows]
-        sample_ids = tuple(ids[row] for row in rows.tolist())
     return {
-        "sample_ids": sample_ids,
-        "scored": first,
         "partitions": partitions,
-        "partition_ids": ids,
+        "partition_ids": tuple(frame[ID_HEADER]),
         "limits": limits,
         "split": str(frame["split"].iloc[0]) if "split" in frame.columns else "",
     }
@@ -253,9 +265,10 @@ class ReportInput:
         Scores are from scores.json, which must agree with predictions.tsv; without it, they are
         computed from the predictions.
         """
-        run, scored = self.run, self.run.scored
-        if scored is None or run.partitions is None:
+        run = self.run
+        if run.partitions is None:
             return {}
+        scored = run.partitions.first
         plain = (scored if run.scores is None else run.partitions).metrics()
         if run.scores is None:
             del plain["samples"]
@@ -275,7 +288,7 @@ class ReportInput:
         file = REPEATS if REPEATS in run.files else PREDICTIONS
         if (studies := run.scores.studies) is not None:
             # The scores of the model are summaries.
-            by_study = {} if run.scored is None else run.scored.by_study
+            by_study = scored.by_study
             pairs = [
                 (
                     {name: score.value for name, score in study.metrics.items()},

@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
 from aam.arrays import F64
-from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.data.distances import coordinates_of_distances, principal_coordinates
 from aam.number_format import significant
 from aam.report import asvs, predictions, studies
 from aam.report.figures import (

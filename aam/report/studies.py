@@ -5,7 +5,8 @@ K studies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from aam.report.figures import (
     styled,
 )
 from aam.report.run import ReportInput
-from aam.report.terminal import TITLES, Table, next_cell, studies_table
+from aam.report.terminal import HEADINGS, Table, next_cell, studies_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +50,7 @@ def forest_picture(report: ReportInput) -> Drawing | None:
     if scores is None or scores.studies is None:
         return None
     metric, studies = scores.verdict.metric, scores.studies
-    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], TITLES[metric]
+    summary, baseline, title = studies.summaries.get(metric), NO_SKILL[metric], HEADINGS[metric]
     rows = len(studies.studies) + (0 if summary is None else 2)
     figure, axes = blank(4.6, 1.4 + 0.36 * rows)
     ends, texts, numbers = [baseline, 1.0], [], dict[str, tuple[float | None, ...]]()
@@ -142,7 +143,7 @@ def transfer_picture(report: ReportInput) -> Drawing | None:
         size = 10 if number <= 5 else 7
         axes.text(column, row, text, ha="center", va="center", fontsize=size, weight=weight, **look)
     axes.axhline(number - 0.5, color=INK, lw=1.2)
-    title = TITLES[matrix.metric]
+    title = HEADINGS[matrix.metric]
     axes.set(title=f"{title}: trained on, tested on", xlabel="tested on", ylabel="trained on")
     caption = (
         f"{title} of a {matrix.model} trained on the study of the row and tested on the study of "
@@ -158,32 +159,20 @@ def transfer_picture(report: ReportInput) -> Drawing | None:
     return Drawing(figure, caption, f"Matrix. {caption} {spoken}.", numbers=numbers)
 
 
-def study_ordination(report: ReportInput) -> Drawing | None:
-    """Draw the kernel ordination coloured by study."""
-    scored = report.run.scored
-    if scored is None or not scored.studies:
+def ordination_picture(report: ReportInput, subject: Literal["study", "target"]) -> Drawing | None:
+    """Draw the kernel ordination coloured by study or target."""
+    run, scored = report.run, report.run.scored
+    if scored is None or not scored.studies or run.ordination is None:
         return None
-    column = str(report.run.option("study_column") or "study")
-    return _ordination(report, Colour(column, scored.studies, labels=scored.studies), "study")
-
-
-def target_ordination(report: ReportInput) -> Drawing | None:
-    """Draw the kernel ordination coloured by target."""
-    scored = report.run.scored
-    if scored is None or not scored.studies:
-        return None
-    return _ordination(report, report.target_colour, "target")
-
-
-def _ordination(report: ReportInput, colour: Colour, subject: str) -> Drawing | None:
-    if report.run.ordination is None:
-        return None
-    ids, coordinates, explained = report.run.ordination
+    ids, coordinates, explained = run.ordination
     row_of = {name: row for row, name in enumerate(ids)}
-    rows = [row_of[name] for name in report.run.sample_ids if name in row_of]
-    if len(rows) < len(report.run.sample_ids):
+    rows = [row_of[name] for name in run.sample_ids if name in row_of]
+    if len(rows) < len(run.sample_ids):
         return None
-    title = f"Sequence kernel by {subject}"
+    colour, title = report.target_colour, f"Sequence kernel by {subject}"
+    if subject == "study":
+        column = str(run.option("study_column") or "study")
+        colour = Colour(column, scored.studies, labels=scored.studies)
     figure = ordination_figure(coordinates[rows], explained.tolist(), title, colour)
     caption = f"PCoA of {len(rows)} samples by the sequence kernel, coloured by '{colour.column}'."
     return Drawing(figure, caption, f"Ordination. {caption}")
@@ -192,7 +181,7 @@ def _ordination(report: ReportInput, colour: Colour, subject: str) -> Drawing | 
 PICTURES = {
     "studies": forest_picture,
     "transfer": transfer_picture,
-    "ordination-study": study_ordination,
-    "ordination-target": target_ordination,
+    "ordination-study": partial(ordination_picture, subject="study"),
+    "ordination-target": partial(ordination_picture, subject="target"),
 }
 TABLES = (by_study_table,)

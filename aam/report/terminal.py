@@ -28,7 +28,7 @@ from aam.number_format import significant
 OTHER_FORM = "another form of the target, or completely confounded with it"
 """Role of a column that determines the target nearly without exception."""
 
-TITLES = {"samples": "Samples"} | {name: metric.heading for name, metric in METRICS.items()}
+HEADINGS = {"samples": "Samples"} | {name: metric.heading for name, metric in METRICS.items()}
 """Headings of the metrics of `aam.evaluation.metrics`, in their order."""
 
 MAX_CLASSES, _LONGEST_CLASS = 12, 16  # most classes of a confusion table, longest name of one
@@ -82,9 +82,9 @@ def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.evaluation.metrics.summary`."""
     print_table(metrics_table(summary))
     for column, scores_of_values in summary.get("by", {}).items():
-        names = [name for name in TITLES if any(name in s for s in scores_of_values.values())]
+        names = [name for name in HEADINGS if any(name in s for s in scores_of_values.values())]
         rows = [[value, *metric_cells(names, scores)] for value, scores in scores_of_values.items()]
-        print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
+        print_table(Table(f"By {column}", ["", *(HEADINGS[name] for name in names)], rows))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MAX_CLASSES:
         classes = [shortened(name, _LONGEST_CLASS) for name in confusion["classes"]]
@@ -108,9 +108,9 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     kind = next(name for name in ("studies", "repeats", "folds") if name in summary)
     prefix = {"repeats": "repeat ", "folds": "fold ", "studies": ""}[kind]
     overall, folds = summary["overall"], summary[kind]
-    names = [name for name in TITLES if name in overall]
+    names = [name for name in HEADINGS if name in overall]
     rows = [[f"{prefix}{fold}", *metric_cells(names, scores)] for fold, scores in folds.items()]
-    heads = ["", *(TITLES[name] for name in names)]
+    heads = ["", *(HEADINGS[name] for name in names)]
     if kind == "studies":
         return Table(str(summary["column"]), heads, rows)
     if folds:
@@ -145,15 +145,16 @@ def models_table(
         if difference.model == ENSEMBLE
     }
     rows, names = [], names[:3] if brief else names
+    with_intervals: list[Score | None] = [*ahead.values()]
     for model, scores in models.items():
-        title = "baseline" if model == BASELINE else model
-        row = [title, *(with_interval(name, scores.get(name)) for name in names)]
-        first = 1 if model == BASELINE else 2
-        if brief:
-            row[first:] = [text.partition(" ")[0] for text in row[first:]]
+        row = ["baseline" if model == BASELINE else model]
+        row += [_with_interval(name, scores.get(name)) for name in names]
+        intervals = (0 if model == BASELINE else 1) if brief else len(names)
+        row[1 + intervals :] = [text.partition(" ")[0] for text in row[1 + intervals :]]
+        with_intervals += [scores.get(name) for name in names[:intervals]]
         rows.append([*row, *([ahead[model].text() if model in ahead else ""] if ahead else [])])
-    heads = ["", *(TITLES[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
-    return Table("", heads, rows, "In brackets: 95 % interval.", strong=(0,))
+    heads = ["", *(HEADINGS[name] for name in names), *(["Ensemble ahead by"] if ahead else [])]
+    return Table("", heads, rows, interval_note(with_intervals), strong=(0,))
 
 
 def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool = False) -> Table:
@@ -168,7 +169,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
     rows = []
     for study in scores.studies:
         row = [study.study, str(study.samples)]
-        row += [with_interval(name, study.metrics[name]) for name in names]
+        row += [_with_interval(name, study.metrics[name]) for name in names]
         ends = (study.actual_mean, study.predicted_mean) if means else ()
         row += [
             "" if end is None else f"{end:.0%}" if len(classes) == 2 else significant(end)
@@ -176,12 +177,13 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
         ]
         shown_better = "not shown: one prediction for all" if study.constant else "not shown"
         rows.append([*row, study.left_out or ("yes" if study.better else shown_better)])
-    heads = [scores.column, "Samples", *(TITLES[name] for name in names)]
+    heads = [scores.column, "Samples", *(HEADINGS[name] for name in names)]
     mean = f"Fraction of {classes[1]}" if len(classes) == 2 else "Mean"
     heads += [f"{mean}, actual", "predicted"] * means + [
         "Better" if brief else "Better than baseline"
     ]
-    note = "Each study was predicted by models of the other studies. In brackets: 95 % interval."
+    in_brackets = interval_note(study.metrics[name] for study in scores.studies for name in names)
+    note = f"Each study was predicted by models of the other studies. {in_brackets}".rstrip()
     if (summary := scores.summaries.get(first)) is None:
         note += f" A summary needs {MIN_SUMMARISED} studies."
         return Table("By study", heads, rows, note)
@@ -190,7 +192,7 @@ def studies_table(scores: StudyScores, classes: Sequence[str] = (), brief: bool 
     rows.append(["mean", "", *map(_mean_cell, summaries), *empty])
     rows.append(["next study", "", *map(next_cell, summaries), *empty])
     note += (
-        f" Mean and next study: random-effects model of {summary.scale} ({TITLES[first]}). "
+        f" Mean and next study: random-effects model of {summary.scale} ({HEADINGS[first]}). "
         f"Standard deviation between studies: {significant(summary.tau)} (with a prior); I²: "
         f"{summary.i2:.0%} (without)."
     )
@@ -205,10 +207,10 @@ def values_of_models(models: Mapping[str, Mapping[str, Score]], metric: str) -> 
     """
     values = (
         f"{'baseline' if name == BASELINE else name} "
-        + with_interval(metric, scores.get(metric)).partition(" ")[0]
+        + _with_interval(metric, scores.get(metric)).partition(" ")[0]
         for name, scores in models.items()
     )
-    return f"{TITLES[metric]}: {', '.join(values)}"
+    return f"{HEADINGS[metric]}: {', '.join(values)}"
 
 
 _MAX_STUDIES = 5  # lines of studies on a terminal
@@ -230,7 +232,7 @@ def brief_studies_table(
         ends = order[:2].tolist(), order[-2:].tolist()
         more = [f"({number - 4} more in the report)", *[""] * (len(table.heads) - 1)]
         studies = [*(studies[k] for k in ends[0]), more, *(studies[k] for k in ends[1])]
-    note = "In brackets: 95 % interval."
+    note = interval_note(study.metrics[first] for study in scores.studies)
     if summary:
         note = f"Mean {values_of_models(models, first)}. {note}"
     return Table("", table.heads, [*studies, *summary], note, (len(studies),) if summary else ())
@@ -239,7 +241,7 @@ def brief_studies_table(
 def _mean_cell(summary: StudySummary | None) -> str:
     if summary is None:
         return metric_text("", None)
-    return with_interval(summary.metric, Score(summary.value, summary.lower, summary.upper))
+    return _with_interval(summary.metric, Score(summary.value, summary.lower, summary.upper))
 
 
 def next_cell(summary: StudySummary | None) -> str:
@@ -254,7 +256,13 @@ def metric_cells(names: Iterable[str], metrics: Mapping[str, float | None]) -> l
     return [metric_text(name, metrics.get(name)) for name in names]
 
 
-def with_interval(name: str, score: Score | None) -> str:
+def interval_note(scores: Iterable[Score | None]) -> str:
+    """Explain the brackets of a table; "" if no score has an interval."""
+    has_brackets = any(score is not None and score.limits() for score in scores)
+    return "In brackets: 95 % interval." if has_brackets else ""
+
+
+def _with_interval(name: str, score: Score | None) -> str:
     """Format a metric and its interval to the digits that the interval supports."""
     return metric_text(name, None) if score is None else score.text(name)
 
@@ -330,7 +338,7 @@ def show_scores(scores: Scores) -> None:
     elif names:
         table = models_table(models, names, scores.differences, brief=True)
         if len(scores.members) > 1 and scores.weights is not None:
-            note = f"{table.note} Ensemble: {scores.weights.of_model}."
+            note = f"{table.note} Ensemble: {scores.weights.of_model}.".lstrip()
             table = dataclasses.replace(table, note=note)
         print_table(table)
     if scores.thresholds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aam.data.ordination import coordinates_of_kernel
+from aam.data.distances import coordinates_of_kernel
 
 
 @pytest.mark.parametrize("samples", [3, 12, 40])

@@ -52,7 +52,7 @@ def test_the_files_hold_what_was_simulated(tmp_path: Path) -> None:
     write_study(study, options)
     table = read_table(tmp_path / "table.biom")
     assert table.sample_ids == study.sample_ids
-    columns = [study.sequences.index(name) for name in table.feature_ids]
+    columns = [study.feature_ids.index(name) for name in table.feature_ids]
     assert (table.counts != study.counts[:, columns]).nnz == 0
     assert table.counts.sum() == study.counts.sum()
     lines = (tmp_path / "metadata.tsv").read_text().splitlines()
@@ -62,15 +62,15 @@ def test_the_files_hold_what_was_simulated(tmp_path: Path) -> None:
     assert known["measured"]["mean_richness"] == pytest.approx(study.richness.mean(), abs=0.01)
 
     tree = skbio.TreeNode.read(str(tmp_path / "tree.nwk"))
-    assert sorted(tip.name for tip in tree.tips()) == sorted(set(study.sequences))
-    assert len(study.sequences) == 120
-    assert all(len(name) == 60 and set(name) <= set("ACGT") for name in study.sequences)
+    assert sorted(tip.name for tip in tree.tips()) == sorted(set(study.feature_ids))
+    assert len(study.feature_ids) == 120
+    assert all(len(name) == 60 and set(name) <= set("ACGT") for name in study.feature_ids)
     assert len(tree.children) == 2
     assert all(node.length >= 0 for node in tree.traverse(include_self=False))
 
     taxa = read_taxonomy(tmp_path / "taxonomy.tsv")
     assert {*taxa} == {*table.feature_ids}
-    tips = dict(zip(study.sequences, study.tree.tips.tolist(), strict=True))
+    tips = dict(zip(study.feature_ids, study.tree.tips.tolist(), strict=True))
     for rank in (1, 2):
         members: dict[str, list[int]] = {}
         for name, taxon in taxa.items():
@@ -96,7 +96,7 @@ def clade_below(parents: npt.NDArray[np.int64], tips: list[int]) -> set[int]:
 
 
 def test_near_tips_have_near_sequences_and_near_niches(larger: SimulatedStudy) -> None:
-    letters = np.array([list(name) for name in larger.sequences])
+    letters = np.array([list(name) for name in larger.feature_ids])
     # Sisters share their parent; strangers are drawn at random.
     parents = larger.tree.parents[larger.tree.tips]
     order = np.argsort(parents, kind="stable")
@@ -117,9 +117,9 @@ def test_a_study_has_realistic_statistics(larger: SimulatedStudy) -> None:
     assert larger.reads.min() >= 1
     assert 4 <= larger.places.ph.min() < 4.6
     assert 8.4 < larger.places.ph.max() <= 9
-    tree = skbio.TreeNode.read(io.StringIO(newick(larger.tree, larger.sequences)))
+    tree = skbio.TreeNode.read(io.StringIO(newick(larger.tree, larger.feature_ids)))
     counts = larger.counts[:120:3].toarray()
-    made = beta_diversity("unweighted_unifrac", counts, taxa=larger.sequences, tree=tree)
+    made = beta_diversity("unweighted_unifrac", counts, taxa=larger.feature_ids, tree=tree)
     distances = made.condensed_form()
     assert 0.5 < distances.mean() < 0.75
     assert distances.std() > 0.05

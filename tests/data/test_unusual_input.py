@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
-from aam.data.ordination import read_ordination, write_ordination
+from aam.data.distances import read_ordination, write_ordination
 from aam.data.phylogeny import read_phylogeny
 from aam.data.table import read_table
 from aam.data.taxonomy import read_taxonomy

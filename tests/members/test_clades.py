@@ -50,7 +50,7 @@ def study() -> tuple[Samples, Labels]:
         samples=80, asvs=150, length=60, richness=50, depth=3000, subjects=16,
     )  # fmt: skip
     found = simulate(options)
-    samples = Samples(sparse.csr_array(found.counts), encode(found.sequences, None))
+    samples = Samples(sparse.csr_array(found.counts), encode(found.feature_ids, None))
     names = [str(name) for name in found.places.subject]
     return samples, Labels.of(found.places.ph.astype(np.float64), (), names)
 

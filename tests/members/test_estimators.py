@@ -38,7 +38,7 @@ OPTIONS = Example(
 @pytest.fixture(scope="module")
 def samples() -> Samples:
     study = simulate(OPTIONS)
-    return Samples(sparse.csr_array(study.counts), encode(study.sequences, None))
+    return Samples(sparse.csr_array(study.counts), encode(study.feature_ids, None))
 
 
 @pytest.fixture(scope="module")

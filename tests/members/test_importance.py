@@ -443,18 +443,32 @@ def test_asvs_are_tested_at_equal_depth_where_depth_follows_the_target(tmp_path:
 
 
 @pytest.mark.medium
-def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) -> None:
-    """Joined studies, leaving one out: associations.tsv, the report and Python have the truth."""
+def test_taxa_that_the_disease_changes_in_every_study_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Joined studies, leaving one out: associations.tsv, the report and Python have the truth.
+
+    The column `cohort` is another name of the study, and `noise` adjusts for nothing.
+    """
     example = ("--studies", 4, "--samples", 150, "--asvs", 150, "--length", 60, "--seed", 3)
     assert aam("example", "--output-dir", tmp_path / "s", *example) == 0
     chosen, joined, run = ("a", "b", "d"), tmp_path / "joined", tmp_path / "run"
+    for name in chosen:
+        path = tmp_path / "s" / name / "metadata.tsv"
+        head, types, *rows = path.read_text().splitlines()
+        rows = [f"{row}\tcohort {name}\t{37 * k % 101}" for k, row in enumerate(rows)]
+        lines = [f"{head}\tcohort\tnoise", f"{types}\tcategorical\tnumeric", *rows]
+        path.write_text("\n".join(lines) + "\n")
     files = [("--table", tmp_path / "s" / name / "table.biom") for name in chosen]
     files += [("--metadata", tmp_path / "s" / name / "metadata.tsv") for name in chosen]
     flat = [word for pair in files for word in pair]
     assert aam("prepare", *flat, "--studies", ",".join(chosen), "--output", joined) == 0
-    target = ("--metadata-column", "disease", "--classifier", "--study-column", "study")
+    target = ("--metadata-column", "disease", "--classifier", "--study-column", "cohort")
+    target = (*target, "--adjust-for", "noise")
     given = ("--table", joined, "--metadata", joined, "--members", "kernel", "--output-dir", run)
+    capsys.readouterr()
     assert aam("train", *given, *target, "--taxonomy", tmp_path / "s/taxonomy.tsv") == 0
+    assert "The samples come from" not in capsys.readouterr().err
     found = pd.read_csv(run / "associations.tsv", sep="\t", index_col="feature")
     taxa = found[found["kind"] == "taxon"].copy()
     taxa.index = taxa.index.str.split("; ").str[-1]
@@ -468,7 +482,10 @@ def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) 
         assert np.sign(row["z"]) == np.sign(truth["a"][genus])
         assert row["agreeing"] == row["studies"] == 3
         assert row["q"] < 0.1
-        assert (np.sign(row[["z_a", "z_b", "z_d"]].astype(float)) == np.sign(row["z"])).all()
+        assert row["z_adjusted"] == pytest.approx(row["z"], abs=1.5)
+        assert (
+            np.sign(row[[f"z_cohort {name}" for name in chosen]].astype(float)) == np.sign(row["z"])
+        ).all()
     asvs = found[found["kind"] == "ASV"]
     assert asvs["rank"].notna().all()
     assert (asvs["studies"] >= 2).all()
@@ -476,6 +493,7 @@ def test_taxa_that_the_disease_changes_in_every_study_are_found(tmp_path: Path) 
     page = (run / "report.html").read_text()
     assert "ASVs associated within the studies" in page
     assert "Taxa associated within the studies" in page
+    assert ">z adjusted</th>" in page and ">adjusted</th>" not in page
     of_python = api.load(run).results().associations
     assert of_python is not None
     assert of_python["q"].tolist() == pytest.approx(found["q"].tolist())

@@ -81,7 +81,7 @@ def test_planted_asvs_are_named_and_few_others(tmp_path: Path) -> None:
         sizes = {"samples": 150, "asvs": 300, "length": 100, "richness": 60, "depth": 3000}
         simulated = simulate(Example(output_dir=tmp_path, **sizes, seed=seed))
         counts, rng = sparse.csr_array(simulated.counts), np.random.default_rng(seed)
-        samples = Samples(counts, encode(simulated.sequences, 100))
+        samples = Samples(counts, encode(simulated.feature_ids, 100))
         logs = samples.log_abundances.toarray().astype(np.float64)
         chosen = rng.choice(np.flatnonzero((logs > 0).mean(axis=0) > 0.1), 5, replace=False)
         signal = (logs[:, chosen] / logs[:, chosen].std(axis=0)) @ rng.choice([-1, 1], 5)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import io
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
+from aam import console
 from aam.contract.errors import DataError, UsageError
 from aam.evaluation.scores import Scores
 from tests.support.commands import aam, read
@@ -16,7 +19,7 @@ from tests.support.commands import aam, read
 
 @pytest.mark.medium
 def test_associations_are_adjusted_for_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the target explains all of it, a site nothing; the score beyond is stated."""
     study = ("--samples", 80, "--asvs", 90, "--output-dir", tmp_path / "study")
@@ -57,7 +60,12 @@ def test_associations_are_adjusted_for_columns(
         assert wrong == status and not (tmp_path / "w/run.json").exists()
     # A column without a value leaves no sample to the adjusted test, and the others stand.
     metadata.assign(empty="").to_csv(tmp_path / "m.tsv", sep="\t")
+    written = io.StringIO()
+    terminal = Console(file=written, force_terminal=True, width=200, color_system=None)
+    monkeypatch.setattr(console, "console", terminal)
     assert aam(*args, "--output-dir", tmp_path / "e", "--adjust-for", "empty") == 0
+    for step in ("Kernel, counts with empty", "Kernel, empty alone"):
+        assert step in written.getvalue()
     importance = read(tmp_path / "e/importance.tsv")
     assert {"q_associated", "q_conditional"} < set(importance) and "q_adjusted" not in importance
     assert (tmp_path / "e/report.html").exists()

@@ -18,7 +18,7 @@ from aam.contract.errors import AamError
 from aam.contract.options import specs
 from aam.contract.options.command_line import read_config
 from aam.contract.options.commands import find
-from aam.data.ordination import read_embeddings, write_ordination
+from aam.data.distances import read_embeddings, write_ordination
 from aam.evaluation.splits import read_splits
 from aam.report import methods, page
 from aam.report.comparison import comparison

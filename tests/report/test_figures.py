@@ -19,8 +19,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import auc as area
 
 from aam.cli import main
-from aam.data.distances import read_distances
-from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.data.distances import coordinates_of_distances, principal_coordinates, read_distances
 from aam.evaluation.metrics import ScoredPredictions
 from aam.report.figures import (
     MAX_CATEGORIES,
@@ -62,7 +61,7 @@ def axes_of(
     draw: Callable[[ReportInput], Drawing | None], run: Path, scored: ScoredPredictions
 ) -> Axes:
     """Return the axes of a picture of some predictions."""
-    drawing = draw(ReportInput(replace(read_run(run), scored=scored)))
+    drawing = draw(ReportInput(replace(read_run(run), partitions=scored)))
     assert drawing is not None
     return drawing.figure.axes[0]
 
@@ -90,7 +89,7 @@ def test_calibration_is_drawn_for_each_study(run_folder: Path) -> None:
     assert shares == pytest.approx([100 / 120, 1.0])
     labels = [line.get_label() for line in axes.lines[1:]]
     assert labels == ["first, 0.07", "second, 0.10"]
-    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), scored=scored)))
+    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), partitions=scored)))
     assert drawing is not None and "All studies together" in drawing.caption
 
 
@@ -115,7 +114,7 @@ def test_the_area_of_roc_curves_is_the_auc_within_folds(run_folder: Path) -> Non
     folds, repeats = names + tuple(f"{k + 4}" for k in fold), ("1",) * 130 + ("2",) * 130
     several = ScoredPredictions(every[0], every[1].astype(int), folds, ("no", "yes"), other)
     several = replace(several, repeats=repeats)
-    given = ReportInput(replace(read_run(run_folder), scored=scored, partitions=several))
+    given = ReportInput(replace(read_run(run_folder), partitions=several))
     drawing = roc_picture(given)
     assert drawing is not None
     (label,) = drawing.figure.axes[0].get_legend_handles_labels()[1]

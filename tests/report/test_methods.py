@@ -83,6 +83,30 @@ def test_every_number_is_one_of_the_run(kind: str, runs: dict[str, Path]) -> Non
 
 
 @pytest.mark.medium
+def test_a_single_split_has_one_word(
+    study_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Console, methods and page call the held-out samples as splits.tsv does."""
+    files = (study_folder / "study/table.biom", study_folder / "study/metadata.tsv")
+    words = ("ph", "--folds", 1, "--group-column", "subject", "--members", "kernel")
+    assert aam("train", *files, *words, "--output-dir", tmp_path / "run") == 0
+    assert {row.split("\t")[2] for row in splits_of(tmp_path / "run")} == {"train", "validation"}
+    printed, page = capsys.readouterr().err, (tmp_path / "run/report.html").read_text()
+    design = next(line for line in printed.splitlines() if line.startswith("Design: "))
+    text = paragraph(read_run(tmp_path / "run"))
+    sentences = re.findall(r"The scores are from [^<]*", page)
+    assert sentences
+    assert "validation samples" in design and "validation samples" in text
+    for part in (design, text, *sentences):
+        assert not re.search(r"\btest\b", part), part
+
+
+def splits_of(run: Path) -> list[str]:
+    """Return the rows of splits.tsv."""
+    return (run / "splits.tsv").read_text().splitlines()[1:]
+
+
+@pytest.mark.medium
 def test_the_paragraph_states_what_was_done(runs: dict[str, Path]) -> None:
     run = read_run(runs["number"])
     text, scores, facts = paragraph(run), run.scores, run.facts

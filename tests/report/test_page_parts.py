@@ -15,7 +15,13 @@ from aam.data.table import read_table
 from aam.evaluation.metrics import ScoredPredictions
 from aam.report.asvs import asv_name
 from aam.report.methods import paragraph
-from aam.report.predictions import agreement_picture, confusion_picture
+from aam.report.predictions import (
+    agreement_picture,
+    calibration_picture,
+    classes_table,
+    confusion_picture,
+    worst_table,
+)
 from aam.report.run import ReportInput, read_run
 from tests.support.commands import aam
 from tests.support.report_pages import browse, downloads, in_browser, report
@@ -49,10 +55,35 @@ def test_confusions_are_percentages_of_the_true_class(run_folder: Path) -> None:
     actual = np.array([0] * 8 + [1] * 2)
     predicted = np.array([0] * 6 + [1] * 2 + [1, 1])
     scored = ScoredPredictions(actual, predicted, (), ("a", "b"))
-    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), scored=scored)))
+    drawing = confusion_picture(ReportInput(replace(read_run(run_folder), partitions=scored)))
     assert drawing is not None
     texts = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert texts == ["75%", "6", "25%", "2", "0%", "0", "100%", "2"]
+
+
+def test_the_first_of_several_repeats_is_named(run_folder: Path) -> None:
+    """Figures and tables of samples show one prediction of each sample."""
+    actual, rng = np.tile(np.arange(20) % 2, 2), np.random.default_rng(0)
+    p_N = rng.random(40)
+    probabilities = np.stack([1 - p_N, p_N], axis=1)
+    predicted, folds = probabilities.argmax(axis=1), ("1", "2") * 20
+    names = ("1",) * 20 + ("2",) * 20
+    partitions = ScoredPredictions(
+        actual, predicted, folds, ("a", "b"), probabilities, repeats=names
+    )
+    run = replace(
+        read_run(run_folder),
+        partitions=partitions,
+        partition_ids=tuple(f"S{k}" for k in range(20)) * 2,
+    )
+    for draw in (confusion_picture, calibration_picture):
+        drawing = draw(ReportInput(run))
+        assert drawing is not None and "of the first repeat" in drawing.caption
+        drawing = draw(ReportInput(replace(run, partitions=partitions.first)))
+        assert drawing is not None and "repeat" not in drawing.caption
+    for tabulate in (classes_table, worst_table):
+        table = tabulate(ReportInput(run))
+        assert table is not None and table.title.endswith(", first repeat")
 
 
 def test_prediction_intervals_are_lines(run_folder: Path) -> None:

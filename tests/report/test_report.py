@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -211,6 +213,31 @@ def test_runs_side_by_side(
     assert main(["compare", both[0]]) == UsageError.status
     assert main(["compare", both[0], str(study_folder / "classes")]) == DataError.status
     assert main(["compare", both[0], str(study_folder / "pretrain")]) == DataError.status
+
+
+@pytest.fixture
+def read_only(run_folder: Path) -> Iterator[Path]:
+    """A run folder that nobody can write to: for root, who may write anywhere, a mount."""
+    if os.geteuid() != 0:
+        run_folder.chmod(0o555)
+        yield run_folder
+        run_folder.chmod(0o755)
+        return
+    if subprocess.run(["mount", "--bind", run_folder, run_folder], check=False).returncode:
+        pytest.skip("no mount in this container")
+    subprocess.run(["mount", "-o", "remount,ro,bind", run_folder], check=True)
+    yield run_folder
+    subprocess.run(["umount", run_folder], check=True)
+
+
+def test_the_page_of_a_read_only_run_goes_elsewhere(
+    read_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--run-dir", str(read_only)]) == CannotCreate.status
+    assert "--output" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert main(["report", "--run-dir", str(read_only), "--output", str(page)]) == 0
+    assert page.is_file()
 
 
 def test_refusals(study_folder: Path, run_folder: Path, tmp_path: Path) -> None:

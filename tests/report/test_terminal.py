@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from aam.report.terminal import TITLES, Table, fitted, metrics_table, rich_table
+from aam.evaluation.intervals import Score
+from aam.report.terminal import HEADINGS, Table, fitted, metrics_table, models_table, rich_table
 
 
 def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
@@ -16,7 +17,7 @@ def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
         summary = {"column": "month_of_life", "overall": fold, "folds": {1: fold, 2: other}}
         console.print(rich_table(metrics_table(summary)))
     lines = [line.split() for line in captured.get().splitlines()]
-    heads = " ".join(TITLES[name] for name in names).split()
+    heads = " ".join(HEADINGS[name] for name in names).split()
     assert heads in lines
     assert ["fold", "2", "153", "0.625", *["0.725"] * 5] in lines
     assert ["mean", "0.675", *["0.725"] * 5] in lines
@@ -37,3 +38,12 @@ def test_a_table_that_is_too_wide_is_shown_by_columns() -> None:
     assert ["kernel", "transformer"] in shown[80]
     assert ["MAE", *interval.split(), *interval.split()] in shown[80]
     assert ["transformer", *interval.split() * 4] in shown[120]
+
+
+def test_brackets_are_explained_where_there_are_some() -> None:
+    """A baseline has no interval in a brief table, and no score has one with few subjects."""
+    plain, exact = {"r2": Score(0.5), "mae": Score(1.0)}, {"r2": Score(0.5, 0.4, 0.6)}
+    assert models_table({"kernel": plain, "guess": plain}, ["r2", "mae"]).note == ""
+    assert "95 % interval" in models_table({"kernel": exact}, ["r2"]).note
+    assert "95 % interval" in models_table({"kernel": exact, "guess": plain}, ["r2"], (), True).note
+    assert models_table({"kernel": plain, "guess": exact}, ["r2"], (), True).note == ""

@@ -93,8 +93,8 @@ def test_one_class_and_runs_of_a_classifier_and_of_ranks(run_folder: Path) -> No
     assert "100.0% of 12 test samples are classified correctly." in text
     assert "roc.svg" not in downloads(text)
     one = read_run(run_folder)
-    assert one.scored is not None
-    other = replace(one, scored=replace(one.scored, ordered=True))
+    assert one.partitions is not None
+    other = replace(one, partitions=replace(one.partitions, ordered=True))
     with pytest.raises(DataError, match=r"in different ways: .* by ordinal, .* by classification"):
         comparison([one, other])
 
@@ -135,7 +135,7 @@ def test_a_comparison_is_the_same_with_its_runs_swapped(run_folder: Path) -> Non
     one = replace(run, groups={name: f"g{k // 2}" for k, name in enumerate(run.sample_ids)})
     moved = run.scored.predicted + np.random.default_rng(0).normal(size=len(run.sample_ids))
     scored = replace(run.scored, predicted=moved)
-    other = replace(run, folder=Path("other"), scored=scored, partitions=scored, groups={})
+    other = replace(run, folder=Path("other"), partitions=scored, groups={})
     found = []
     for pair in ((one, other), (other, one)):
         tables, _ = comparison(pair)

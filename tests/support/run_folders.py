@@ -98,7 +98,7 @@ def _write_predictions(
     names = tuple(f"site-{k + 1}" for k in range(study.places.site.max() + 1)) if classifier else ()
     values = (study.places.site if classifier else study.places.ph).astype(np.float64)
     folds = Folds(Labels.of(values, names, None), splits, 42)
-    tokens_FL = encode(study.sequences, None)
+    tokens_FL = encode(study.feature_ids, None)
     samples = TrainingSamples(Samples(study.counts, tokens_FL), AsvRelations(tokens_FL))
     found = Forest(30, n_jobs=1).cross_validate(samples, folds)
     table = held_out_table(study.sample_ids, folds, found.predictions_MC)
@@ -142,7 +142,7 @@ def _write_record(
             for flag, name in inputs.items()
         },
         "samples": {part: len(getattr(split, part)) for part in ("train", "validation", "test")},
-        "asvs": len(study.sequences),
+        "asvs": len(study.feature_ids),
         "rarefy_depth": 2000,
         "parameters": 123456,
         "epochs": EPOCHS,

@@ -23,9 +23,9 @@ from aam.contract.files import atomic_write, dump_json, refuse_existing
 from aam.contract.options.commands.use import Embed
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
 from aam.contract.records import read_json
+from aam.data.distances import principal_coordinates, write_ordination
 from aam.data.formats.text import quoting
 from aam.data.metadata import ID_HEADER, read_metadata
-from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.sequences import hash_sequences
 from aam.data.store import write_npy
 from aam.data.study import Study, load_study
