@@ -46,6 +46,7 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
     ("args", "status", "sentence"),
     [
         ([*RUN, "--image", "rocm663"], 64, "did you mean 'rocm63'"),
+        ([*RUN, "--image", "rocm36"], 64, "did you mean 'rocm63'"),
         ([*RUN, "--image", "cpu"], 69, "none of apptainer"),
         ([*RUN, "--image", "/no/such.sif"], 66, "does not exist"),
         ([*RUN, "--runtime", "podman"], 69, "no podman on PATH"),
@@ -75,8 +76,6 @@ def test_a_bind_without_a_folder_is_refused(folder: Path) -> None:
     for value, status, message in (
         ("{d}/absent:/x", 66, "'{d}/absent' does not exist (command line, --bind); check the path"),
         ("", 64, "Nothing to mount: '', command line, --bind; write PATH"),
-        (":/x", 64, "Nothing to mount: ':/x'"),
-        ("{d}:", 64, "Nothing to mount"),
     ):
         done = launch(folder, *RUN, "--bind", value)
         assert (done.returncode, done.stdout) == (status, "")

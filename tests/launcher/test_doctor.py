@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.hosts import MI210, MI300A, Tree
-from tests.support.launches import ROOT, RUN, launch, program
+from tests.support.launches import RUN, launch, program
 
 # --- doctor and images
 
@@ -114,25 +111,6 @@ def test_doctor_names_what_a_launch_would_run(folder: Path) -> None:
     done = launch(folder, "doctor", "--host", str(Tree(folder / "none").root))
     assert "launch        cpu by apptainer, the CPU\n" in done.stdout
     assert "aam check" not in done.stdout
-
-
-def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
-    """Another interpreter with the launcher, PyYAML and no library of the model."""
-    python = folder / "venv/bin/python"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    yaml = Path(importlib.util.find_spec("yaml").origin).parents[1]  # type: ignore[union-attr, arg-type]
-    (folder / "lib").mkdir()
-    for name in ("yaml", "_yaml", "msgspec"):
-        if (yaml / name).exists():
-            (folder / "lib" / name).symlink_to(yaml / name)
-    environment = {"PYTHONPATH": f"{ROOT}:{folder}/lib", "HOME": str(folder), "PATH": str(folder)}
-    for args in (["doctor"], ["explain", *RUN]):
-        done = subprocess.run(
-            [python, "-m", "launcher.cli", *(word.format(d=folder) for word in args)],
-            capture_output=True, text=True, env=environment, cwd=folder, check=False,
-        )  # fmt: skip
-        assert done.returncode == 69
-        assert "No engine can start a container" in done.stdout + done.stderr
 
 
 def test_a_capture_comes_back(folder: Path) -> None:

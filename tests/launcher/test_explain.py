@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import MI300A, Tree, captured
+from tests.support.hosts import Tree, captured
 from tests.support.launches import RUN, engine, launch
 
 # --- explain
@@ -147,31 +146,6 @@ def test_of_several_mig_instances_the_first_that_is_named_is_used(folder: Path) 
     findings = json.loads(done.stdout)["findings"]
     (finding,) = [f for f in findings if f["cause"] == "Only one MIG instance is used"]
     assert finding["evidence"].startswith("the first of MIG-bb,MIG-aa; ")
-
-
-def test_what_was_captured_is_decided_alike(folder: Path) -> None:
-    tree = Tree(folder / "h").cpu().amd(MI300A, 2, minor=128).amd(MI300A, 2, domain=1, minor=136)
-    tree.amd_driver("6.10.5")
-    tree.recorded(
-        environment={"ROCR_VISIBLE_DEVICES": "1"},
-        nodes={
-            path: {"gid": 44, "group": "video", "mode": 0o660, "access": True}
-            for path in ("/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD136")
-        },
-        user={"uid": 5, "gid": 5, "groups": [44]},
-        engines=[{"name": "podman", "path": "/usr/bin/podman", "obstacle": None}],
-    )
-    with tarfile.open(folder / "h.tar", "w") as archive:
-        archive.add(folder / "h", arcname=".")
-    outputs = []
-    for name in ("h", "h.tar"):
-        done = launch(folder, "explain", *RUN, "--host", f"{{d}}/{name}", "--json")
-        printed = json.loads(done.stdout)
-        del printed["host"]["root"]
-        outputs.append(printed)
-    assert outputs[0] == outputs[1]
-    assert outputs[0]["plan"]["engine"] == "podman"
-    assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

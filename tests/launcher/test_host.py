@@ -14,10 +14,7 @@ import pytest
 
 from aam.contract.errors import MissingInput
 from launcher.detect import detect
-from launcher.gpus.amd import kfd_address
-from launcher.host.facts import numbers
-from launcher.host.tree import natural
-from tests.support.hosts import MI50, MI300A, NODES, PHOENIX, RX7900, Tree, write
+from tests.support.hosts import MI50, MI300A, NODES, Tree, write
 
 
 def test_both_vendors_and_a_server_vga(tmp_path: Path) -> None:
@@ -26,14 +23,6 @@ def test_both_vendors_and_a_server_vga(tmp_path: Path) -> None:
     host = detect(tree.nvidia_driver("470.1").root)
     assert [(gpu.vendor, gpu.arch) for gpu in host.gpus] == [("amd", "gfx906"), ("nvidia", "sm_70")]
     assert "0000:65:00.0 1a03:2000 0300" in host.bus
-
-
-def test_an_integrated_and_a_real_one(tmp_path: Path) -> None:
-    tree = Tree(tmp_path).cpu().amd(RX7900, 0x03).amd(PHOENIX, 0x64, unique=0)
-    assert [(g.arch, g.integrated) for g in detect(tree.root).gpus] == [
-        ("gfx1100", False),
-        ("gfx1103", True),
-    ]
 
 
 def test_an_empty_host(tmp_path: Path) -> None:
@@ -96,20 +85,6 @@ def test_nothing_but_files_is_touched(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_addresses() -> None:
-    assert kfd_address({"location_id": 33536}) == "0000:83:00.0"
-    assert kfd_address({"domain": 1, "location_id": 1287}) == "0001:05:00.7"
-
-
-def test_numbers_sort_as_numbers() -> None:
-    assert natural(["10", "9", "x2", "x10", "1"]) == ["1", "9", "10", "x2", "x10"]
-
-
-def test_lists_of_devices() -> None:
-    assert numbers("0,2-4") == (0, 2, 3, 4)
-    assert numbers("GPU-1") is None
 
 
 # --- bounded reads and damaged captures

@@ -9,23 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import specs
-from aam.contract.options.commands import find, names
-from launcher.plan.settings import LAUNCHER_OPTIONS
-from launcher.slurm.script import SubmitOptions
 from tests.support.launches import program
 from tests.support.submissions import ROOT, SITE, WORDS, slurm_and_image, submit
-
-
-def test_options_of_submit_are_no_options_of_a_command() -> None:
-    flags = {spec.flag for spec in specs(SubmitOptions)}
-    # It means the same with and without a queue: so many ranks on a machine.
-    assert flags & set(LAUNCHER_OPTIONS) == {"--gpus"}
-    for name in names():
-        assert not flags & {spec.flag for spec in specs(find(name) or object)}
-
-
-# --- refusals
 
 REFUSED = [
     (["--nodes", "3"], 64, "More nodes than the site allows: --nodes 3, and 2 is the most on a "
@@ -40,6 +25,7 @@ REFUSED = [
     (["--sbatch", "Q=1"], 64, "Not an option of sbatch: --sbatch 'Q=1'"),
     (["--image", "rocm99"], 64, "No such image: 'rocm99'; known are rocm72"),
     ([], 69, "Image rocm64 is not built"),
+    (["--runtime", "native"], 69, "The GPUs would stay idle: ... --device cpu"),
 ]  # fmt: skip
 
 
@@ -49,7 +35,7 @@ def test_what_is_refused(place: Path, more: list[str], status: int, sentence: st
     done = submit(place, *WORDS, *gpus, *more)
     assert (done.returncode, done.stdout) == (status, "")
     *before, last = done.stderr.splitlines()
-    assert sentence in last
+    assert all(part in last for part in sentence.split("..."))
     # What else is wrong comes before it, so that all is corrected at once.
     assert all("Image rocm64 is not built" in line for line in before)
 
@@ -146,13 +132,6 @@ def limited(place: Path, output: str, *before: str) -> subprocess.CompletedProce
         [*before, sys.executable, *args],
         capture_output=True, text=True, env=environment, cwd=place, check=False,
     )  # fmt: skip
-
-
-def test_a_job_for_gpus_needs_a_pytorch_that_can_use_them(place: Path) -> None:
-    done = submit(place, *WORDS, "--gpus", "1", "--runtime", "native")
-    assert done.returncode == 69
-    assert "The GPUs would stay idle" in done.stderr
-    assert "--device cpu" in done.stderr
 
 
 def test_no_slurm_on_this_host(place: Path) -> None:

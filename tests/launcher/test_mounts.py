@@ -268,12 +268,6 @@ def test_mounts_are_quoted_as_csv() -> None:
     assert odd == 'type=bind,"source=/a,""b""\n",destination=/c,ro'
 
 
-def test_an_output_in_the_way_of_a_file(here: Path) -> None:
-    request = parse(["example", "--output-dir", "data/t.biom/out"])
-    with pytest.raises(CannotCreate, match="is a file"):
-        require_outputs(path_facts(request, str(here)))
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_output(here: Path) -> None:
     (here / "data").chmod(0o555)

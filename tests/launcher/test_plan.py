@@ -8,31 +8,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, UsageError
+from aam.contract.errors import ConfigurationError, Unavailable, UsageError
 from aam.contract.records import Sourced
 from launcher.detect import detect
-from launcher.engines import ENGINES, command, shell_line
-from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
+from launcher.engines import command, shell_line
+from launcher.host.facts import DeviceNode, Host, NativeStack, User
 from launcher.plan.assembly import RECORD, Plan, assemble_plan
-from launcher.plan.catalog import shipped
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import Mount
 from launcher.plan.settings import merge
-from tests.support.decisions import inputs_of
+from tests.support.decisions import BUILT, inputs_of
+from tests.support.decisions import engine as fact_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
 from tests.support.launches import parse
 
-CATALOG = shipped()
-BUILT = tuple(
-    BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
-    for image in CATALOG.images
-)
 PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
-FACTS = tuple(
-    EngineFact(name, f"/usr/bin/{name}", traits=ENGINES[name].traits)
-    for name in ("apptainer", "podman", "docker")
-)
+FACTS = tuple(map(fact_of, ("apptainer", "podman", "docker")))
 
 
 def planned(
@@ -48,8 +39,9 @@ def planned(
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
     paths = path_facts(request, "/d", live=False)
-    inputs = inputs_of(host, request, built=BUILT, native=stack, terminal=terminal, paths=paths,
-                       requested_mounts=mounts)  # fmt: skip
+    inputs = inputs_of(
+        host, request, native=stack, terminal=terminal, paths=paths, requested_mounts=mounts
+    )
     return assemble_plan(inputs, choose(inputs))
 
 
@@ -328,14 +320,6 @@ def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
     assert json.loads(stored)["mounts"] is None
 
 
-def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
-    host = replace(mi300a, nodes=(DeviceNode("/dev/kfd", 109, "render", 0o660, False),))
-    with pytest.raises(NotPermitted) as caught:
-        planned(host, *PRETRAIN)
-    assert caught.value.status == 77
-    assert "usermod -aG render" in str(caught.value)
-
-
 def test_mig_without_a_choice_is_warned_of(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100", mig=["gi1/ci0", "gi2/ci0"])
     plan = planned(host_of(tree.nvidia_driver("535.1")), *PRETRAIN)
@@ -379,11 +363,10 @@ def test_a_mount_below_dev_takes_the_dev_of_the_host(mi300a: Host) -> None:
 @pytest.mark.parametrize("engine", ["apptainer", "singularity", "podman", "docker"])
 def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -> None:
     """Other users see command lines with `ps`, and the record of a run is read by others."""
-    facts = (*FACTS, EngineFact("singularity", "/usr/bin/singularity",
-                                traits=ENGINES["singularity"].traits))  # fmt: skip
+    facts = (*FACTS, fact_of("singularity"))
     host = replace(mi300a, engines=facts, environment={"SLURM_PASSWORD": "hunter2"})
     args = (*PRETRAIN, "--runtime", engine, "--image", "rocm63", "--env", "MY_TOKEN=s3cret")
-    built = tuple(replace(b, engines=(engine,)) for b in BUILT)
+    built = tuple(replace(image, engines=(engine,)) for image in BUILT)
     request = parse(args)
     inputs = inputs_of(host, request, built=built)
     plan = assemble_plan(inputs, choose(inputs))

@@ -13,7 +13,7 @@ from launcher.host.facts import Host
 from launcher.launch import path_facts
 from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide
-from tests.launcher.test_plan import PRETRAIN, host_of
+from tests.launcher.test_plan import PRETRAIN, decided, host_of
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree
 from tests.support.launches import parse
@@ -45,10 +45,6 @@ def planned(host: Host, file: Path, text: str, *args: str) -> Plan:
     return assemble_plan(inputs, decide(inputs))
 
 
-def flags(plan: Plan) -> list[str]:
-    return [decision.value for decision in plan.decisions if decision.subject == "flag"]
-
-
 def test_a_file_of_an_acceptance_gives_defaults_and_is_named(apu: Host, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     plan = planned(apu, file, FILE, *PRETRAIN)
@@ -66,11 +62,11 @@ def test_what_the_user_or_a_fault_sets_has_precedence(apu: Host, tmp_path: Path)
     file = tmp_path / "settings.yaml"
     own = ["--batch-size", "16", "--no-gradient-checkpointing", "--env", "HSA_XNACK=0"]
     plan = planned(apu, file, FILE, *PRETRAIN, *own)
-    assert flags(plan) == ["--mixed-precision bf16"]
+    assert decided(plan, "flag") == ["--mixed-precision bf16"]
     assert plan.variables["HSA_XNACK"] == "0"
     (tmp_path / "own.yaml").write_text("batch-size: 4\n")
     configured = planned(apu, file, FILE, *PRETRAIN, "--config", str(tmp_path / "own.yaml"))
-    assert "--batch-size 64" not in flags(configured)
+    assert "--batch-size 64" not in decided(configured, "flag")
     fault = planned(apu, file, FILE, *PRETRAIN, "--image", "rocm62")
     assert "--no-gradient-checkpointing" in fault.argv
     assert "--gradient-checkpointing" not in fault.argv
@@ -78,16 +74,18 @@ def test_what_the_user_or_a_fault_sets_has_precedence(apu: Host, tmp_path: Path)
 
 def test_only_runs_on_the_architecture_get_them(apu: Host, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    assert flags(planned(apu, file, FILE, *PRETRAIN, "--device", "cpu")) == ["--batch-size 8"]
+    assert decided(planned(apu, file, FILE, *PRETRAIN, "--device", "cpu"), "flag") == [
+        "--batch-size 8"
+    ]
     predict = ("predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv")
-    assert flags(planned(apu, file, FILE, *predict)) == ["--batch-size 64"]
+    assert decided(planned(apu, file, FILE, *predict), "flag") == ["--batch-size 64"]
     for measures in (
         ("check",),
         ("golden", "generate", "/o/golden"),
         ("tune", "--output-dir", "/o/t", *PRETRAIN[:3]),
     ):
         plan = planned(apu, file, FILE, *measures)
-        assert (flags(plan), "HSA_XNACK" in plan.variables) == ([], False)
+        assert (decided(plan, "flag"), "HSA_XNACK" in plan.variables) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,14 @@ def test_tests_named_on_a_command_line_exist() -> None:
         assert re.search(rf"def test_\w*{key}", (ROOT / file).read_text()), (file, key)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/cosmos_quickstart.md"])
+def test_a_clone_has_no_name_of_a_package(page: str) -> None:
+    """Python would import a folder `aam` beside a script as an empty namespace."""
+    folders = re.findall(r"^git clone \S+ (\S+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert folders
+    assert not {"aam", "launcher"}.intersection(folders)
+
+
 def test_links_lead_to_files() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
