@@ -62,11 +62,13 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
         (["completion", "tcsh"], 64, "give bash or zsh or fish"),
         (["doctor", "x"], 64, "A value without an option: 'x'"),
         (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
+        (["explain"], 64, "Nothing to explain: no command is named; write `explain train ...`."),
+        (["--seed", "1", "train"], 64, "An option before the command: '--seed'; write it after"),
     ],
 )
 def test_causes_and_statuses(folder: Path, args: list[str], status: int, sentence: str) -> None:
     done = launch(folder, *args)
-    assert done.returncode == status, done.stderr
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert sentence.format(d=folder) in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Ranks of a job: what each runs, checks of a node, restarts, and the end of a job."""
+"""Ranks of a job: what each runs, checks of a node, stop requests, restarts, the end of a job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from aam.contract import stop_file
 from launcher import config
 from launcher.commands import job
+from launcher.commands.job import outcome
 from launcher.plan.inputs import Request
 from launcher.slurm.site import Site
 from launcher.system import quoted
+from tests.support.commands import pretrain
 from tests.support.launches import parse, program
 from tests.support.submissions import ROOT, WORDS, queued
 
@@ -33,15 +36,16 @@ def site(folder: Path, text: str = "title: s\n") -> Site:
     return config.site(str(folder / "s.yaml"))
 
 
-def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *words: str, stderr: IO[str] | int = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a part of a job as srun starts it."""
     environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder),
                    "TMPDIR": str(folder), "SLURM_JOB_ID": "7", **variables}  # fmt: skip
     argv = [word.format(folder=folder) for word in words]
     return subprocess.run(
-        [*JOB, *argv],
-        capture_output=True, text=True, env=environment, cwd=folder, check=False,
-    )  # fmt: skip
+        [*JOB, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, cwd=folder
+    )
 
 
 @pytest.fixture
@@ -187,13 +191,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
     with (place / "log").open("a+") as log:
         log.write("srun: error: n1: task 9: Exited with exit code 9\n")  # of an earlier start
         log.flush()
-        done = subprocess.run(
-            [*JOB, "--site", "workstation",
-             *(word.format(folder=place) for word in PRETRAIN)],
-            env={"PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place),
-                 "TMPDIR": str(place), "SLURM_JOB_ID": "7"},
-            stderr=log, cwd=place, check=False,
-        )  # fmt: skip
+        done = run(place, "--site", "workstation", *PRETRAIN, stderr=log)
     assert done.returncode == status
     assert (place / "log").read_text().endswith(f"aam-job: ended with status {status}\n")
 
@@ -271,3 +269,65 @@ def test_a_job_outside_of_slurm_is_one_sentence(place: Path) -> None:
     done = run(place, "--site", "workstation", *PRETRAIN, SLURM_JOB_ID="")
     assert done.returncode == 64
     assert "This process belongs to no job of Slurm" in done.stderr
+
+
+# --- stop requests, and the decision to queue a job again
+
+
+def test_the_first_request_counts(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop_file.requested(file) == ""
+    stop_file.request(file, stop_file.END)
+    stop_file.request(file, stop_file.REQUEUE)
+    assert stop_file.requested(file) == stop_file.END
+
+
+def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop_file.steps_made(file) == 0
+    stop_file.count_steps(file, 2)
+    stop_file.count_steps(file, 5)
+    assert stop_file.steps_made(file) == 7
+
+
+REQUEUE, END = stop_file.REQUEUE, stop_file.END
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "steps", "expected", "sentence"),
+    [
+        (0, "", 0, (False, 0), "ended with status 0"),
+        (137, "", 9, (False, 137), "ended with status 137"),
+        (0, REQUEUE, 9, (False, 0), "ended with status 0"),  # it was complete
+        (75, REQUEUE, 9, (True, 75), "stopped after 9 optimizer steps; queued again"),
+        # The first rank has saved and ended, and Slurm has ended the others.
+        (143, REQUEUE, 9, (True, 75), "stopped after 9 optimizer steps; queued again"),
+        (143, REQUEUE, 0, (False, 143), "ended with status 143"),  # nothing was saved
+        (75, REQUEUE, 2, (False, 75), "ended with status 75, stopped after 2 optimizer steps; not "
+         "queued again, because it would not get further: give the job more time (--time)"),
+        (75, END, 9, (False, 75), "ended with status 75, stopped on request; continue with "
+         "--resume-from auto, a search with its command"),
+        (73, REQUEUE, 9, (False, 73), "ended with status 73"),
+    ],
+)  # fmt: skip
+def test_how_a_job_ends(
+    status: int, reason: str, steps: int, expected: tuple[bool, int], sentence: str
+) -> None:
+    assert outcome(status, reason, steps, False) == (*expected, sentence)
+    if expected[0]:  # a cancelled job is not queued again
+        assert outcome(status, reason, steps, True)[:2] == (False, 143)
+
+
+@pytest.mark.medium
+def test_training_stops_at_a_stop_file_whenever_it_was_made(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stop"
+    stop_file.request(file, REQUEUE)
+    monkeypatch.setenv(stop_file.VARIABLE, str(file))
+    args = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 75
+    assert stop_file.steps_made(file) == 1
+    file.unlink()
+    assert pretrain(study_dir, tmp_path / "run", *args, "--resume-from", "auto") == 0
+    assert stop_file.steps_made(file) > 2

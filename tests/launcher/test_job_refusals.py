@@ -76,7 +76,6 @@ def test_any_file_of_a_run_occupies_its_folder(place: Path) -> None:
 
 
 def test_a_column_that_the_metadata_lacks(place: Path) -> None:
-    (place / "m.tsv").write_text("sample-id\tage\nS1\t3\n")
     words = ("--site", "./site.yaml", "train", "--table", "table.biom", "--metadata", "m.tsv",
              "--metadata-column", "agee", "--output-dir", "out")  # fmt: skip
     done = submit(place, *words)
