@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.support.artifacts import write_artifact
+from tests.support.bench import DATA, TABLE, Make, biom_file, check_refusal
 from tests.support.commands import aam
-from tests.support.hostile_study import DATA, TABLE, Make, biom_file, check_refusal
 
 
 def biom_json(path: Path, data: Any, matrix_type: str = "sparse") -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -32,6 +32,13 @@ def start(
         stdout=stdout, stderr=stderr, cwd=cwd, text=True, preexec_fn=limit,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **variables},
     )  # fmt: skip
+
+
+def ended(*arguments: object, **options: Any) -> tuple[int, str]:
+    """Wait for the end of a command; return its status and what it printed on standard error."""
+    process = start(*arguments, **options)
+    _, shown = process.communicate(timeout=120)
+    return process.returncode, shown
 
 
 def without_a_reader() -> int:
@@ -70,9 +77,8 @@ def test_results_are_written_whatever_the_terminal_does(
         ("1", {"stdout": pipe, "stderr": full}, 0),
         ("", {"stdout": full}, CANNOT_CREATE),
     ]:
-        process = start(*evaluation, "--overwrite", PYTHONUNBUFFERED=unbuffered, **streams)
-        _, shown = process.communicate(timeout=120)
-        assert process.returncode == status, shown
+        result, shown = ended(*evaluation, "--overwrite", PYTHONUNBUFFERED=unbuffered, **streams)
+        assert result == status, shown
         (tmp_path / "m.json").rename(tmp_path / "seen.json")
     assert shown.splitlines()[-1].startswith("aam: The disk is full: standard output, No space")
     os.close(pipe)
@@ -91,9 +97,7 @@ def test_a_training_is_complete_whatever_the_terminal_does(study_dir: Path, tmp_
 
 def test_a_refusal_keeps_its_status_without_a_terminal() -> None:
     for stderr in (os.open(FULL, os.O_WRONLY), without_a_reader()):
-        process = start("trian", stderr=stderr)
-        process.communicate(timeout=120)
-        assert process.returncode == 64
+        assert ended("trian", stderr=stderr)[0] == 64
 
 
 @pytest.mark.medium
@@ -174,9 +178,8 @@ def test_a_signal_that_nohup_ignores(study_dir: Path, tmp_path: Path) -> None:
 def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Path) -> None:
     # Large enough for the copy of the metadata, too small for the model.
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == CANNOT_CREATE, shown
+    status, shown = ended(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    assert status == CANNOT_CREATE, shown
     sentence = f"A file exceeds the size that this process may write: '{tmp_path}/run/"
     assert sentence in shown.splitlines()[-1]
     assert "ulimit -f" in shown.splitlines()[-1]
@@ -187,9 +190,8 @@ def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Pa
 @pytest.mark.parametrize("size", [100, 250, 400])
 def test_memory_that_no_library_fits_in(study_dir: Path, tmp_path: Path, size: int) -> None:
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (size << 20,) * 2)  # noqa: E731
-    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == DATA, shown
+    status, shown = ended(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    assert status == DATA, shown
     assert shown.startswith(f"aam: The input does not fit in memory: `ulimit -v` is {size}.0 MiB")
     assert len(shown.splitlines()) == 1
 
@@ -210,9 +212,8 @@ def test_a_current_folder_that_was_removed(study_dir: Path, tmp_path: Path) -> N
 
 
 def test_python_without_docstrings(study_dir: Path) -> None:
-    process = start("inspect", study_dir / "table.biom", PYTHONOPTIMIZE="2")
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == 78
+    status, shown = ended("inspect", study_dir / "table.biom", PYTHONOPTIMIZE="2")
+    assert status == 78
     assert "PYTHONOPTIMIZE=2 or -OO; unset it" in shown
     # Without assertions alone, it works.
     assert start("--help", PYTHONOPTIMIZE="1").wait() == 0
