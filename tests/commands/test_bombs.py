@@ -54,7 +54,6 @@ def limited_python(*args: object) -> tuple[int, str]:
 
 
 def zeros(stream: Any) -> None:
-    """Write a GiB of zeros."""
     for _ in range(64):
         stream.write(bytes(1 << 24))
 

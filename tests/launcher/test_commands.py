@@ -99,11 +99,15 @@ def test_closed_streams_stop_nothing(folder: Path, program: str, closed: str) ->
     assert bool(done.stdout) == (">" not in closed)
 
 
-def test_a_current_folder_that_is_gone(folder: Path) -> None:
-    command = [sys.executable, "-m", "launcher.cli", "doctor"]
+@pytest.mark.parametrize(
+    ("module", "words"), [("launcher.cli", ["doctor"]), ("aam.cli", ["inspect", "table.biom"])]
+)
+def test_a_current_folder_that_is_gone(folder: Path, module: str, words: list[str]) -> None:
+    command = [sys.executable, "-m", module, *words]
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
     done = subprocess.run(["sh", "-c", script, "sh", *command], capture_output=True, text=True,
                           cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
                           check=False)  # fmt: skip
     assert done.returncode == 66
-    assert done.stderr.startswith("aam-launch: The current folder is gone: it was removed; change")
+    name = "aam" if module == "aam.cli" else "aam-launch"
+    assert done.stderr.startswith(f"{name}: The current folder is gone: it was removed; change")

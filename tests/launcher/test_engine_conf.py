@@ -96,7 +96,6 @@ def test_rootless_podman_needs_subordinate_ids(tmp_path: Path) -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
-    """The socket of a daemon."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "d.sock"))
         yield tmp_path / "d.sock"

@@ -164,6 +164,9 @@ CASES: dict[str, Case] = {
     "MI355X": Case(amd(MI355X, driver="6.16.13"), "rocm72", devices=(128,)),
     "MI350X": Case(amd(MI350X), "rocm72"),
     "MI350X, ROCm 7.0's driver": Case(amd(MI350X, driver="6.14.14"), "rocm72"),
+    # The reason is that of the image that comes nearest: its PyTorch is compiled for the GPU.
+    "MI350X, ROCm 6.3's driver": Case(amd(MI350X, driver="6.10.5"), refused=r"1 x MI350X .gfx950.; "
+                                      "rocm72: driver 6.10.5 .*not 7.2"),
     "MI355X, ROCm 6.4's driver": Case(amd(MI355X, driver="6.12.12"),
                                       refused="not compiled for gfx950|supports ROCm"),
     "MI250X": Case(amd(MI250X, MI250X), "rocm72", devices=(128, 129)),
@@ -198,7 +201,8 @@ CASES: dict[str, Case] = {
     "A100, CUDA 12.0's driver": Case(nvidia(A100, driver="525.60.13"), "cuda128"),
     "RTX 5090": Case(nvidia(RTX5090), "cuda132"),
     "H100, CUDA 12's driver": Case(nvidia(H100, driver="550.54.15"), "cuda128"),
-    "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver"),
+    "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver .*or later .*"
+                                "has 470.82; install a newer GPU driver"),
     "V100": Case(nvidia(V100), "cuda128"),
     "K80": Case(nvidia(K80, driver="470.82"), refused="no image has code for sm_37; add"),
     "A100 beside a GT 1030": Case(nvidia(0x1D01, A100), "cuda132", variable=UUID.format(2)),

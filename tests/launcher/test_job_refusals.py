@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -84,22 +85,31 @@ def test_a_column_that_the_metadata_lacks(place: Path) -> None:
     assert "did you mean 'age'?" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
-def test_an_output_on_a_full_disk(place: Path) -> None:
-    (place / "disk").mkdir()
-    line = 'mount -t tmpfs -o size=1m tmpfs disk && exec "$@"'
-    done = limited(place, "disk/out", "unshare", "--mount", "sh", "-c", line, "sh")
+@pytest.mark.parametrize(
+    ("before", "sentence"),
+    [
+        # A quota is not to be had on every test machine; a limit for files is refused likewise.
+        ("prlimit --fsize=500000", "No room for --output-dir: '{d}', File too large"),
+        ("mount -t tmpfs -o size=1m tmpfs {d}", "No room for --output-dir: the disk of"),
+        ("mount --bind -o ro {d} {d}", "No access for --output-dir: '{d}' may not"),
+    ],
+)
+def test_an_output_that_cannot_be_written(place: Path, before: str, sentence: str) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    line = before.format(d=disk).split()
+    if line[0] == "mount":
+        if os.geteuid() != 0:
+            pytest.skip("mounting takes root")
+        line = ["unshare", "--mount", "sh", "-c", f'{shlex.join(line)} && exec "$@"', "sh"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": str(ROOT)}
+    args = [sys.executable, "-m", "launcher.cli", "submit", *WORDS[:-1], "disk/out", "--gpus", "1"]
+    done = subprocess.run([*line, *args], capture_output=True, text=True, env=environment,
+                          cwd=place, check=False)  # fmt: skip
     assert done.returncode == 73
-    assert "No room for --output-dir: the disk of" in done.stderr
-
-
-def test_an_output_that_may_not_be_written(place: Path) -> None:
-    (place / "fixed").mkdir()
-    line = 'mount --bind -o ro fixed fixed && exec "$@"'
-    done = limited(place, "fixed/out", "unshare", "--mount", "sh", "-c", line, "sh")
-    assert done.returncode == 73
-    (sentence,) = (line for line in done.stderr.splitlines() if "output-dir" in line)
-    assert sentence.startswith(f"aam-launch: No access for --output-dir: '{place}/fixed' may not")
+    (shown,) = (line for line in done.stderr.splitlines() if "output-dir" in line)
+    assert shown.startswith(f"aam-launch: {sentence.format(d=disk)}")
+    assert not list(place.rglob(".aam-room*"))
 
 
 def test_a_partition_that_is_not_there(place: Path) -> None:
@@ -113,24 +123,6 @@ def test_a_partition_that_is_not_there(place: Path) -> None:
     for options in (["long,gpu"], ["gpus", "--sbatch", "clusters=other"]):  # Slurm alone decides
         assert submit(place, *WORDS, "--gpus", "1", "--partition", *options).returncode == 0
         (place / "out/.aam-job").unlink()
-
-
-def test_what_only_writing_shows(place: Path) -> None:
-    """A quota is not to be had on every test machine; a limit for files is refused likewise."""
-    done = limited(place, "out", "prlimit", "--fsize=500000")
-    assert done.returncode == 73
-    assert f"No room for --output-dir: '{place}', File too large" in done.stderr
-    assert not list(place.glob(".aam-room*"))
-
-
-def limited(place: Path, output: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """Run `submit` under something that limits it."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": str(ROOT)}
-    args = ["-m", "launcher.cli", "submit", *WORDS[:-1], output, "--gpus", "1"]
-    return subprocess.run(
-        [*before, sys.executable, *args],
-        capture_output=True, text=True, env=environment, cwd=place, check=False,
-    )  # fmt: skip
 
 
 def test_no_slurm_on_this_host(place: Path) -> None:

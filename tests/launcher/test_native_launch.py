@@ -23,8 +23,9 @@ from launcher.engines import shell_line
 from launcher.plan.assembly import Plan
 from launcher.plan.environment import Variable
 from launcher.plan.inputs import SHARED, Request
-from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS, SETTING_SPECS
 from launcher.slurm.script import SubmitOptions
+from launcher.slurm.site import TYPES
 from tests.support.launches import forked, parse, program
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,7 @@ def test_a_typo_is_answered_with_the_nearest_name(args: list[str], sentence: str
 
 def test_each_command_and_option_belongs_to_one_program() -> None:
     assert not set(names()) & set(commands.NAMES)
+    assert not set(TYPES) & set(SETTING_SPECS)  # keys of a site, and settings
     of_submit = {spec.flag for spec in specs(SubmitOptions)}
     # It means the same with and without a queue: so many ranks on a machine.
     assert of_submit & set(LAUNCHER_OPTIONS) == {"--gpus"}

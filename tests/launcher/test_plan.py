@@ -25,6 +25,7 @@ from tests.support.decisions import engine as fact_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
 from tests.support.launches import parse
 
+PREDICT = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv"]
 PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
 FACTS = tuple(map(fact_of, ("apptainer", "podman", "docker")))
 
@@ -70,19 +71,14 @@ def decided(plan: Plan, subject: str) -> list[str]:
 # --- flags
 
 
-def test_a_stack_with_a_fault_gets_its_flags(mi300a: Host) -> None:
+def test_a_stack_with_a_fault_gets_the_flags_that_the_command_has(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
     assert plan.argv[-3:] == ("--attn-implementation", "math", "--no-gradient-checkpointing")
     reasons = [d.why for d in plan.decisions if d.subject == "flag"]
     assert "ignores the batch index" in reasons[0]
     assert not decided(planned(mi300a, *PRETRAIN, "--image", "rocm63"), "flag")
-
-
-def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
-    predict = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv"]
-    assert decided(planned(mi300a, *predict, "--image", "rocm62"), "flag") == [
-        "--attn-implementation math"
-    ]
+    predict = planned(mi300a, *PREDICT, "--image", "rocm62")
+    assert decided(predict, "flag") == ["--attn-implementation math"]
     simulate = ["example", "--output-dir", "/o/s", "--image", "rocm62"]
     assert decided(planned(mi300a, *simulate), "flag") == []
 
@@ -461,8 +457,7 @@ def test_only_runs_on_the_architecture_get_them(apu: Host, tmp_path: Path) -> No
     assert decided(tuned(apu, file, FILE, *PRETRAIN, "--device", "cpu"), "flag") == [
         "--batch-size 8"
     ]
-    predict = ("predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv")
-    assert decided(tuned(apu, file, FILE, *predict), "flag") == ["--batch-size 64"]
+    assert decided(tuned(apu, file, FILE, *PREDICT), "flag") == ["--batch-size 64"]
     for measures in (
         ("check",),
         ("golden", "generate", "/o/golden"),

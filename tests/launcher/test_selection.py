@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aam.contract.errors import NotPermitted, Unavailable, UsageError
+from aam.contract.errors import NotPermitted, Unavailable
 from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
@@ -15,12 +15,10 @@ from launcher.engines import BUILDERS
 from launcher.host.facts import DeviceNode, EngineFact, Host
 from launcher.plan.catalog import SHIPPED
 from launcher.plan.decision import decide as choose
-from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import (
     APPTAINER,
     BUILT,
-    CATALOG,
     NATIVE,
     PLAIN,
     decide,
@@ -144,23 +142,13 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 # --- GPUs that no image serves, and requests for GPUs
 
 
-UNSERVED = [
-    ("Tesla K80", 0x102D, 2, "sm_37"),
-]
-
-
-@pytest.mark.parametrize(("model", "device", "count", "arch"), UNSERVED)
-def test_gpus_that_no_image_serves_are_not_passed_over(
-    tmp_path: Path, model: str, device: int, count: int, arch: str
-) -> None:
-    tree = Tree(tmp_path).nvidia_driver("580.65.06")
-    for minor in range(count):
-        tree.nvidia(device, minor + 1, minor, model)
-    host = detect(tree.root)
+def test_gpus_that_no_image_serves_are_not_passed_over(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x102D, 1, 0, "Tesla K80").nvidia(0x102D, 2, 1, "Tesla K80")
+    host = detect(tree.nvidia_driver("580.65.06").root)
     with pytest.raises(Unavailable) as caught:
         decide(host)
     output = str(caught.value)
-    assert f"{count} x {model} ({arch}); no image has code for {arch}; add" in output
+    assert "2 x Tesla K80 (sm_37); no image has code for sm_37; add" in output
     assert "add --device cpu (or --image cpu)" in output
     assert name_of(decide(host, image="cpu")) == "cpu"
     processor = decide(host, use="never")
@@ -168,16 +156,9 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
     assert why(processor, "image") == "--device cpu is requested"
     assert why(processor, "GPUs not used") == "--device cpu is requested"
     forced = decide(host, image="cuda", force=True)
-    assert len(forced.gpus) == count
+    assert len(forced.gpus) == 2
     assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
     assert "not compiled for" in forced.misfits["architecture"]
-
-
-def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
-    """The reason is that of the image that comes nearest: its PyTorch is compiled for the GPU."""
-    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).amd_driver("6.10.5").root)
-    with pytest.raises(Unavailable, match=r"1 x MI350X .gfx950.; rocm72: driver 6.10.5 .*not 7.2"):
-        decide(host)
 
 
 @pytest.mark.parametrize(
@@ -216,19 +197,6 @@ def test_a_reported_fault_ranks_an_image_below_those_without(tmp_path: Path) -> 
     choice = decide(host, alone)
     assert name_of(choice) == "rocm72"
     assert "rocm64 would come before it: Image rocm64 is not built" in why(choice, "image")
-
-
-def test_images_are_listed_newest_first() -> None:
-    """The order of the catalog is that of preference among images that fit."""
-    for pin in ("rocm", "cuda"):
-        listed = [[int(n) for n in i.pins[pin].split(".")] for i in CATALOG.images if pin in i.pins]
-        assert listed == sorted(listed, reverse=True)
-
-
-def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:
-    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("470.82.01")
-    with pytest.raises(Unavailable, match=r"later .* has 470.82.01; install a newer GPU driver"):
-        decide(detect(tree.root))
 
 
 def test_a_gpu_of_unknown_arch_is_named_and_not_guessed(tmp_path: Path) -> None:
@@ -304,8 +272,6 @@ def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = detect(tree.root)
-    with pytest.raises(UsageError, match="--image rocm72 or cuda128"):
-        decide(host)
     assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
     assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]
     assert decide(host, image="cpu").gpus == ()
@@ -319,24 +285,6 @@ def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
 
 
 # --- the catalog
-
-
-@pytest.mark.parametrize(
-    ("arch", "runs"),
-    [("sm_70", True), ("sm_72", True), ("sm_89", True), ("sm_90", True), ("sm_100", False),
-     ("sm_120", False), ("sm_35", False)],
-)  # fmt: skip
-def test_cuda_code_runs_on_later_chips_of_the_same_major(arch: str, runs: bool) -> None:
-    image = CATALOG.image("cuda")
-    assert image is not None
-    assert served(image, arch) is runs
-
-
-def test_faults_belong_to_versions() -> None:
-    flags = [f.flags for f in CATALOG.faults_of("amd", {"torch": "2.5.1+rocm6.2"})]
-    assert flags == [("--attn-implementation", "math"), ("--no-gradient-checkpointing",)]
-    assert CATALOG.faults_of("amd", {"torch": "2.7.1"}) == ()
-    assert CATALOG.faults_of("nvidia", {"torch": "2.5.1"}) == ()
 
 
 def test_a_mask_that_leaves_the_integrated_gpu_is_the_reason(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Documents and scripts: command lines parse, links and paths exist, defaults are the real ones."""
+"""Documents, scripts and examples: command lines parse, paths exist, defaults are the real ones."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 import runpy
 import shlex
@@ -275,3 +277,20 @@ def test_messages_explained_in_troubleshooting_exist() -> None:
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in files))
     assert len(pieces) > 8
     assert not [piece for piece in pieces if piece not in source]
+
+
+# --- examples in docstrings
+
+
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted(ROOT.glob("aam/**/*.py"))
+    if ">>>" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_of_docstrings(module: str) -> None:
+    failed, attempted = doctest.testmod(importlib.import_module(module))
+    assert attempted
+    assert not failed

@@ -37,21 +37,17 @@ class Bench:
 
     @property
     def out(self) -> Path:
-        """The run folder."""
         return self.work / "run"
 
     def table(self, counts: pd.DataFrame, name: str = "table.tsv") -> Path:
-        """Write a feature table."""
         counts.to_csv(self.work / name, sep="\t", index_label="#OTU ID")
         return self.work / name
 
     def text(self, name: str, text: str) -> Path:
-        """Write a file."""
         (self.work / name).write_text(text)
         return self.work / name
 
     def metadata(self, rows: list[list[str]]) -> Path:
-        """Write metadata."""
         return self.text("metadata.tsv", "".join("\t".join(row) + "\n" for row in rows))
 
     def column(self, values: list[str]) -> list[str | Path]:
@@ -62,12 +58,10 @@ class Bench:
         return ["--metadata", path, "--metadata-column", "x"]
 
     def pretrain(self, *args: object, tree: bool = True) -> int:
-        """Run `aam pretrain`; later arguments win."""
         given = ("--tree", self.good / "tree.nwk") if tree else ()
         return pretrain(self.good, self.out, *merged(given, args))
 
     def train(self, *args: object) -> int:
-        """Run `aam train`; later arguments win."""
         return train(self.good, self.out, *args)
 
 

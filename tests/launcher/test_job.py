@@ -1,9 +1,10 @@
-"""Ranks of a job: what each runs, checks of a node, stop requests, restarts, the end of a job."""
+"""Jobs: the scripts of `slurm/`, what each rank runs, checks of a node, stops, restarts, ends."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from launcher import config
 from launcher.commands import job
 from launcher.commands.job import outcome
 from launcher.plan.inputs import Request
+from launcher.slurm.script import SubmitOptions, allocation_of
 from launcher.slurm.site import Site
 from launcher.system import quoted
 from tests.support.commands import pretrain
@@ -255,20 +257,23 @@ def test_a_node_without_srun_is_one_sentence(place: Path) -> None:
     assert not list(place.glob("aam-*/7-*"))
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK", "SLURM_LOCALID"])
-def test_a_variable_of_slurm_that_is_no_number_is_one_sentence(place: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "name", "value", "status", "sentence"),
+    [
+        ("--no-memory-check", "SLURM_JOB_ID", "", 64, "This process belongs to no job of Slurm"),
+        ("--no-memory-check", "SLURM_JOB_NUM_NODES", "2(x2)", 78, "{}='2(x2)'; unset it"),
+        ("--no-memory-check", "SLURM_CPUS_PER_TASK", "2(x2)", 78, "{}='2(x2)'; unset it"),
+        ("--rank", "SLURM_LOCALID", "2(x2)", 78, "{}='2(x2)'; unset it"),
+    ],
+)
+def test_a_wrong_variable_of_slurm_is_one_sentence(
+    place: Path, option: str, name: str, value: str, status: int, sentence: str
+) -> None:
     program(place / "bin/srun", "true")
-    rank = ["--rank"] if name == "SLURM_LOCALID" else ["--no-memory-check"]
-    done = run(place, *rank, "--site", "workstation", *PRETRAIN, **{name: "2(x2)"})
-    assert done.returncode == 78, done.stderr
-    assert f"{name}='2(x2)'; unset it" in done.stderr
+    done = run(place, option, "--site", "workstation", *PRETRAIN, **{name: value})
+    assert done.returncode == status, done.stderr
+    assert sentence.format(name) in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_job_outside_of_slurm_is_one_sentence(place: Path) -> None:
-    done = run(place, "--site", "workstation", *PRETRAIN, SLURM_JOB_ID="")
-    assert done.returncode == 64
-    assert "This process belongs to no job of Slurm" in done.stderr
 
 
 # --- stop requests, and the decision to queue a job again
@@ -331,3 +336,40 @@ def test_training_stops_at_a_stop_file_whenever_it_was_made(
     file.unlink()
     assert pretrain(study_dir, tmp_path / "run", *args, "--resume-from", "auto") == 0
     assert stop_file.steps_made(file) > 2
+
+
+# --- the scripts of slurm/
+
+
+FILES = {path.name: path.read_text() for path in sorted((ROOT / "slurm").glob("*.sh"))}
+
+
+def test_a_file_can_be_run() -> None:
+    assert all(os.access(ROOT / "slurm" / name, os.X_OK) for name in FILES)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "nodes", "ranks"),
+    [("pretrain_single", "pretrain", 1, 1), ("pretrain_node", "pretrain", 1, 4),
+     ("pretrain_multi", "pretrain", 4, 4), ("train", "train", 1, 1), ("predict", "predict", 1, 1)],
+)  # fmt: skip
+def test_a_file_requests_what_submit_requests(
+    name: str, command: str, nodes: int, ranks: int
+) -> None:
+    site = config.site("cosmos")
+    gpus = ranks if command != "predict" else None
+    requested = SubmitOptions(nodes=nodes, gpus=gpus, time="" if gpus else "1:00:00", job_name=name)
+    options = {"--members": ("transformer",)} if command == "train" else {}
+    expected = list(allocation_of(Request(command, options), requested, site, "%x-%j.out").options)
+    found = re.findall(r"^#SBATCH (.*)$", FILES[f"{name}.sh"], re.MULTILINE)
+    assert found == expected
+    assert FILES[f"{name}.sh"].endswith(f'\nexec aam-launch job {command} "$@"\n')
+
+
+def test_a_node_is_shown_to_a_user_without_an_image() -> None:
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                   "PYTHONPATH": str(ROOT), "USER": "ada", "HOME": "/nonexistent"}  # fmt: skip
+    argv = [ROOT / "slurm/job_setup.sh"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
+    assert re.search(r"^scratch +\d+ GB free at '", done.stdout, re.MULTILINE), done.stderr
+    assert re.search(r"^network +.*\blo\b", done.stdout, re.MULTILINE)
