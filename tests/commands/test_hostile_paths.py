@@ -244,7 +244,7 @@ EXTREMES = [
     ("unifrac", "--max-memory-gb 1e308", USAGE, "--max-memory-gb 1e+308"),
     ("unifrac", "--max-memory-gb nan", USAGE, "--max-memory-gb nan"),
     ("train", "--test-size 1e300", USAGE, "--test-size 1e+300"),
-    ("train", "--folds 1000", DATA, "Too few samples to divide: 3 for 1000 parts; give --folds 2 to 3"),
+    ("train", "--folds 1000", DATA, "to divide: 3 for 1000 parts; give --folds 2 to 3"),
     ("train", "--folds 1000000000000000000000000", DATA, "give --folds 2 to 3"),
 ]
 
