@@ -7,9 +7,8 @@ from pathlib import Path
 import biom
 import pytest
 
-from tests.support.bench import Bench, Refused
+from tests.support.bench import METADATA, TABLE, TREE, Bench, Refused, check_refusal
 from tests.support.commands import pretrain, train
-from tests.support.hostile_study import METADATA, TABLE, TREE
 
 
 @pytest.fixture
@@ -37,17 +36,11 @@ def pretrained(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Check a refusal: the status, the phrases in one sentence, and no run folder."""
+    """Check a refusal, and that there is no run folder."""
 
-    def check(status: int, expected: int, *phrases: str, folder: Path | None = None) -> str:
-        shown = capsys.readouterr().err
-        assert status == expected, shown
-        [sentence] = [line for line in shown.splitlines() if line.startswith("aam: ")]
-        assert sentence == shown.splitlines()[-1]
-        for word in phrases:
-            assert word in sentence
-        assert sentence.endswith((".", "?"))
-        assert not (folder or bench.out).exists()
+    def check(status: int, expected: int, *phrases: str) -> str:
+        sentence = check_refusal(capsys, status, expected, *phrases)
+        assert not bench.out.exists()
         return sentence
 
     return check

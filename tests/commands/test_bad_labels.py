@@ -1,20 +1,21 @@
-"""Errors of metadata columns, targets, groups and splits: one sentence, and no run folder."""
+"""Metadata columns, targets, groups and splits: what cells say, and errors in one sentence."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 
+from aam.data.metadata import read_metadata
 from tests.support.bench import DATA, USAGE, Bench, Refused
-from tests.support.commands import read
+from tests.support.commands import aam, read
 
 # Targets
 
 
-def test_target_that_is_absent_or_constant(bench: Bench, refused: Refused) -> None:
-    phrases = ("no column 'phh'", "4: ph, site, subject, depth", "did you mean 'ph'?")
-    refused(bench.train("--metadata-column", "phh"), DATA, *phrases)
+def test_target_that_is_constant(bench: Bench, refused: Refused) -> None:
     constant = bench.column(["5"] * 36)
     refused(bench.train(*constant), DATA, "'x' has one value only", "'5' in 36 samples")
     refused(bench.train(*bench.column(["sick"] * 36), "--classifier"), DATA,
@@ -70,15 +71,12 @@ def test_too_few_samples(bench: Bench, refused: Refused) -> None:
     refused(bench.pretrain("--batch-size", 64), DATA, *phrases)
     phrases = ("rarefaction depth", "0 of 36 have 90000 reads", "lower --rarefy-depth")
     refused(bench.pretrain("--rarefy-depth", 90000), DATA, *phrases)
-    refused(bench.train("--folds", 40), DATA, "Too few samples", "40 parts")
 
 
 # Groups and splits
 
 
 def test_groups_that_are_not_there(bench: Bench, refused: Refused) -> None:
-    phrases = ("no column 'host'", "4: ph, site, subject, depth")
-    refused(bench.train("--group-column", "host"), DATA, *phrases)
     refused(bench.pretrain("--group-column", "subject"), USAGE, "add --metadata")
     given = ("--metadata", bench.good / "metadata.tsv", "--group-column", "host")
     refused(bench.pretrain(*given), DATA, "no column 'host'")
@@ -119,3 +117,96 @@ def test_splits_that_tear_a_group_apart(bench: Bench, refused: Refused) -> None:
 def test_conditions_that_nobody_meets(bench: Bench, refused: Refused) -> None:
     phrases = ("No sample meets the condition", "site-1, site-2, site-3")
     refused(bench.train("--where", "site=mars"), DATA, *phrases)
+
+
+# --- cells: types, separators, codes and orders
+
+
+def typed(bench: Bench, values: list[str], kind: str) -> tuple[str, ...]:
+    """Metadata whose column x has values and a type."""
+    metadata = Path(bench.column(values)[1])
+    header, *rows = metadata.read_text().splitlines()
+    columns = header.split("\t")
+    types = ["#q2:types", *(kind if name == "x" else "" for name in columns[1:])]
+    metadata.write_text("\n".join([header, "\t".join(types), *rows]) + "\n")
+    return "--metadata", str(metadata), "--metadata-column", "x"
+
+
+def test_whole_numbers_of_the_type_categorical_are_classes(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vineyards = [str(1 + k % 3) for k in range(36)]
+    of_column = typed(bench, vineyards, "categorical")
+    assert bench.train(*of_column, "--members", "kernel") == 0
+    assert " classes: " in capsys.readouterr().err
+    assert json.loads((bench.out / "run.json").read_text())["classes"] == ["1", "2", "3"]
+    # A prepared study keeps the type.
+    store = bench.work / "study.aam"
+    table = bench.good / "table.biom"
+    assert aam("prepare", "--table", table, "--metadata", of_column[1], "--output", store) == 0
+    assert read_metadata(store).categorical == {"x"}
+
+
+def test_numbers_without_a_type_stay_numbers(bench: Bench) -> None:
+    values = [str(1 + k % 3) for k in range(36)]
+    assert bench.train(*typed(bench, values, ""), "--members", "kernel") == 0
+    assert json.loads((bench.out / "run.json").read_text())["classes"] == []
+
+
+def test_separators_of_thousands_are_ambiguous(bench: Bench, refused: Refused) -> None:
+    values = [f"1,{400 + k}" for k in range(36)]
+    refused(bench.train(*bench.column(values)), DATA, "1400 for 1,400", "1.400 if it is a decimal")
+    values = [f"{k},5" for k in range(36)]
+    refused(bench.train(*bench.column(values)), DATA, "write decimal points, not commas")
+
+
+def target(bench: Bench, values: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What `aam inspect` prints about a column as target."""
+    _, metadata, *_ = bench.column(values)
+    aam("inspect", bench.good / "table.biom", metadata, "x", "--members", "kernel", "--json")
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return " ".join(one["text"] for one in findings if one["subject"] == "target")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"), [(range(18, 54), "-9999"), (range(1, 37), "999"), (range(36), "-99")]
+)
+def test_codes_of_missing_values(
+    bench: Bench, capsys: pytest.CaptureFixture[str], numbers: range, code: str
+) -> None:
+    values = [*map(str, numbers)]
+    values[3] = values[8] = code
+    assert f"'x' is {code} in 2 of 36 samples" in target(bench, values, capsys)
+    # Also of a column that is no target.
+    _, metadata, *_ = bench.column(values)
+    assert aam("inspect", bench.good / "table.biom", metadata, "--json") == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    named = [one["subject"] for one in findings if "code for a missing value" in one["text"]]
+    assert named == ["x"]
+
+
+@pytest.mark.parametrize("first", [64, -99, 980, -9])
+def test_plausible_numbers_are_no_codes(
+    bench: Bench, capsys: pytest.CaptureFixture[str], first: int
+) -> None:
+    values = [str(first + k) for k in range(36)]
+    assert "missing value" not in target(bench, values, capsys)
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["low,medium,high", "I,II,III,IV", "<20,20-40,40-60,>60", "stage i,stage ii,Stage III"],
+)
+def test_ordered_words_hint_at_the_option(
+    bench: Bench, capsys: pytest.CaptureFixture[str], order: str
+) -> None:
+    names = order.split(",")
+    hint = target(bench, [names[k % len(names)] for k in range(36)], capsys)
+    assert f"--ordinal {order}." in hint.replace("'", "")
+
+
+@pytest.mark.parametrize("names", [["mix", "six", "fix"], ["low", "high"], ["1a", "2a", "3a"]])
+def test_names_without_an_order_have_no_hint(
+    bench: Bench, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    assert "--ordinal" not in target(bench, [names[k % len(names)] for k in range(36)], capsys)

@@ -296,7 +296,6 @@ def test_an_output_that_cannot_be_made(
 
 
 def whole(path: Path) -> None:
-    """Check that a file of a run is complete."""
     if path.suffix == ".ckpt":
         assert read_tensors(path)["aam"]["format"] == FORMAT
     elif path.suffix in (".json", ".csv", ".tsv"):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.hostile_study import DATA, ROOT, Make, biom_file
+from tests.support.bench import DATA, ROOT, Make, biom_file
 
 pytestmark = [
     pytest.mark.medium,
@@ -30,9 +30,12 @@ SECONDS = 90
 ADDRESS_SPACE = 3 << 30
 
 
-def limited(*args: object) -> tuple[int, str]:
-    """Run `aam` in a process of bounded memory and time; return exit status and messages."""
-    return limited_python("-m", "aam.cli", *args)
+def check_limited(message: str, *args: object) -> None:
+    """Check that `aam` in a process of bounded memory and time refuses its input."""
+    status, shown = limited_python("-m", "aam.cli", *args)
+    assert status == DATA, shown
+    assert message in shown
+    assert "Traceback" not in shown
 
 
 def limited_python(*args: object) -> tuple[int, str]:
@@ -51,7 +54,6 @@ def limited_python(*args: object) -> tuple[int, str]:
 
 
 def zeros(stream: Any) -> None:
-    """Write a GiB of zeros."""
     for _ in range(64):
         stream.write(bytes(1 << 24))
 
@@ -137,10 +139,8 @@ def test_bombs_of_matrices(folder: Path, name: str) -> None:
 def test_a_bomb_of_a_matrix_in_a_command(folder: Path) -> None:
     npy(folder / "bomb.npy", (10**6, 10**6))
     given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
-    status, shown = limited("pretrain", *given, "--unifrac-matrix", folder / "bomb.npy")
-    assert status == DATA, shown
-    assert "is cut off or not an array" in shown
-    assert "Traceback" not in shown
+    matrix = ("--unifrac-matrix", folder / "bomb.npy")
+    check_limited("is cut off or not an array", "pretrain", *given, *matrix)
 
 
 TEXTS: dict[str, tuple[str, Make, str]] = {
@@ -161,10 +161,7 @@ def test_bombs_of_texts(folder: Path, name: str) -> None:
     flag, make, message = TEXTS[name]
     make(folder / "bomb")
     given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
-    status, shown = limited("prepare", *given, flag, folder / "bomb")
-    assert status == DATA, shown
-    assert message in shown
-    assert "Traceback" not in shown
+    check_limited(message, "prepare", *given, flag, folder / "bomb")
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -175,8 +172,5 @@ def test_bombs(folder: Path, name: str, command: str) -> None:
     given = ["--table", folder / "bomb", "--output", folder / "out.tsv"]
     if command == "unifrac":
         given += ["--tree", folder / "tree.nwk", "--device", "cpu"]
-    status, shown = limited(command, *given)
-    assert status == DATA, shown
-    assert message in shown
-    assert "Traceback" not in shown
+    check_limited(message, command, *given)
     assert not (folder / "out.tsv").exists()

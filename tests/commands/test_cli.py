@@ -186,13 +186,6 @@ def test_help_and_version_have_their_usual_forms(program: str) -> None:
     assert help_of(program, "-V") == help_of(program, "--version") == f"{program} {__version__}\n"
 
 
-def test_an_unknown_command_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["trian", "--table", "t"]) == 64
-    assert "No such command: 'trian'; did you mean 'train'?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["train", "check", "golden compare", "unifrac"])
 def test_gpu_is_another_word_for_cuda(command: str) -> None:
     given = (option for option in specs(typing.cast(type, find(command))) if option.required)
@@ -200,12 +193,19 @@ def test_gpu_is_another_word_for_cuda(command: str) -> None:
     assert parse_command(command, [*paths, "--device", "gpu"])["--device"] == "cuda"
 
 
-def test_an_unknown_option_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ("trian --table t", "No such command: 'trian'; did you mean 'train'?"),
+        ("example --output-dir out --sampels 3",
+         "`example` has no such option: '--sampels'; did you mean '--samples'?"),
+    ],
+)  # fmt: skip
+def test_an_unknown_word_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], args: str, sentence: str
 ) -> None:
-    assert main(["example", "--output-dir", "out", "--sampels", "3"]) == 64
-    expected = "aam: `example` has no such option: '--sampels'; did you mean '--samples'?\n"
-    assert capsys.readouterr().err == expected
+    assert main(args.split()) == 64
+    assert capsys.readouterr().err == f"aam: {sentence}\n"
 
 
 @pytest.mark.parametrize(

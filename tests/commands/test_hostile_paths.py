@@ -1,4 +1,4 @@
-"""Paths of another kind: devices, pipes, folders, addresses, long names, leftovers."""
+"""Paths of another kind (devices, pipes, folders, addresses, leftovers), and extreme options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support.commands import aam
-from tests.support.hostile_study import (
+from aam.data.table import rarefy
+from tests.support.bench import (
     CANNOT_CREATE,
     DATA,
     METADATA,
@@ -20,6 +21,7 @@ from tests.support.hostile_study import (
     USAGE,
     check_refusal,
 )
+from tests.support.commands import aam
 
 # Small files that are wrong in themselves
 
@@ -55,19 +57,13 @@ def test_files(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 # Inputs that are no regular files
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Path:
-    os.mkfifo(tmp_path / "pipe")
-    return tmp_path / "pipe"
-
-
 @pytest.mark.parametrize("flag", ["--table", "--metadata"])
-@pytest.mark.parametrize("place", ["/dev/zero", "/proc/self/environ", "PIPE"])
+@pytest.mark.parametrize("place", ["/dev/zero", "/proc/self/environ", "pipe"])
 def test_devices_and_pipes(
-    folder: Path, pipe: Path, capsys: pytest.CaptureFixture[str], flag: str, place: str
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str, place: str
 ) -> None:
-    given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
-    given += [flag, pipe if place == "PIPE" else place]
+    os.mkfifo(folder / "pipe")
+    given = ["--table", folder / "table.tsv", "--output", folder / "s.aam", flag, folder / place]
     check_refusal(capsys, aam("prepare", *given), NO_INPUT, "is not a regular file")
 
 
@@ -143,7 +139,7 @@ def test_a_path_that_is_not_utf8(
     check_refusal(capsys, status, USAGE, f"{refused}--table")
 
 
-# Paths that are something else, and options at their extremes
+# Paths that are something else
 
 
 def test_a_home_is_expanded(
@@ -235,3 +231,53 @@ def test_a_limit_of_open_files_is_one_sentence(folder: Path) -> None:
     assert done.returncode == 69, done.stderr
     assert done.stderr.startswith("aam: Too many open files: '")
     assert done.stderr.endswith("raise their limit with `ulimit -n`.\n")
+
+
+# Options at their extremes
+
+
+EXTREMES = [
+    ("example", "--samples 1000000000000", USAGE, "give 2 to 10000000"),
+    ("example", "--samples 10000000 --asvs 10000000 --length 10000", USAGE, "not fit in memory"),
+    ("example", "--asvs 10000000 --samples 50 --length 10000 --subjects 5", USAGE, "not fit in m"),
+    ("example", "--depth 1000000000000000000000", USAGE, "--depth 1000000000000000000000"),
+    ("unifrac", "--max-memory-gb 1e308", USAGE, "--max-memory-gb 1e+308"),
+    ("unifrac", "--max-memory-gb nan", USAGE, "--max-memory-gb nan"),
+    ("train", "--test-size 1e300", USAGE, "--test-size 1e+300"),
+    ("train", "--folds 1000", DATA, "to divide: 3 for 1000 parts; give --folds 2 to 3"),
+    ("train", "--folds 1000000000000000000000000", DATA, "give --folds 2 to 3"),
+]
+
+
+@pytest.mark.parametrize(("command", "args", "status", "sentence"), EXTREMES)
+def test_extremes(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    args: str,
+    status: int,
+    sentence: str,
+) -> None:
+    given: dict[str, list[object]] = {
+        "example": ["--output-dir", folder / "out"],
+        "unifrac": ["--table", folder / "table.tsv", "--tree", folder / "tree.nwk",
+                    "--output", folder / "out.tsv"],
+        "train": ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv",
+                     "--metadata-column", "x", "--output-dir", folder / "out"],
+    }  # fmt: skip
+    check_refusal(capsys, aam(command, *given[command], *args.split()), status, sentence)
+    assert not list(folder.glob("out*"))
+
+
+def test_rarefaction_of_a_billion_reads() -> None:
+    """Counts above 10^9 a sample are drawn as smaller ones are: in proportion, without return."""
+    counts = np.array([2**31 - 1, 2**31 - 1, 10, 0], dtype=np.int32)
+    drawn = rarefy(counts, 20_000, "s", seed=1, draw=0)
+    assert drawn.sum() == 20_000
+    assert drawn[3] == 0
+    assert abs(drawn[0] - 10_000) < 5 * np.sqrt(5_000)
+    assert np.array_equal(drawn, rarefy(counts, 20_000, "s", seed=1, draw=0))
+    few = np.array([10**9, 4, 3], dtype=np.int32)
+    kept = rarefy(few, 10**9 + 5, "s", seed=1, draw=0)
+    assert kept.sum() == 10**9 + 5
+    assert (kept <= few).all()

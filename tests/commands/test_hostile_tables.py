@@ -1,20 +1,23 @@
-"""Damaged tables and artifacts: one sentence with an exit status, and no traceback."""
+"""Damaged tables and artifacts, and unusual ids: one sentence and a status, or a whole run."""
 
 from __future__ import annotations
 
 import bz2
+import csv
 import io
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import biom
 import numpy as np
 import pytest
 
+from aam.contract.errors import DataError
 from tests.support.artifacts import write_artifact
-from tests.support.commands import aam
-from tests.support.hostile_study import DATA, TABLE, Make, biom_file, check_refusal
+from tests.support.bench import DATA, TABLE, Make, biom_file, check_refusal
+from tests.support.commands import aam, read
 
 
 def biom_json(path: Path, data: Any, matrix_type: str = "sparse") -> None:
@@ -143,3 +146,57 @@ def test_no_flipped_byte_of_an_artifact_is_a_traceback(
         args = ("--table", folder / "t.qza", "--output", folder / "s.aam", "--overwrite")
         assert aam("prepare", *args) in (0, DATA)
         assert "Traceback" not in capsys.readouterr().err
+
+
+# --- ids and groups with quotes, tabs and line ends
+
+
+ODD = ('"quoted"', 'in"side', '"start', "a\ttab", "a\nline", "a\rreturn", "'one'")
+
+
+@pytest.mark.slow
+def test_ids_and_groups_with_quotes_tabs_and_line_ends(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = biom.load_table(str(study_dir / "table.biom"))
+    odd_of = dict(zip(table.ids(), ODD, strict=False))
+    table.update_ids(odd_of, strict=False)
+    with biom.util.biom_open(str(tmp_path / "table.biom"), "w") as stream:
+        table.to_hdf5(stream, "test")
+    with (study_dir / "metadata.tsv").open(newline="") as stream:
+        header, types, *rows = csv.reader(stream, dialect="excel-tab")
+    group = header.index("subject")
+    groups = sorted({row[group] for row in rows})
+    odd_group = dict(zip(groups, ODD, strict=False))
+    for row in rows:
+        row[0] = odd_of.get(row[0], row[0])
+        row[group] = odd_group.get(row[group], row[group])
+    with (tmp_path / "metadata.tsv").open("w", newline="") as stream:
+        # The first column is quoted: a line that begins with # is a comment.
+        csv.writer(stream, dialect="excel-tab", quoting=csv.QUOTE_ALL).writerows(
+            [header, types, *rows]
+        )
+    given = ("--table", tmp_path / "table.biom", "--metadata", tmp_path / "metadata.tsv")
+    column = ("--metadata-column", "ph", "--group-column", "subject")
+    run, again = tmp_path / "run", tmp_path / "again"
+    assert aam("train", *given, *column, "--folds", 3, "--output-dir", run) == 0
+    shown = capsys.readouterr().err
+    assert "No report" not in shown
+    assert "ids with tabs or line ends cannot be written as the text format" in shown
+    assert aam("train", *given, *column, "--splits", run / "splits.tsv", "--output-dir", again) == 0
+    assert "No report" not in capsys.readouterr().err
+    for name in ("splits.tsv", "predictions.tsv", "explanations.tsv"):
+        assert (run / name).read_bytes() == (again / name).read_bytes()
+    assert set(odd_of.values()) <= set(read(run / "splits.tsv")["sample-id"])
+    assert set(odd_group.values()) <= set(read(run / "splits.tsv")["group"])
+    assert aam("compare", run, again) == 0
+    new = tmp_path / "new.tsv"
+    assert aam("predict", "--model", run, *given[:2], "--output", new) == 0
+    evaluated = ("--predictions", run / "predictions.tsv", "--metadata-column", "ph", *given[2:])
+    assert aam("evaluate", *evaluated) == 0
+    tree = (*given[:2], "--tree", study_dir / "tree.nwk")
+    faith = ("--output", tmp_path / "faith.tsv", "--unifrac-metric", "faith_pd")
+    assert aam("unifrac", *tree, *faith) == 0
+    assert set(odd_of.values()) <= set(read(tmp_path / "faith.tsv")["sample-id"])
+    assert aam("unifrac", *tree, "--output", tmp_path / "m.tsv") == DataError.status
+    assert aam("unifrac", *tree, "--output", tmp_path / "m.h5") == 0

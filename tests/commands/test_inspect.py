@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -273,19 +272,6 @@ def test_a_sample_without_reads_is_an_error_as_in_training(tmp_path: Path) -> No
     assert any("2 samples x 4 ASVs" in fact for fact in found["fact", "table"])
     status, found = inspected(path, "--drop-empty-samples")
     assert status == 0 and ("error", "table") not in found
-
-
-def test_hashes_need_their_sequences(tmp_path: Path) -> None:
-    hashes = [hashlib.md5(dna.encode()).hexdigest() for dna in DNA]
-    path = table(tmp_path, ["s1", "s2"], hashes)
-    status, found = inspected(path)
-    assert status == 65 and "--sequences" in found["error", "sequences"][0]
-    records = [f">{name}\n{dna}\n" for name, dna in zip(hashes, DNA, strict=True)]
-    (tmp_path / "rep.fasta").write_text("".join(records))
-    assert inspected(path, "--sequences", tmp_path / "rep.fasta")[0] == 0
-    (tmp_path / "rep.fasta").write_text("".join(records[1:]))
-    status, found = inspected(path, "--sequences", tmp_path / "rep.fasta")
-    assert status == 65 and "without a sequence" in found["error", "sequences"][0]
 
 
 def test_the_tree_of_another_region_or_without_some_tips(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a command: terminals that fail, limits of the process, signals."""
+"""What surrounds a command: terminals that fail, limits of process and memory, signals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
-from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT
+from aam.memory import GIB, memory_available, memory_budget, shown_size
+from tests.support.bench import CANNOT_CREATE, DATA
 
 FULL = "/dev/full"
 
@@ -34,6 +35,13 @@ def start(
     )  # fmt: skip
 
 
+def ended(*arguments: object, **options: Any) -> tuple[int, str]:
+    """Wait for the end of a command; return its status and what it printed on standard error."""
+    process = start(*arguments, **options)
+    _, shown = process.communicate(timeout=120)
+    return process.returncode, shown
+
+
 def without_a_reader() -> int:
     """Return the end of a pipe whose reader, such as `head`, has ended."""
     read, write = os.pipe()
@@ -50,7 +58,6 @@ def kernel(study: Path, output: Path) -> list[object]:
 
 @pytest.fixture
 def evaluation(tmp_path: Path) -> list[object]:
-    """Arguments of `aam evaluate` that write metrics.json."""
     rows = "".join(f"s{n}\t{n}\t{n + 0.5}\n" for n in range(9))
     (tmp_path / "predictions.tsv").write_text(f"sample-id\tactual\tpredicted\n{rows}")
     (tmp_path / "metadata.tsv").write_text(
@@ -70,9 +77,8 @@ def test_results_are_written_whatever_the_terminal_does(
         ("1", {"stdout": pipe, "stderr": full}, 0),
         ("", {"stdout": full}, CANNOT_CREATE),
     ]:
-        process = start(*evaluation, "--overwrite", PYTHONUNBUFFERED=unbuffered, **streams)
-        _, shown = process.communicate(timeout=120)
-        assert process.returncode == status, shown
+        result, shown = ended(*evaluation, "--overwrite", PYTHONUNBUFFERED=unbuffered, **streams)
+        assert result == status, shown
         (tmp_path / "m.json").rename(tmp_path / "seen.json")
     assert shown.splitlines()[-1].startswith("aam: The disk is full: standard output, No space")
     os.close(pipe)
@@ -91,9 +97,7 @@ def test_a_training_is_complete_whatever_the_terminal_does(study_dir: Path, tmp_
 
 def test_a_refusal_keeps_its_status_without_a_terminal() -> None:
     for stderr in (os.open(FULL, os.O_WRONLY), without_a_reader()):
-        process = start("trian", stderr=stderr)
-        process.communicate(timeout=120)
-        assert process.returncode == 64
+        assert ended("trian", stderr=stderr)[0] == 64
 
 
 @pytest.mark.medium
@@ -174,9 +178,8 @@ def test_a_signal_that_nohup_ignores(study_dir: Path, tmp_path: Path) -> None:
 def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Path) -> None:
     # Large enough for the copy of the metadata, too small for the model.
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == CANNOT_CREATE, shown
+    status, shown = ended(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    assert status == CANNOT_CREATE, shown
     sentence = f"A file exceeds the size that this process may write: '{tmp_path}/run/"
     assert sentence in shown.splitlines()[-1]
     assert "ulimit -f" in shown.splitlines()[-1]
@@ -187,32 +190,52 @@ def test_the_largest_file_that_a_process_may_write(study_dir: Path, tmp_path: Pa
 @pytest.mark.parametrize("size", [100, 250, 400])
 def test_memory_that_no_library_fits_in(study_dir: Path, tmp_path: Path, size: int) -> None:
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (size << 20,) * 2)  # noqa: E731
-    process = start(*kernel(study_dir, tmp_path / "run"), limit=limit)
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == DATA, shown
+    status, shown = ended(*kernel(study_dir, tmp_path / "run"), limit=limit)
+    assert status == DATA, shown
     assert shown.startswith(f"aam: The input does not fit in memory: `ulimit -v` is {size}.0 MiB")
     assert len(shown.splitlines()) == 1
 
 
-def test_a_current_folder_that_was_removed(study_dir: Path, tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    code = f"import os; os.rmdir({str(gone)!r})\nfrom aam.cli import main\nmain(['--help'])"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; raise SystemExit(main(['inspect', 'table.biom']))"],
-        cwd=gone, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == NO_INPUT
-    assert done.stderr.splitlines()[-1].startswith(
-        "aam: The current folder is gone: it was removed;"
-    )
-
-
 def test_python_without_docstrings(study_dir: Path) -> None:
-    process = start("inspect", study_dir / "table.biom", PYTHONOPTIMIZE="2")
-    _, shown = process.communicate(timeout=120)
-    assert process.returncode == 78
+    status, shown = ended("inspect", study_dir / "table.biom", PYTHONOPTIMIZE="2")
+    assert status == 78
     assert "PYTHONOPTIMIZE=2 or -OO; unset it" in shown
     # Without assertions alone, it works.
     assert start("--help", PYTHONOPTIMIZE="1").wait() == 0
+
+
+# --- available memory
+
+
+def host(root: Path, cgroup: str, **limits: str) -> Path:
+    """Write the files of a host with 8 GiB of free memory; `limits` are of control groups."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for place, limit in limits.items():
+        file = root / "sys/fs/cgroup" / place.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_name(f"memory.{file.name}").write_text(limit)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "limits", "gib"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/job/step\n", {"job__max": f"{3 * GIB}\n", "job__step__max": "max\n"}, 3),
+        ("4:memory:/job\n0::/\n", {"memory__job__limit_in_bytes": f"{2 * GIB}\n"}, 2),
+        ("0::/job\n", {"job__max": f"{900 * GIB}\n"}, 8),
+    ],
+)
+def test_the_lowest_limit_counts(
+    tmp_path: Path, cgroup: str, limits: dict[str, str], gib: int
+) -> None:
+    assert memory_available(host(tmp_path, cgroup, **limits)) == gib * GIB
+
+
+def test_a_budget_is_given_or_half_of_what_is_available() -> None:
+    assert memory_budget(1.5) == 1.5 * GIB
+    assert 0 < memory_budget() <= memory_available()
+    assert shown_size(1536) == "1.5 KiB"
+    assert shown_size(10) == "10 bytes"

@@ -35,7 +35,6 @@ def here(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         (["verify", "cpu"], 66, "No such image is recorded"),
         (["rm", "cpu"], 64, "Unknown subcommand of `images`: 'rm'"),
         (["pull", "cpu"], 64, "--registry"),
-        (["pull", "cpu", "--registry", "oras://h/a b"], 64, "Not an image in a registry"),
     ],
 )
 def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: str) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,18 +40,16 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 def image(name: str) -> Image:
-    found = catalog().image(name)
-    assert found is not None
-    return found
+    return catalog().require(name)
 
 
 @pytest.fixture(scope="module")
-def generator() -> ModuleType:
+def generator() -> Any:
     return load_script(CONTAINERS / "make_definitions.py")
 
 
 @each
-def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: ModuleType) -> None:
+def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Any) -> None:
     assert image(name).definition == f"containers/{name}.def"
     generated: dict[str, str] = generator.definitions()
     for ending in ("def", "Dockerfile"):
@@ -65,7 +62,7 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
 
 
 def test_the_catalog_as_json_is_that_of_the_yaml(
-    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = catalog_module.SHIPPED.read_bytes()
     assert catalog_module.COMPILED.read_text() == generator.compiled(text), "run `make definitions`"
@@ -73,29 +70,24 @@ def test_the_catalog_as_json_is_that_of_the_yaml(
     edited = tmp_path / "catalog.yaml"
     edited.write_bytes(text.replace(b"title: ROCm 6.3,", b"title: ROCm 6.3 edited,"))
     monkeypatch.setattr(catalog_module, "SHIPPED", edited)
-    changed = catalog_module.shipped().image("rocm63")
-    assert changed is not None
-    assert changed.title.startswith("ROCm 6.3 edited")
+    assert catalog_module.shipped().require("rocm63").title.startswith("ROCm 6.3 edited")
 
 
 @each
 def test_every_fact_of_the_catalog_has_a_source(name: str) -> None:
     sources = yaml.safe_load((CONTAINERS / "sources.yaml").read_text())
-    facts = {"base", *image(name).pins} | {
-        k for k in ("archs", "attention") if getattr(image(name), k)
-    }
+    facts = {"base", *image(name).pins}
+    facts |= {fact for fact in ("archs", "attention") if getattr(image(name), fact)}
     assert {sources["images"][name][fact] for fact in facts} <= sources["sources"].keys()
 
 
 def test_no_definition_is_without_an_image() -> None:
-    files = {path.name for path in CONTAINERS.glob("*.def")} | {
-        path.name for path in CONTAINERS.glob("*.Dockerfile")
-    }
-    assert files == {f"{name}.{ending}" for name in NAMES for ending in ("def", "Dockerfile")}
+    for ending in ("def", "Dockerfile"):
+        assert {path.stem for path in CONTAINERS.glob(f"*.{ending}")} == set(NAMES)
     assert {path.stem for path in (CONTAINERS / "locks").glob("*.txt")} == set(NAMES)
 
 
-def test_a_new_stack_is_an_entry_of_the_catalog(generator: ModuleType) -> None:
+def test_a_new_stack_is_an_entry_of_the_catalog(generator: Any) -> None:
     arguments = {"BASE": "registry/base:day@sha256:12", "SNAPSHOT": "base", "TORCH": "9.9.9",
                  "TORCH_INDEX": "https://index"}  # fmt: skip
     new = {"title": "ROCm 99, PyTorch 9.9.9", "arguments": arguments}
@@ -154,26 +146,24 @@ def test_locks_are_complete_and_pin_what_the_catalog_says(name: str) -> None:
     assert all(HASHED.match(entry.strip()) for entry in entries)
     for entry in re.split(r"\n(?=[a-z])", re.sub(r"^# .*\n", "", of_torch, flags=re.M).strip()):
         assert HASHED.match(entry)
+    # Without the packages of the extra `search`, `aam search` would be refused in every image.
+    (extra,) = re.findall(r"^search = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.M)
+    for package in re.findall(r'"(\w+)', extra):
+        assert re.search(rf"^{package}==", text, re.M), package
 
 
 @each
-def test_images_have_the_packages_of_the_extra_search(name: str) -> None:
-    """Without them `aam search` would be refused in every image."""
-    project = (ROOT / "pyproject.toml").read_text()
-    (packages,) = re.findall(r"^search = \[(.*)\]$", project, re.M)
-    lock = (CONTAINERS / "locks" / f"{name}.txt").read_text()
-    for package in re.findall(r'"(\w+)', packages):
-        assert re.search(rf"^{package}==", lock, re.M), package
+def test_the_base_has_the_python_of_the_lock_and_is_named_by_its_digest_alone(name: str) -> None:
+    """Apptainer 1.2 and 1.3 and SingularityCE read no reference with both a tag and a digest."""
+    base = image(name).arguments["BASE"]
+    tag = r"(?:debian:bookworm-\d+-slim|python:(\d+\.\d+)\.\d+-slim-bookworm)"
+    named = re.fullmatch(tag + "@sha256:[0-9a-f]{64}", base)
+    assert named
+    assert (named[1] or "3.11") == image(name).pins["python"]  # Debian 12 has 3.11
+    assert ":" not in str(ImageReference.parse(base)).partition("@")[0]
 
 
-@each
-def test_the_base_has_the_python_of_the_lock(name: str) -> None:
-    base, python = image(name).arguments["BASE"], image(name).pins["python"]
-    tagged = re.match(r"python:(\d+\.\d+)\.\d+-slim-bookworm@", base)
-    assert (tagged[1] if tagged else "3.11") == python  # Debian 12 has 3.11
-
-
-def test_install_script_is_sh(tmp_path: Path) -> None:
+def test_install_script_is_sh() -> None:
     for script in ("install.sh", "environment.sh"):
         subprocess.run(["sh", "-n", str(CONTAINERS / script)], check=True)
 
@@ -234,18 +224,6 @@ def job(arguments: dict[str, str], **more: Any) -> ImageBuild:
         "test": True, "place": Path("/i/cpu.sif"),
     }  # fmt: skip
     return ImageBuild(**{**facts, **more})
-
-
-@each
-def test_a_base_is_named_by_its_digest_alone(name: str) -> None:
-    """Apptainer 1.2 and 1.3 and SingularityCE read no reference with both a tag and a digest."""
-    base = image(name).arguments["BASE"]
-    tag = r"(debian:bookworm-\d+-slim|python:[\d.]+-slim-bookworm)"
-    assert re.fullmatch(tag + "@sha256:[0-9a-f]{64}", base)
-    for ending in ("def", "Dockerfile"):
-        values = dict(ARGUMENT.findall((CONTAINERS / f"{name}.{ending}").read_text()))
-        assert values["BASE"] == str(ImageReference.parse(base))
-        assert ":" not in values["BASE"].partition("@")[0]
 
 
 DIGEST = f"sha256:{'3f' * 32}"

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from launcher.config import read
 from launcher.images.index import measured
+from launcher.plan.catalog import Image
 from launcher.plan.hardware import fused as fast
 from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage
@@ -27,10 +28,14 @@ LABELS = {
 }
 
 
+def labelled(name: str, labels: dict[str, str]) -> Image:
+    """Return an image of the catalog as the labels of a built one change it."""
+    built = (BuiltImage(name, ("apptainer",), f"/i/{name}.sif", "sha256:1", labels),)
+    return measured(catalog(), built).require(name)
+
+
 def test_labels_replace_the_catalogs_words() -> None:
-    there = (BuiltImage("rocm63", ("apptainer",), "/i/rocm63.sif", "sha256:1", LABELS),)
-    image = measured(catalog(), there).image("rocm63")
-    assert image is not None
+    image = labelled("rocm63", LABELS)
     assert image.pins["torch"] == "2.6.0+rocm6.2.4"
     assert image.pins["aotriton"] == "0.9.2b"  # what was not measured stays
     assert image.archs == ("gfx90a", "gfx1100")
@@ -47,18 +52,13 @@ def test_labels_replace_the_catalogs_words() -> None:
 def test_a_label_adds_no_architecture() -> None:
     """PyTorch of ROCm 7.2 is compiled for GPUs for which its BLAS has no kernels."""
     flags = "gfx900 gfx906 gfx1103 gfx90a:sramecc+:xnack- gfx1100"
-    labels = {"org.aam.archs": flags, "org.aam.attention-archs": "gfx11xx gfx906"}
-    there = (BuiltImage("rocm72", ("apptainer",), "/i/rocm72.sif", "sha256:1", labels),)
-    image = measured(catalog(), there).image("rocm72")
-    assert image is not None
+    attention = {"org.aam.attention-archs": "gfx11xx gfx906"}
+    image = labelled("rocm72", {"org.aam.archs": flags, **attention})
     assert [arch for arch in ("gfx900", "gfx906", "gfx1103") if served(image, arch)] == []
     assert (served(image, "gfx90a"), served(image, "gfx942")) == (True, False)
     assert (fast(image, "gfx1100"), fast(image, "gfx906")) == (True, False)
     # None of the catalog's is not the same as nothing known.
-    other = (BuiltImage("rocm72", ("apptainer",), "/i", None, {"org.aam.archs": "gfx906"}),)
-    image = measured(catalog(), other).image("rocm72")
-    assert image is not None
-    assert image.archs == ()
+    assert labelled("rocm72", {"org.aam.archs": "gfx906"}).archs == ()
 
 
 def test_the_form_that_will_run_counts() -> None:
@@ -67,14 +67,12 @@ def test_the_form_that_will_run_counts() -> None:
         BuiltImage("cpu", ("podman",), "sha256:2", None, {"org.aam.torch": "2"}),
     )
     for runtime, torch in (("auto", "1"), ("podman", "2"), ("docker", "2.13.0")):
-        image = measured(catalog(), there, runtime).image("cpu")
-        assert image is not None
-        assert image.pins["torch"] == torch
+        assert measured(catalog(), there, runtime).require("cpu").pins["torch"] == torch
     assert read({}, {}).runtime.value == "auto"
 
 
 @pytest.fixture(scope="module")
-def measure() -> ModuleType:
+def measure() -> Any:
     return load_script(ROOT / "containers/measure.py")
 
 
@@ -91,7 +89,11 @@ def measure() -> ModuleType:
     ],
 )  # fmt: skip
 def test_aotriton_is_measured(
-    measure: ModuleType, tmp_path: Path, files: list[str], version: str | None, archs: list[str]
+    measure: Any,
+    tmp_path: Path,
+    files: list[str],
+    version: str | None,
+    archs: list[str],
 ) -> None:
     for file in files:
         name, _, content = file.partition(":")
@@ -116,7 +118,7 @@ def test_aotriton_is_measured(
     ],
 )  # fmt: skip
 def test_an_architecture_without_kernels_of_rocblas_is_not_measured(
-    measure: ModuleType, tmp_path: Path, files: list[str], archs: list[str]
+    measure: Any, tmp_path: Path, files: list[str], archs: list[str]
 ) -> None:
     for file in files:
         path = tmp_path / "rocblas/library" / file
@@ -126,7 +128,7 @@ def test_an_architecture_without_kernels_of_rocblas_is_not_measured(
     assert measure.computing_archs(flags, tmp_path) == archs
 
 
-def test_rocm_is_asked_of_the_wheels_own_library(measure: ModuleType, tmp_path: Path) -> None:
+def test_rocm_is_asked_of_the_wheels_own_library(measure: Any, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no compiler")
     source = tmp_path / "core.c"

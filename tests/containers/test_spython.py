@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.images import index
-from tests.support.engines import LAUNCH, USER, Engines, start
+from tests.support.engines import LAUNCH, USER, Engines, open_folder, start
 
 pytestmark = [pytest.mark.container, pytest.mark.medium]
 
@@ -24,14 +23,10 @@ def engines() -> Iterator[Engines]:
     spec = importlib.util.find_spec("spython")
     if spec is None or spec.origin is None:
         pytest.skip("spython is not installed")
-    folder = Path("/var/tmp") / f"aam-spython-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    try:
-        found = start(folder)
+    with open_folder("spython") as folder:
+        engines = start(folder)
         shutil.copytree(Path(spec.origin).parent, folder / "code/spython")
-        yield found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield engines
 
 
 def test_spython_reads_the_labels_that_are_recorded(engines: Engines) -> None:

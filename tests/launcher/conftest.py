@@ -19,5 +19,6 @@ def folder(tmp_path: Path) -> Path:
 def place(tmp_path: Path) -> Path:
     (tmp_path / "table.biom").write_text("x")
     (tmp_path / "tree.nwk").write_text("(a,b);")
+    (tmp_path / "m.tsv").write_text("sample-id\tage\nS1\t3\n")
     (tmp_path / "site.yaml").write_text(SITE)
     return tmp_path

@@ -31,7 +31,6 @@ def acceptance(folder: Path, *args: str, **variables: str) -> subprocess.Complet
 
 @pytest.fixture
 def images(place: Path) -> Path:
-    """Two images, a Slurm and a site."""
     slurm_and_image(place, SBATCH)
     other = sif(place / "images/rocm63.sif")
     index.write(other.parent, "rocm63", "sif", record_of(other))

@@ -21,7 +21,6 @@ from launcher.host.tree import FolderTree
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.decision import decide
 from launcher.plan.environment import unset
-from tests.launcher.test_plan import BUILT
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI300A, Tree, write
 from tests.support.launches import parse
@@ -97,7 +96,6 @@ def test_rootless_podman_needs_subordinate_ids(tmp_path: Path) -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
-    """The socket of a daemon."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "d.sock"))
         yield tmp_path / "d.sock"
@@ -136,7 +134,7 @@ def test_a_launch_with_a_rootless_daemon(tmp_path: Path) -> None:
         DeviceNode(path, 44, "video", 0o666, True) for path in device_nodes(host.gpus)
     )
     host = replace(host, root="/", engines=(rootless,), user=User(7, 7, (7, 44)), nodes=open_to_all)
-    inputs = inputs_of(host, parse(["check", "--runtime", "docker"]), built=BUILT)
+    inputs = inputs_of(host, parse(["check", "--runtime", "docker"]))
     plan = assemble_plan(inputs, decide(inputs))
     assert "--user=0:0" in command(plan)
     assert not [word for word in command(plan) if word.startswith("--group-add")]

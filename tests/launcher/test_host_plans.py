@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from aam.contract.errors import AamError
 from aam.contract.gpus import CHECK_REPORTS
 from launcher.detect import detect
-from launcher.engines import ENGINES
-from launcher.host.facts import EngineFact, Host, NativeStack
+from launcher.host.facts import Host, NativeStack
 from launcher.plan.assembly import Plan, assemble_plan
 from launcher.plan.decision import decide as choose
-from tests.launcher.test_plan import BUILT, PRETRAIN
-from tests.support.decisions import inputs_of
+from tests.launcher.test_plan import PRETRAIN
+from tests.support.decisions import APPTAINER, inputs_of
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -40,11 +39,10 @@ from tests.support.launches import parse
 
 MI308X = (90402, 0x74A2)
 MI300X_VF = (90402, 0x74B5)  # the function that SR-IOV gives to a guest
+MI350X = (90500, 0x75A0)
 MI355X = (90500, 0x75A3)
 RX9070 = (120001, 0x7550)
 STRIX_HALO = (110501, 0x1586)
-ENGINE = (EngineFact("apptainer", "/usr/bin/apptainer", traits=ENGINES["apptainer"].traits),)
-NATIVE = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
 A100, H100, B200, V100, K80, RTX5090 = 0x20B2, 0x2330, 0x2901, 0x1DB1, 0x102D, 0x2B85
 B300, GB10 = 0x3182, 0x2E12
 Make = Callable[[Tree], Tree]
@@ -129,9 +127,8 @@ def container(tree: Tree) -> Tree:
     return tree.recorded(nodes=known, user={"uid": 5, "gid": 5, "groups": [44]})
 
 
-def arm(tree: Tree) -> Tree:
-    nvidia(H100)(tree)
-    return tree.recorded(machine="aarch64")
+def on_arm(make: Make) -> Make:
+    return lambda tree: make(tree).recorded(machine="aarch64")
 
 
 def confined(tree: Tree) -> Tree:
@@ -149,7 +146,10 @@ CASES: dict[str, Case] = {
                             variable="0,1,2,3"),
     "MI300A, ROCm 6.3's driver": Case(amd(MI300A, driver="6.10.5"), "rocm64", devices=(128,)),
     "MI300A, ROCm 6.2's driver": Case(amd(MI300A, driver="6.8.5"), "rocm64", devices=(128,)),
+    "MI300A, ROCm 6.1's driver": Case(amd(MI300A, driver="6.7.0"), "rocm64"),
     "MI300A, ROCm 6.0's driver": Case(amd(MI300A, driver="6.3.6"), "rocm62", devices=(128,)),
+    "MI300A, the driver of release 30.30": Case(amd(MI300A, driver="6.16.13"), "rocm64"),
+    "MI300A, a driver that no table has": Case(amd(MI300A, driver="6.19.0"), "rocm64"),
     "MI300A, TPX": Case(partitions(MI300A, 4, 3, "TPX", "NPS1"), "rocm64",
                         devices=tuple(range(128, 140))),
     "MI300A, CPX": Case(partitions(MI300A, 4, 6, "CPX", "NPS1"), "rocm64",
@@ -162,16 +162,27 @@ CASES: dict[str, Case] = {
     "MI300X in a guest": Case(amd(MI300X_VF), "rocm64", devices=(128,), variable="0"),
     "8 x MI300X": Case(amd(*8 * [MI300X]), "rocm64", devices=tuple(range(128, 136))),
     "MI355X": Case(amd(MI355X, driver="6.16.13"), "rocm72", devices=(128,)),
+    "MI350X": Case(amd(MI350X), "rocm72"),
+    "MI350X, ROCm 7.0's driver": Case(amd(MI350X, driver="6.14.14"), "rocm72"),
+    # The reason is that of the image that comes nearest: its PyTorch is compiled for the GPU.
+    "MI350X, ROCm 6.3's driver": Case(amd(MI350X, driver="6.10.5"), refused=r"1 x MI350X .gfx950.; "
+                                      "rocm72: driver 6.10.5 .*not 7.2"),
     "MI355X, ROCm 6.4's driver": Case(amd(MI355X, driver="6.12.12"),
                                       refused="not compiled for gfx950|supports ROCm"),
     "MI250X": Case(amd(MI250X, MI250X), "rocm72", devices=(128, 129)),
     "MI210 in a job": Case(amd(*4 * [MI210]), "rocm72", devices=(129, 130), variable="0,1",
                            variables={ROCR: "1,2", "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1,2"}),
+    "MI210, ROCm 5.7's driver": Case(amd(MI210, driver="6.2.4"), "rocm60"),
     "MI100": Case(amd(MI100), "rocm72", devices=(128,)),
+    # rocBLAS has kernels for gfx900, which an old kernel does not state, and gfx906 up to 6.3.
     "MI50": Case(amd(MI50, MI50), "rocm63", devices=(128, 129)),
-    "MI25": Case(amd(MI25), "rocm63", devices=(128,)),
+    "MI50, ROCm 6.2's driver": Case(amd(MI50, driver="6.8.5"), "rocm63"),
+    "MI50, ROCm 6.3's driver": Case(amd(MI50, driver="6.10.5"), "rocm63"),
+    "MI50, ROCm 6.0's driver: no options against faults": Case(amd(MI50, driver="6.3.6"), "rocm60"),
+    "MI25": Case(amd(MI25, old_kernel=True), "rocm63", devices=(128,)),
     "RX 7900": Case(amd(RX7900), "rocm72", devices=(128,)),
     "RX 9070": Case(amd(RX9070), "rocm72", devices=(128,)),
+    "RX 9070, ROCm 6.3's driver": Case(amd(RX9070, driver="6.10.5"), "rocm64"),
     "RX 6700": Case(amd(NAVI22), refused=r"\); no image has code for gfx1031; add"),
     "integrated and discrete": Case(amd(PHOENIX, RX7900), "rocm72", devices=(129,), variable="0"),
     "integrated alone": Case(amd(PHOENIX), "cpu", devices=()),
@@ -184,9 +195,14 @@ CASES: dict[str, Case] = {
     "MI210 held for guests": Case(passed_through, refused="vfio-pci holds it for a virtual"),
     "B200": Case(nvidia(B200), "cuda132", variable=UUID.format(1)),
     "B300": Case(nvidia(B300), "cuda132", variable=UUID.format(1)),
+    "B300, CUDA 12.8's driver": Case(nvidia(B300, driver="570.124.06"), "cuda128"),
+    "P100, sm_60": Case(nvidia(0x15F8, driver="535.54.03"), "cuda"),
+    "RTX 4090 runs code for sm_86": Case(nvidia(0x2684, driver="555.42.02"), "cuda128"),
+    "A100, CUDA 12.0's driver": Case(nvidia(A100, driver="525.60.13"), "cuda128"),
     "RTX 5090": Case(nvidia(RTX5090), "cuda132"),
     "H100, CUDA 12's driver": Case(nvidia(H100, driver="550.54.15"), "cuda128"),
-    "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver"),
+    "A100, an old driver": Case(nvidia(A100, driver="470.82"), refused="needs driver .*or later .*"
+                                "has 470.82; install a newer GPU driver"),
     "V100": Case(nvidia(V100), "cuda128"),
     "K80": Case(nvidia(K80, driver="470.82"), refused="no image has code for sm_37; add"),
     "A100 beside a GT 1030": Case(nvidia(0x1D01, A100), "cuda132", variable=UUID.format(2)),
@@ -209,11 +225,17 @@ CASES: dict[str, Case] = {
                                       variables={ROCR: "3"}),
     "Jetson": Case(jetson, refused="NVIDIA's builds of PyTorch for JetPack"),
     "WSL2": Case(wsl, refused="WSL2 offers it through /dev/dxg"),
-    "Arm server": Case(arm, "cuda132-aarch64", variable=UUID.format(1)),
-    "Arm server with AMD": Case(lambda tree: amd(MI210)(tree).recorded(machine="aarch64"),
+    "Arm server": Case(on_arm(nvidia(H100)), "cuda132-aarch64", variable=UUID.format(1)),
+    "Arm server with AMD": Case(on_arm(amd(MI210)),
                                 refused="built for x86_64 and the processor is aarch64"),
-    "DGX Spark": Case(lambda tree: nvidia(GB10)(tree).recorded(machine="aarch64"),
-                      "cuda132-aarch64", variable=UUID.format(1)),
+    "DGX Spark": Case(on_arm(nvidia(GB10)), "cuda132-aarch64", variable=UUID.format(1)),
+    "GH200": Case(on_arm(nvidia(0x2342)), "cuda132-aarch64"),
+    "GB200": Case(on_arm(nvidia(0x2941)), "cuda132-aarch64"),
+    "GB300": Case(on_arm(nvidia(0x31C2)), "cuda132-aarch64"),
+    "GH200, an old driver": Case(on_arm(nvidia(0x2342, driver="560.28")),
+                                 refused=r"1 x .*\(sm_.*cuda132-aarch64: .*needs driver 580"),
+    "T4 on Arm": Case(on_arm(nvidia(0x1EB8)), refused=r"1 x .*\(sm_.*cuda132-aarch64: its PyTorch "
+                      "was not compiled for sm_75"),
     "no GPU": Case(lambda tree: tree.cpu(), "cpu", devices=()),
     "captured: 4 x MI300A": Case("mi300a-4apu-spx", "rocm64", devices=(128, 136, 144, 152),
                                  variable="0,1,2,3"),
@@ -225,7 +247,7 @@ CASES: dict[str, Case] = {
 
 
 def plan_of(host: Host) -> Plan:
-    inputs = inputs_of(host, parse(PRETRAIN), built=BUILT)
+    inputs = inputs_of(host, parse(PRETRAIN))
     return assemble_plan(inputs, choose(inputs))
 
 
@@ -234,7 +256,7 @@ def detected(case: Case, folder: Path) -> Host:
         host = detect(captured(case.make))
     else:
         host = detect(case.make(Tree(folder)).root, case.variables or None)
-    return replace(host, engines=ENGINE)
+    return replace(host, engines=(APPTAINER,))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -260,7 +282,7 @@ def test_the_folder_of_check_reports_is_mounted_for_a_gpu(
     tmp_path: Path, name: str, mounted: bool
 ) -> None:
     host = detected(CASES[name], tmp_path)
-    inputs = inputs_of(host, parse(PRETRAIN), reports="/r", built=BUILT)
+    inputs = inputs_of(host, parse(PRETRAIN), reports="/r")
     plan = assemble_plan(inputs, choose(inputs))
     writable = {mount.source for mount in plan.mounts if mount.writable}
     assert (CHECK_REPORTS in plan.variables) is mounted
@@ -282,6 +304,5 @@ def test_ranks_that_share_memory_count_the_gpus_of_the_whole_host(tmp_path: Path
     for ranks, nodes, shares in ((1, 1, False), (2, 2, False), (2, 1, True)):
         step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_NUM_NODES": str(nodes)}
         host = detected(Case(amd(*4 * [MI210]), variables={**variables, **step}), tmp_path)
-        inputs = inputs_of(host, parse(PRETRAIN), built=BUILT)
-        plan = assemble_plan(inputs, choose(inputs))
+        plan = plan_of(host)
         assert (plan.host_devices, plan.variables[ROCR]) == (shares, "2,3" if shares else "0,1")

@@ -91,7 +91,6 @@ with index.locked(Path({folder!r}), "cpu.build", "Another build of cpu"):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the lock of an image."""
     code = HOLD.format(folder=str(tmp_path))
     environment = {**os.environ, "USER": "ada"}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True,

@@ -153,19 +153,6 @@ def test_damaged_files_hide_no_other_job(state: Path, capsys: pytest.CaptureFixt
     assert max(map(len, shown.splitlines())) < 700
 
 
-def test_no_escape_sequence_reaches_the_terminal(
-    state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = state.parents[2]
-    script = SCRIPT.replace("pretrain", '"\x1b[31mred"').format(folder=folder)
-    (state / "7.sh").write_text(script)
-    (folder / "run-7.log").write_text("aam: \x1b]0;title\x07\x1b[2J.\naam-job: ended with status 1")
-    assert main(["jobs"]) == 0
-    shown = capsys.readouterr().out
-    assert "red" in shown
-    assert all(character.isprintable() or character == "\n" for character in shown)
-
-
 def test_jobs_are_cancelled_by_their_numbers(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,18 +65,52 @@ def test_a_model_in_another_study_sees_its_inputs_and_writes_beside_its_output(h
     assert {target for _, target, _ in found} >= {f"{here}/data/t.biom", f"{here}/data/m.tsv"}
 
 
-def test_relative_paths_become_absolute(here: Path) -> None:
-    args = ("pretrain", "--table=./data//t.biom", "--output-dir", "./out/")
-    assert args_of(here, *args) == (
-        "--table",
-        f"{here}/data/t.biom",
-        "--output-dir",
-        f"{here}/out",
-    )
-    assert mounts(here, *args) == [
-        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
-        (f"{here}/out", f"{here}/out", True),
-    ]
+PATHS: dict[str, tuple[str, str, str]] = {
+    "relative paths": (
+        "pretrain --table=./data//t.biom --output-dir ./new/", "data/t.biom new",
+        "data/t.biom, new rw"),
+    "equals signs": ("pretrain --table=a=b --output-dir o=p", "a=b o=p", "a=b, o=p rw"),
+    "links keep their names": (
+        "pretrain --table t --output-dir link/new", "t link/new",
+        "data/new>link/new rw, data/t.biom>t"),
+    "dots after a link go where the kernel goes": (
+        "pretrain --table below/../t.biom --output-dir o", "data/t.biom o", "data/t.biom, o rw"),
+    # Apptainer cannot mount onto the link, which the other mount shows.
+    "a link inside another mount leads on": (
+        "pretrain --table out/link.biom --output-dir out", "out/link.biom out",
+        "data/t.biom, out rw"),
+    "a link that nothing else shows": (
+        "pretrain --table link.biom --output-dir out", "link.biom out",
+        "data/t.biom>link.biom, out rw"),
+    "nested and double paths are folded": (
+        "pretrain --table data/t.biom --tree data/t.biom --output-dir run --resume-from run/a.ckpt",
+        "data/t.biom data/t.biom run run/a.ckpt", "data/t.biom, run rw"),
+    "an input beside an output file stays read-only": (
+        "predict --table data/t.biom --model data --output data/p.tsv",
+        "data/t.biom data data/p.tsv", "data rw, data/t.biom"),
+}  # fmt: skip
+"""A command, the paths that it gets, and the mounts as SOURCE[>TARGET][ rw]."""
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_paths_of_a_command(here: Path, name: str) -> None:
+    for folder in ("data/deep", "out", "run"):
+        (here / folder).mkdir()
+    for file in ("a=b", "run/a.ckpt"):
+        (here / file).touch()
+    links = {"link": "data", "t": "link/t.biom", "below": "data/deep", "link.biom": "data/t.biom",
+             "out/link.biom": "../data/t.biom"}  # fmt: skip
+    for link, target in links.items():
+        (here / link).symlink_to(target)
+    line, paths, mounted = PATHS[name]
+    given = [word for word in args_of(here, *line.split()) if not word.startswith("--")]
+    assert given == [f"{here}/{path}" for path in paths.split()]
+    expected = []
+    for text in mounted.split(", "):
+        place, _, mode = text.partition(" ")
+        source, _, target = place.partition(">")
+        expected.append((f"{here}/{source}", f"{here}/{target or source}", mode == "rw"))
+    assert mounts(here, *line.split()) == expected
 
 
 def test_paths_of_a_command_that_another_one_takes(here: Path) -> None:
@@ -97,46 +130,6 @@ def test_paths_of_a_command_that_another_one_takes(here: Path) -> None:
     program = ("--", "python", "train.py", "--table", "{kind}", "--help", "--image")
     words = ("--values", "kind=a,b", *program)
     assert args_of(here, *args[:2], *words)[2:] == words
-
-
-def test_a_link_inside_another_mount_leads_on(here: Path) -> None:
-    """Apptainer cannot mount onto the link, which the other mount shows."""
-    (here / "out").mkdir()
-    (here / "out/link.biom").symlink_to("../data/t.biom")
-    args = ("pretrain", "--table", "out/link.biom", "--output-dir", "out")
-    assert args_of(here, *args)[1] == f"{here}/out/link.biom"
-    assert mounts(here, *args) == [
-        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
-        (f"{here}/out", f"{here}/out", True),
-    ]
-    # one that nothing else shows is mounted where it stands
-    (here / "link.biom").symlink_to("data/t.biom")
-    alone = mounts(here, "pretrain", "--table", "link.biom", "--output-dir", "out")
-    assert alone[0] == (f"{here}/data/t.biom", f"{here}/link.biom", False)
-
-
-def test_a_path_with_equals_signs(here: Path) -> None:
-    (here / "a=b").touch()
-    assert args_of(here, "pretrain", "--table=a=b", "--output-dir", "o=p") == (
-        "--table", f"{here}/a=b", "--output-dir", f"{here}/o=p")  # fmt: skip
-
-
-def test_links_keep_their_names(here: Path) -> None:
-    (here / "link").symlink_to("data")
-    (here / "t").symlink_to("link/t.biom")
-    found = mounts(here, "pretrain", "--table", "t", "--output-dir", "link/out")
-    assert found == [
-        (f"{here}/data/out", f"{here}/link/out", True),
-        (f"{here}/data/t.biom", f"{here}/t", False),
-    ]
-
-
-def test_dots_after_a_link_go_where_the_kernel_goes(here: Path) -> None:
-    (here / "data/deep").mkdir()
-    (here / "link").symlink_to("data/deep")
-    assert args_of(here, "pretrain", "--table", "link/../t.biom", "--output-dir", "o")[1] == (
-        f"{here}/data/t.biom"
-    )
 
 
 def write_record(run: Path, paths: dict[str, Path]) -> None:
@@ -183,24 +176,6 @@ def test_a_damaged_run_json_names_nothing(here: Path, text: str) -> None:
     (here / "run").mkdir()
     (here / "run/run.json").write_text(text)
     assert mounts(here, "report", "--run-dir", "run") == [(f"{here}/run", f"{here}/run", True)]
-
-
-def test_nested_and_double_paths_are_folded(here: Path) -> None:
-    (here / "run").mkdir()
-    (here / "run/last.ckpt").touch()
-    args = ("pretrain", "--table", "data/t.biom", "--tree", "data/t.biom", "--output-dir", "run")
-    assert mounts(here, *args, "--resume-from", "run/last.ckpt") == [
-        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
-        (f"{here}/run", f"{here}/run", True),
-    ]
-
-
-def test_inputs_beside_an_output_file_stay_read_only(here: Path) -> None:
-    args = ("predict", "--table", "data/t.biom", "--model", "data", "--output", "data/p.tsv")
-    assert mounts(here, *args) == [
-        (f"{here}/data", f"{here}/data", True),
-        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
-    ]
 
 
 @pytest.mark.parametrize("target", ["/", "/usr", "/etc", "/dev", "//etc", "//"])
@@ -268,12 +243,6 @@ def test_mounts_are_quoted_as_csv() -> None:
     assert odd == 'type=bind,"source=/a,""b""\n",destination=/c,ro'
 
 
-def test_an_output_in_the_way_of_a_file(here: Path) -> None:
-    request = parse(["example", "--output-dir", "data/t.biom/out"])
-    with pytest.raises(CannotCreate, match="is a file"):
-        require_outputs(path_facts(request, str(here)))
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_output(here: Path) -> None:
     (here / "data").chmod(0o555)
@@ -282,34 +251,16 @@ def test_a_read_only_output(here: Path) -> None:
         require_outputs(path_facts(request, str(here)))
 
 
-@pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
-def test_a_full_disk_is_known_before(here: Path) -> None:
-    request = parse(["example", "--output-dir", "/proc/self/nothing/out"])
-    with pytest.raises(CannotCreate, match="No access for --output-dir"):
-        require_outputs(path_facts(request, str(here)))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB, which takes root; a full disk for everybody else."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system takes root")
-    place = tmp_path / "small"
-    place.mkdir()
-    size = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if subprocess.run(size, check=False).returncode:
-        pytest.skip("no file system may be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: Path) -> None:
+def test_a_disk_without_room_is_known_before_the_start(
+    small_disk: Callable[[int], Path], here: Path
+) -> None:
+    disk = small_disk(1024)
     args = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
-    request = parse([*args, str(small_disk / "a/out")])
+    request = parse([*args, str(disk / "a/out")])
     with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {MIN_FREE >> 20}"):
         require_outputs(path_facts(request, str(here)))
     with pytest.raises(CannotCreate, match="caches.*--scratch"):
-        require_space(str(small_disk), "No room for caches", "give another --scratch")
+        require_space(str(disk), "No room for caches", "give another --scratch")
     require_space(str(here), "No room", "")
 
 

@@ -23,7 +23,9 @@ from launcher.engines import shell_line
 from launcher.plan.assembly import Plan
 from launcher.plan.environment import Variable
 from launcher.plan.inputs import SHARED, Request
-from launcher.plan.settings import LAUNCHER_OPTIONS
+from launcher.plan.settings import LAUNCHER_OPTIONS, SETTING_SPECS
+from launcher.slurm.script import SubmitOptions
+from launcher.slurm.site import TYPES
 from tests.support.launches import forked, parse, program
 
 ROOT = Path(__file__).parents[2]
@@ -108,11 +110,16 @@ def test_a_typo_is_answered_with_the_nearest_name(args: list[str], sentence: str
     assert caught.value.status == 64
 
 
-@pytest.mark.parametrize("command", names())
-def test_no_option_belongs_to_both_programs(command: str) -> None:
-    kind = find(command)
-    assert kind is not None
-    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_OPTIONS) <= set(SHARED)
+def test_each_command_and_option_belongs_to_one_program() -> None:
+    assert not set(names()) & set(commands.NAMES)
+    assert not set(TYPES) & set(SETTING_SPECS)  # keys of a site, and settings
+    of_submit = {spec.flag for spec in specs(SubmitOptions)}
+    # It means the same with and without a queue: so many ranks on a machine.
+    assert of_submit & set(LAUNCHER_OPTIONS) == {"--gpus"}
+    for name in names():
+        flags = {spec.flag for spec in specs(find(name) or object)}
+        assert not flags & of_submit, name
+        assert flags & set(LAUNCHER_OPTIONS) <= set(SHARED), name
 
 
 def test_a_shared_option_is_of_the_command_that_has_it() -> None:
@@ -122,10 +129,6 @@ def test_a_shared_option_is_of_the_command_that_has_it() -> None:
     predict = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv", "--force"]
     assert (parse(predict).argv[-1], parse(predict).force) == ("--force", False)
     assert parse([*SIMULATE, "--force"]).force
-
-
-def test_no_command_belongs_to_both_programs() -> None:
-    assert not set(names()) & set(commands.NAMES)
 
 
 # --- what will run
@@ -144,17 +147,6 @@ def test_a_command_line_can_be_pasted(args: list[str]) -> None:
 
 
 # --- the program itself
-
-
-def test_a_missing_input_is_found_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "p.tsv").touch()
-    here = ["evaluate", "--predictions", f"{tmp_path}/p.tsv", "--metadata-column", "y"]
-    done = launch(*here, "--metadata", f"{tmp_path}/m.tsv")
-    assert done.returncode == 66
-    assert done.stderr == (
-        f"aam-launch: No file for --metadata: '{tmp_path}/m.tsv' does not exist; check the path.\n"
-    )
-    assert done.stdout == ""
 
 
 @pytest.mark.medium
@@ -178,8 +170,13 @@ def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
     assert (out / "table.biom").exists()
 
 
-@pytest.mark.parametrize("engine", [None, "apptainer"])
-def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str | None) -> None:
+@pytest.mark.parametrize(
+    ("engine", "args"),
+    [(None, SIMULATE), ("apptainer", SIMULATE), (None, ["explain", *SIMULATE]), (None, ["doctor"])],
+)
+def test_without_the_libraries_the_remedy_is_named(
+    tmp_path: Path, engine: str | None, args: list[str]
+) -> None:
     """An interpreter without site packages stands for a plain install."""
     plain = tmp_path / "plain"
     plain.mkdir()
@@ -190,14 +187,15 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str |
         program(tmp_path / engine)
     code = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code, *SIMULATE], capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, "-S", "-c", code, *args], capture_output=True, text=True, cwd=tmp_path,
         env={"PYTHONPATH": f"{ROOT}:{plain}", "PATH": str(tmp_path), "HOME": str(tmp_path)},
         check=False,
     )  # fmt: skip
     assert done.returncode == 69
-    cause = "Image cpu is not built" if engine else "No engine can start a container"
-    assert cause in done.stderr
-    assert f"pip install '{ROOT}[study]'" in done.stderr or f"pip install {ROOT}" in done.stderr
+    shown = done.stdout + done.stderr
+    assert ("Image cpu is not built" if engine else "No engine can start a container") in shown
+    if args is SIMULATE:
+        assert f"pip install '{ROOT}[study]'" in shown or f"pip install {ROOT}" in shown
 
 
 def test_a_reader_may_stop_early() -> None:
@@ -214,12 +212,13 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
         "import json, sys\n"
         "from launcher.cli import main\n"
         "main(sys.argv[1:])\n"
-        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+        "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *argv], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    modules = json.loads(done.stdout.splitlines()[-1])
+    loaded = {name.partition(".")[0] for name in modules}
     expected = {"aam", "launcher", "yaml", "msgspec", "typing_extensions", "cython_runtime",
                 "__main__"}  # fmt: skip
     foreign = loaded - set(sys.stdlib_module_names) - expected
@@ -227,8 +226,9 @@ def test_nothing_heavy_is_imported(argv: list[str]) -> None:
     assert not {
         name for name in foreign if not name.startswith(("_", "__editable__", "sitecustom"))
     }
-    if "example" in argv:  # a start runs no program and computes no digest
+    if "example" in argv:  # a start runs no program, computes no digest and reads nothing of Slurm
         assert not loaded & {"hashlib", "shutil", "subprocess", "tarfile"}
+        assert not [name for name in modules if name.startswith("launcher.slurm.")]
 
 
 def test_libraries_of_pythonpath_do_not_replace_those_of_the_environment(tmp_path: Path) -> None:

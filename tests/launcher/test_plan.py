@@ -1,4 +1,4 @@
-"""Plans: flags for a stack, devices, visible devices, variables, and the launch record."""
+"""Plans: flags for a stack, devices, variables, measured settings, and the launch record."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aam.contract.errors import ConfigurationError, NotPermitted, Unavailable, UsageError
+from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
 from aam.contract.records import Sourced
+from launcher import config
 from launcher.detect import detect
-from launcher.engines import ENGINES, command, shell_line
-from launcher.host.facts import DeviceNode, EngineFact, Host, NativeStack, User
+from launcher.engines import command, shell_line
+from launcher.host.facts import DeviceNode, Host, NativeStack, User
+from launcher.launch import path_facts
 from launcher.plan.assembly import RECORD, Plan, assemble_plan
-from launcher.plan.catalog import shipped
+from launcher.plan.decision import decide
 from launcher.plan.decision import decide as choose
-from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import Mount
 from launcher.plan.settings import merge
-from tests.support.decisions import inputs_of
+from tests.support.decisions import BUILT, inputs_of
+from tests.support.decisions import engine as fact_of
 from tests.support.hosts import MI210, MI300A, RX7900, Tree
 from tests.support.launches import parse
 
-CATALOG = shipped()
-BUILT = tuple(
-    BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
-    for image in CATALOG.images
-)
+PREDICT = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv"]
 PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
-FACTS = tuple(
-    EngineFact(name, f"/usr/bin/{name}", traits=ENGINES[name].traits)
-    for name in ("apptainer", "podman", "docker")
-)
+FACTS = tuple(map(fact_of, ("apptainer", "podman", "docker")))
 
 
 def planned(
@@ -48,8 +43,9 @@ def planned(
     request = parse(args)
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
     paths = path_facts(request, "/d", live=False)
-    inputs = inputs_of(host, request, built=BUILT, native=stack, terminal=terminal, paths=paths,
-                       requested_mounts=mounts)  # fmt: skip
+    inputs = inputs_of(
+        host, request, native=stack, terminal=terminal, paths=paths, requested_mounts=mounts
+    )
     return assemble_plan(inputs, choose(inputs))
 
 
@@ -75,19 +71,14 @@ def decided(plan: Plan, subject: str) -> list[str]:
 # --- flags
 
 
-def test_a_stack_with_a_fault_gets_its_flags(mi300a: Host) -> None:
+def test_a_stack_with_a_fault_gets_the_flags_that_the_command_has(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
     assert plan.argv[-3:] == ("--attn-implementation", "math", "--no-gradient-checkpointing")
     reasons = [d.why for d in plan.decisions if d.subject == "flag"]
     assert "ignores the batch index" in reasons[0]
     assert not decided(planned(mi300a, *PRETRAIN, "--image", "rocm63"), "flag")
-
-
-def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
-    predict = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv"]
-    assert decided(planned(mi300a, *predict, "--image", "rocm62"), "flag") == [
-        "--attn-implementation math"
-    ]
+    predict = planned(mi300a, *PREDICT, "--image", "rocm62")
+    assert decided(predict, "flag") == ["--attn-implementation math"]
     simulate = ["example", "--output-dir", "/o/s", "--image", "rocm62"]
     assert decided(planned(mi300a, *simulate), "flag") == []
 
@@ -328,14 +319,6 @@ def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
     assert json.loads(stored)["mounts"] is None
 
 
-def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
-    host = replace(mi300a, nodes=(DeviceNode("/dev/kfd", 109, "render", 0o660, False),))
-    with pytest.raises(NotPermitted) as caught:
-        planned(host, *PRETRAIN)
-    assert caught.value.status == 77
-    assert "usermod -aG render" in str(caught.value)
-
-
 def test_mig_without_a_choice_is_warned_of(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100", mig=["gi1/ci0", "gi2/ci0"])
     plan = planned(host_of(tree.nvidia_driver("535.1")), *PRETRAIN)
@@ -379,11 +362,10 @@ def test_a_mount_below_dev_takes_the_dev_of_the_host(mi300a: Host) -> None:
 @pytest.mark.parametrize("engine", ["apptainer", "singularity", "podman", "docker"])
 def test_what_a_user_sets_stands_in_no_command_line(mi300a: Host, engine: str) -> None:
     """Other users see command lines with `ps`, and the record of a run is read by others."""
-    facts = (*FACTS, EngineFact("singularity", "/usr/bin/singularity",
-                                traits=ENGINES["singularity"].traits))  # fmt: skip
+    facts = (*FACTS, fact_of("singularity"))
     host = replace(mi300a, engines=facts, environment={"SLURM_PASSWORD": "hunter2"})
     args = (*PRETRAIN, "--runtime", engine, "--image", "rocm63", "--env", "MY_TOKEN=s3cret")
-    built = tuple(replace(b, engines=(engine,)) for b in BUILT)
+    built = tuple(replace(image, engines=(engine,)) for image in BUILT)
     request = parse(args)
     inputs = inputs_of(host, request, built=built)
     plan = assemble_plan(inputs, choose(inputs))
@@ -411,3 +393,102 @@ def test_podman_without_crun_loses_the_groups_that_own_gpus(mi300a: Host) -> Non
     assert command(planned(mi300a, *args))[1:4] == ("--runtime", "crun", "run")
     with pytest.raises(Unavailable, match="/dev/kfd belongs to group video; crun, the runtime"):
         planned(replace(mi300a, engines=(podman,)), *args)
+
+
+# --- options and variables that were measured on a GPU architecture
+
+
+FILE = """tuned:
+  gfx942:
+    options: {batch-size: 64, mixed-precision: bf16, gradient-checkpointing: true}
+    env: {PYTORCH_HIP_ALLOC_CONF: "expandable_segments:True", HSA_XNACK: 1}
+  sm_90:
+    options: {batch-size: 128}
+  cpu:
+    options: {batch-size: 8}
+images: {rocm63: {prefer: {gfx942: fastest of the images}}}
+"""
+"""As `aam acceptance` writes it; also a site file."""
+
+
+@pytest.fixture
+def apu(tmp_path: Path) -> Host:
+    return host_of(Tree(tmp_path / "host").cpu().amd(MI300A, 2).amd(MI300A, 3))
+
+
+def tuned(host: Host, file: Path, text: str, *args: str) -> Plan:
+    file.write_text(text)
+    request = parse((*args, "--site", str(file)))
+    settings = config.read(request.launcher_options, {"HOME": str(file.parent)})
+    paths = path_facts(request, "/d", live=False)
+    inputs = inputs_of(host, request, settings, paths=paths, catalog=config.catalog(settings))
+    return assemble_plan(inputs, decide(inputs))
+
+
+def test_a_file_of_an_acceptance_gives_defaults_and_is_named(apu: Host, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    plan = tuned(apu, file, FILE, *PRETRAIN)
+    assert plan.image == "rocm63"
+    assert plan.argv[-5:] == ("--batch-size", "64", "--mixed-precision", "bf16",
+                              "--gradient-checkpointing")  # fmt: skip
+    assert plan.variables["PYTORCH_HIP_ALLOC_CONF"] == "expandable_segments:True"
+    assert plan.variables["HSA_XNACK"] == "1"
+    decided = [d for d in plan.decisions if d.value in ("--batch-size 64", "HSA_XNACK=1")]
+    assert {(d.why, d.source) for d in decided} == {("measured as good on gfx942", f"{file}:1")}
+    assert len(decided) == 2
+
+
+def test_what_the_user_or_a_fault_sets_has_precedence(apu: Host, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    own = ["--batch-size", "16", "--no-gradient-checkpointing", "--env", "HSA_XNACK=0"]
+    plan = tuned(apu, file, FILE, *PRETRAIN, *own)
+    assert decided(plan, "flag") == ["--mixed-precision bf16"]
+    assert plan.variables["HSA_XNACK"] == "0"
+    (tmp_path / "own.yaml").write_text("batch-size: 4\n")
+    configured = tuned(apu, file, FILE, *PRETRAIN, "--config", str(tmp_path / "own.yaml"))
+    assert "--batch-size 64" not in decided(configured, "flag")
+    fault = tuned(apu, file, FILE, *PRETRAIN, "--image", "rocm62")
+    assert "--no-gradient-checkpointing" in fault.argv
+    assert "--gradient-checkpointing" not in fault.argv
+
+
+def test_only_runs_on_the_architecture_get_them(apu: Host, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    assert decided(tuned(apu, file, FILE, *PRETRAIN, "--device", "cpu"), "flag") == [
+        "--batch-size 8"
+    ]
+    assert decided(tuned(apu, file, FILE, *PREDICT), "flag") == ["--batch-size 64"]
+    for measures in (
+        ("check",),
+        ("golden", "generate", "/o/golden"),
+        ("tune", "--output-dir", "/o/t", *PRETRAIN[:3]),
+    ):
+        plan = tuned(apu, file, FILE, *measures)
+        assert (decided(plan, "flag"), "HSA_XNACK" in plan.variables) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{gfx942: {options: {batchsize: 4}}}",
+         "unknown key 'batchsize' in 'tuned.gfx942.options' in {f}:1; did you mean"),
+        ("{gfx942: [1]}", "tuned.gfx942 is a list, expected a mapping in {f}:1"),
+        ("{gfx942: {options: {batch-size: many}}}", "--batch-size: 'many' in {f}:1"),
+        ("{gfx942: {options: {batch-size: 0}}}", "--batch-size 0"),
+        ("{gfx942: {env: {--bind: x}}}", "Not the name of a variable: '--bind' of tuned.gfx942"),
+        ],
+)  # fmt: skip
+def test_mistakes_name_their_place(apu: Host, tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "settings.yaml"
+    with pytest.raises(AamError) as caught:
+        tuned(apu, file, f"tuned: {text}\n", *PRETRAIN)
+    assert sentence.format(f=file) in str(caught.value)
+
+
+def test_a_default_that_the_host_sets_too_reaches_the_container(apu: Host, tmp_path: Path) -> None:
+    """The variable is of no pattern that lets it in."""
+    text = "tuned:\n  gfx942:\n    env: {OF_NO_PATTERN: 1}\n"
+    host = replace(apu, environment={**apu.environment, "OF_NO_PATTERN": "2"})
+    plan = tuned(host, tmp_path / "s.yaml", text, *PRETRAIN)
+    assert plan.variables["OF_NO_PATTERN"] == "2"
+    assert dict(tuned(apu, tmp_path / "s.yaml", text, *PRETRAIN).variables)["OF_NO_PATTERN"] == "1"

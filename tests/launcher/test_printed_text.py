@@ -58,11 +58,20 @@ def hostile_engine(folder: Path) -> tuple[str, ...]:
     return "cpu", "--engine", "apptainer", f"--image-dir={folder}", "--registry", "127.0.0.1:9/aam"
 
 
+def hostile_job(folder: Path) -> tuple[str, ...]:
+    (folder / ".local/state/aam/jobs").mkdir(parents=True)
+    script = f'#SBATCH "--job-name={TITLE}"\n#SBATCH --output={folder}/run-%j.log\n'
+    (folder / ".local/state/aam/jobs/7.sh").write_text(script)
+    (folder / "run-7.log").write_text(f"aam: \x1b[2J{TITLE}.\naam-job: ended with status 1")
+    return ()
+
+
 @pytest.mark.parametrize(
     ("command", "prepare"),
     [("doctor", hostile_capture), ("explain check --device cpu", hostile_capture),
      ("--dry-run check --device cpu", hostile_capture), ("images", hostile_capture),
-     ("doctor --site", hostile_site), ("images", hostile_record), ("images pull", hostile_engine)],
+     ("doctor --site", hostile_site), ("images", hostile_record), ("images pull", hostile_engine),
+     ("jobs", hostile_job)],
 )  # fmt: skip
 def test_no_control_character_reaches_the_terminal(
     folder: Path, command: str, prepare: Callable[[Path], tuple[str, ...]]
@@ -76,15 +85,19 @@ def test_no_control_character_reaches_the_terminal(
 # --- secrets
 
 
+@pytest.mark.parametrize("form", ["explain", "explain --json", "--dry-run"])
 @pytest.mark.parametrize("runtime", ["native", "apptainer"])
-def test_a_dry_run_prints_no_value_of_env(folder: Path, runtime: str) -> None:
+def test_values_of_env_are_hidden(folder: Path, form: str, runtime: str) -> None:
     engine(folder, "apptainer")
     index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
-    own = ["--runtime", runtime, "--env", "WORD=s3cret", "--env", "OTHER", f"--image-dir={folder}"]
-    done = launch(folder, "--dry-run", *own, "check", "--device", "cpu", OTHER="s3cret")
+    values = ("API_KEY=s3cret", "MY_PW=s3cret", "OTHER", "NCCL_DEBUG=visible")
+    own = ["--runtime", runtime, *(f"--env={value}" for value in values), f"--image-dir={folder}"]
+    done = launch(folder, *form.split(), *own, "check", "--device", "cpu", OTHER="s3cret")
     assert done.returncode in (0, 69), done.stderr  # natively PyTorch may be absent
     assert "s3cret" not in done.stdout + done.stderr
-    assert "WORD=..." in done.stdout
+    assert "API_KEY=..." in done.stdout
+    assert "MY_PW=..." in done.stdout
+    assert ("NCCL_DEBUG=visible" in done.stdout) == ("explain" in form)
 
 
 SEARCH = ("search", "--table", "table.biom", "--metadata", "m.tsv", "--metadata-column", "age",
@@ -104,7 +117,6 @@ def test_a_password_of_a_database_is_refused(
     place: Path, program: str, url: str, shown: str
 ) -> None:
     search = (*SEARCH, url)
-    (place / "m.tsv").write_text("sample-id\tage\nS1\t3\n")
     if program == "submit":
         slurm_and_image(place, "echo 41")
         done = submit(place, "--site", "./site.yaml", *search)

@@ -33,7 +33,6 @@ def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str
 
 
 def recorded(folder: Path, study_dir: Path, *args: str) -> dict[str, Any]:
-    """Run a command on the tables of a study; return the content of its record."""
     for name in ("table.biom", "tree.nwk"):
         (folder / name).write_bytes((study_dir / name).read_bytes())
     done = launch(folder, *args, OMP_NUM_THREADS="1")

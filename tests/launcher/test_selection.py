@@ -1,4 +1,4 @@
-"""Selection of GPUs and of the image that fits them, on captured and made-up hosts."""
+"""Selection of GPUs, of the image that fits them, and of the engine that starts it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from aam.contract.errors import NotPermitted, Unavailable, UsageError
+from aam.contract.errors import NotPermitted, Unavailable
 from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
-from launcher.host.facts import DeviceNode
+from launcher.engines import BUILDERS
+from launcher.host.facts import DeviceNode, EngineFact, Host
 from launcher.plan.catalog import SHIPPED
 from launcher.plan.decision import decide as choose
-from launcher.plan.hardware import serves as served
 from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import (
-    ALL,
     APPTAINER,
-    CATALOG,
+    BUILT,
     NATIVE,
     PLAIN,
     decide,
+    engine,
     inputs_of,
     name_of,
     why,
@@ -70,49 +70,6 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
 # --- built hosts
 
 
-@pytest.mark.parametrize(
-    ("kind", "driver", "image"),
-    [
-        # rocBLAS has kernels for gfx900, which an old kernel does not state, and gfx906 up to 6.3.
-        (MI25, None, "rocm63"),
-        (MI50, None, "rocm63"),
-        (MI50, "6.8.5", "rocm63"),
-        (MI50, "6.10.5", "rocm63"),
-        (MI300A, "6.10.5", "rocm64"),
-        (MI300A, "6.16.13", "rocm64"),  # release 30.30
-        (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
-        (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
-        (MI50, "6.3.6", "rocm60"),  # ROCm 6.0, too: rocm62 would need options against its faults
-        (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
-        (MI300A, "6.19.0", "rocm64"),  # no table has it
-        (RX7900, None, "rocm72"),
-        ((120001, 0x7550), "6.10.5", "rocm64"),
-        ((90500, 0x75A0), None, "rocm72"),  # MI350X
-        ((90500, 0x75A0), "6.14.14", "rocm72"),
-    ],
-)
-def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: str) -> None:
-    tree = Tree(tmp_path).cpu().amd(kind, 3, old_kernel=kind == MI25)
-    host = detect(tree.amd_driver(driver).root)
-    assert name_of(decide(host)) == image
-
-
-@pytest.mark.parametrize(
-    ("device", "driver", "image"),
-    [
-        (0x15F8, "535.54.03", "cuda"),  # sm_60
-        (0x20B2, "525.60.13", "cuda128"),
-        (0x2684, "555.42.02", "cuda128"),  # sm_89 runs what was compiled for sm_86
-        (0x20B2, "580.65.06", "cuda132"),
-        (0x3182, "580.65.06", "cuda132"),  # B300, sm_103, runs what was compiled for sm_100
-        (0x3182, "570.124.06", "cuda128"),
-    ],
-)
-def test_nvidia(tmp_path: Path, device: int, driver: str, image: str) -> None:
-    host = detect(Tree(tmp_path).nvidia(device, 1, 0, "GPU").nvidia_driver(driver).root)
-    assert name_of(decide(host)) == image
-
-
 def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI100, 1).amd(MI100, 2).amd(MI210, 3).amd(PHOENIX, 4)
     choice = decide(detect(tree.root))
@@ -147,42 +104,17 @@ def test_an_image_whose_blas_library_has_no_kernels_says_that(tmp_path: Path) ->
             decide(host, image=image)
 
 
-def test_a_swapped_number_of_an_image_is_understood(tmp_path: Path) -> None:
-    host = detect(Tree(tmp_path).cpu().amd(MI300A, 3).root)
-    with pytest.raises(UsageError, match="did you mean 'rocm63'"):
-        decide(host, image="rocm36")
-
-
 # --- processors
-
-
-@pytest.mark.parametrize(
-    ("device", "driver", "decided"),
-    [
-        (0x2342, "580.65.06", "cuda132-aarch64"),  # GH200, sm_90
-        (0x2941, "580.65.06", "cuda132-aarch64"),  # GB200, sm_100
-        (0x31C2, "580.65.06", "cuda132-aarch64"),  # GB300, sm_103
-        (0x2342, "560.28", "cuda132-aarch64: .*needs driver 580"),
-        (0x1EB8, "580.65.06", "cuda132-aarch64: its PyTorch was not compiled for sm_75"),  # T4
-    ],
-)
-def test_nvidia_on_arm(tmp_path: Path, device: int, driver: str, decided: str) -> None:
-    tree = Tree(tmp_path).nvidia(device, 1, 0, "GPU").nvidia_driver(driver)
-    host = detect(tree.recorded(machine="aarch64").root)
-    if ":" in decided:
-        with pytest.raises(Unavailable, match=rf"1 x GPU \(sm_.*{decided}"):
-            decide(host)
-    else:
-        assert name_of(decide(host)) == decided
-        assert decide(host, use="never").gpus == ()
 
 
 def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     refused = "built for x86_64 and the processor is aarch64"
     tree = Tree(tmp_path / "nvidia").nvidia(0x2342, 1, 0, "GH200").nvidia_driver("580.65.06")
     nearest = f"{refused}; the nearest fit is --image cuda132-aarch64"
+    on_arm = detect(tree.recorded(machine="aarch64").root)
     with pytest.raises(Unavailable, match=nearest):
-        decide(detect(tree.recorded(machine="aarch64").root), image="cuda130")
+        decide(on_arm, image="cuda130")
+    assert decide(on_arm, use="never").gpus == ()
     tree = Tree(tmp_path / "x86_64").nvidia(0x2342, 1, 0, "H100").nvidia_driver("580.65.06")
     with pytest.raises(Unavailable, match="built for aarch64 and the processor is x86_64"):
         decide(detect(tree.root), image="cuda132-aarch64")
@@ -210,23 +142,13 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 # --- GPUs that no image serves, and requests for GPUs
 
 
-UNSERVED = [
-    ("Tesla K80", 0x102D, 2, "sm_37"),
-]
-
-
-@pytest.mark.parametrize(("model", "device", "count", "arch"), UNSERVED)
-def test_gpus_that_no_image_serves_are_not_passed_over(
-    tmp_path: Path, model: str, device: int, count: int, arch: str
-) -> None:
-    tree = Tree(tmp_path).nvidia_driver("580.65.06")
-    for minor in range(count):
-        tree.nvidia(device, minor + 1, minor, model)
-    host = detect(tree.root)
+def test_gpus_that_no_image_serves_are_not_passed_over(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x102D, 1, 0, "Tesla K80").nvidia(0x102D, 2, 1, "Tesla K80")
+    host = detect(tree.nvidia_driver("580.65.06").root)
     with pytest.raises(Unavailable) as caught:
         decide(host)
     output = str(caught.value)
-    assert f"{count} x {model} ({arch}); no image has code for {arch}; add" in output
+    assert "2 x Tesla K80 (sm_37); no image has code for sm_37; add" in output
     assert "add --device cpu (or --image cpu)" in output
     assert name_of(decide(host, image="cpu")) == "cpu"
     processor = decide(host, use="never")
@@ -234,16 +156,9 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
     assert why(processor, "image") == "--device cpu is requested"
     assert why(processor, "GPUs not used") == "--device cpu is requested"
     forced = decide(host, image="cuda", force=True)
-    assert len(forced.gpus) == count
+    assert len(forced.gpus) == 2
     assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
     assert "not compiled for" in forced.misfits["architecture"]
-
-
-def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
-    """The reason is that of the image that comes nearest: its PyTorch is compiled for the GPU."""
-    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).amd_driver("6.10.5").root)
-    with pytest.raises(Unavailable, match=r"1 x MI350X .gfx950.; rocm72: driver 6.10.5 .*not 7.2"):
-        decide(host)
 
 
 @pytest.mark.parametrize(
@@ -278,23 +193,10 @@ def test_a_reported_fault_ranks_an_image_below_those_without(tmp_path: Path) -> 
     assert note.evidence.startswith("rocm72 for 1 x MI300A (gfx942): inaccurate attention")
     assert "`aam-launch --image rocm72 check` measures" in note.remedy
     # it is built, and the others are not
-    alone = tuple(built for built in ALL if built.image == "rocm72")
+    alone = tuple(built for built in BUILT if built.image == "rocm72")
     choice = decide(host, alone)
     assert name_of(choice) == "rocm72"
     assert "rocm64 would come before it: Image rocm64 is not built" in why(choice, "image")
-
-
-def test_images_are_listed_newest_first() -> None:
-    """The order of the catalog is that of preference among images that fit."""
-    for pin in ("rocm", "cuda"):
-        listed = [[int(n) for n in i.pins[pin].split(".")] for i in CATALOG.images if pin in i.pins]
-        assert listed == sorted(listed, reverse=True)
-
-
-def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:
-    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("470.82.01")
-    with pytest.raises(Unavailable, match=r"later .* has 470.82.01; install a newer GPU driver"):
-        decide(detect(tree.root))
 
 
 def test_a_gpu_of_unknown_arch_is_named_and_not_guessed(tmp_path: Path) -> None:
@@ -370,8 +272,6 @@ def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = detect(tree.root)
-    with pytest.raises(UsageError, match="--image rocm72 or cuda128"):
-        decide(host)
     assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
     assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]
     assert decide(host, image="cpu").gpus == ()
@@ -387,24 +287,6 @@ def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
 # --- the catalog
 
 
-@pytest.mark.parametrize(
-    ("arch", "runs"),
-    [("sm_70", True), ("sm_72", True), ("sm_89", True), ("sm_90", True), ("sm_100", False),
-     ("sm_120", False), ("sm_35", False)],
-)  # fmt: skip
-def test_cuda_code_runs_on_later_chips_of_the_same_major(arch: str, runs: bool) -> None:
-    image = CATALOG.image("cuda")
-    assert image is not None
-    assert served(image, arch) is runs
-
-
-def test_faults_belong_to_versions() -> None:
-    flags = [f.flags for f in CATALOG.faults_of("amd", {"torch": "2.5.1+rocm6.2"})]
-    assert flags == [("--attn-implementation", "math"), ("--no-gradient-checkpointing",)]
-    assert CATALOG.faults_of("amd", {"torch": "2.7.1"}) == ()
-    assert CATALOG.faults_of("nvidia", {"torch": "2.5.1"}) == ()
-
-
 def test_a_mask_that_leaves_the_integrated_gpu_is_the_reason(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(RX7900, 3, minor=128).amd(PHOENIX, 0x0F, minor=129)
     host = detect(tree.recorded(environment={"HIP_VISIBLE_DEVICES": "1"}).root)
@@ -414,3 +296,108 @@ def test_a_mask_that_leaves_the_integrated_gpu_is_the_reason(tmp_path: Path) -> 
     assert why(choice, "image") == reason
     said = [f for f in choice.findings if f.cause == "The command runs on the CPU"]
     assert [(f.severity, f.evidence) for f in said] == [("warning", reason)]
+
+
+SIF_ENGINES = ("apptainer", "singularity")
+
+
+def live(tree: Tree, *engines: EngineFact) -> Host:
+    return replace(detect(tree.root), root="/", engines=engines)
+
+
+def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("6.16.13").root)
+    with pytest.raises(Unavailable) as caught:
+        decide(host, image="rocm62")
+    assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
+        caught.value
+    )
+    assert "nearest fit is --image rocm64" in str(caught.value)
+    forced = decide(host, image="rocm62", force=True)
+    assert name_of(forced) == "rocm62"
+    assert "6.16.13" in forced.misfits["driver"]
+    with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
+        decide(host, image="cuda")
+    none = detect(Tree(tmp_path / "none").root)
+    with pytest.raises(Unavailable, match="needs a GPU of AMD"):
+        decide(none, image="rocm63")
+    without = decide(none, image="rocm63", use="never")  # it runs on the CPU too
+    assert (name_of(without), without.gpus, without.misfits) == ("rocm63", (), {})
+
+
+def _empty(*engines: EngineFact) -> Host:
+    return Host("/", "h", "6", "x86_64", (), (), (), engines, None, None)
+
+
+# --- engines and what is built
+
+
+def test_native_where_nothing_is_built() -> None:
+    choice = decide(_empty(APPTAINER), built=())
+    assert (choice.engine, choice.image) == ("native", None)
+    assert (
+        why(choice, "engine") == "Image cpu is not built, and PyTorch 2.13.0+cpu is installed here"
+    )
+    assert "No engine can start a container" in why(decide(_empty()), "engine")
+
+
+def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    with pytest.raises(Unavailable, match="cannot use 1 x MI300A") as caught:
+        decide(host, built=())
+    assert "`aam-launch images build rocm64`" in str(caught.value)
+    assert "add --device cpu" in str(caught.value)
+    none = replace(host, engines=(), absent_engines=tuple(map(engine, BUILDERS)))
+    with pytest.raises(Unavailable, match="No engine can start a container.*1 x MI300A"):
+        decide(none, built=())
+    with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
+        decide(host, runtime="native")
+    choice = decide(host, built=(), use="never")
+    assert (choice.engine, choice.gpus) == ("native", ())
+    able = decide(host, built=(), native=replace(NATIVE, vendor="amd", torch="2.7.1"))
+    assert len(able.gpus) == 1
+
+
+def test_a_built_image_comes_before_a_better_one(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    choice = decide(host, built=(BuiltImage("rocm62", SIF_ENGINES, "/i/rocm62.sif"),))
+    assert (name_of(choice), choice.engine) == ("rocm62", "apptainer")
+
+
+def test_the_engine_that_has_the_image() -> None:
+    podman = engine("podman")
+    built = (BuiltImage("cpu", ("podman",), "localhost/aam:cpu"),)
+    assert decide(_empty(APPTAINER, podman), built).engine == "podman"
+    broken = engine("podman", "no user namespaces")
+    assert decide(_empty(APPTAINER, broken), built).engine == "native"
+    with pytest.raises(Unavailable, match="no user namespaces"):
+        decide(_empty(broken), built, runtime="podman")
+    with pytest.raises(Unavailable, match="no docker on PATH"):
+        decide(_empty(APPTAINER), built, runtime="docker")
+
+
+def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
+    host = live(tree, engine("podman"))
+    built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
+    with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
+        decide(host, built, image="cuda")
+    assert decide(replace(host, cdi=("nvidia",)), built, image="cuda").engine == "podman"
+
+
+def test_not_built_names_the_command_that_builds() -> None:
+    with pytest.raises(Unavailable) as caught:
+        decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
+    assert "`aam-launch images build cpu` builds it" in str(caught.value)
+    none = replace(_empty(), absent_engines=tuple(map(engine, BUILDERS)))
+    with pytest.raises(Unavailable, match="none of apptainer, singularity, podman, docker is on"):
+        decide(none, built=(), native=PLAIN)
+    with pytest.raises(Unavailable, match="The libraries of the model are not installed"):
+        decide(_empty(), native=PLAIN, runtime="native")
+
+
+def test_a_file_of_which_nothing_is_known(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    built = (BuiltImage("/my/own.sif", SIF_ENGINES, "/my/own.sif"),)
+    choice = decide(host, built, image="/my/own.sif")
+    assert (name_of(choice), len(choice.gpus)) == ("/my/own.sif", 1)

@@ -25,7 +25,15 @@ from launcher.slurm import queue, script
 from launcher.slurm.queue import seconds
 from launcher.slurm.script import SubmitOptions
 from tests.support.launches import program, sif, without_flock
-from tests.support.submissions import ROOT, SHELLCHECK, SITE, WORDS, slurm_and_image, submit
+from tests.support.submissions import (
+    ROOT,
+    SHELLCHECK,
+    SITE,
+    WORDS,
+    script_of,
+    slurm_and_image,
+    submit,
+)
 
 
 def job_words(text: str) -> list[str]:
@@ -65,12 +73,25 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
 
 
 def test_a_script_has_no_long_lines(place: Path) -> None:
-    done = submit(place, *WORDS, "--gpus", "4", "--dry-run", "--sbatch", "qos=a",
-                  "--env", "A=b", "--lr", "0.1",
-                  "--epochs", "3", "--batch-size", "16", "--seed", "4")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    shown = done.stdout.replace(str(place), "/runs").replace(sys.executable, "/bin/python")
-    shown = shown.replace(str(ROOT), "/opt")
+    more = (
+        "--sbatch",
+        "qos=a",
+        "--env",
+        "A=b",
+        "--lr",
+        "0.1",
+        "--epochs",
+        "3",
+        "--batch-size",
+        "16",
+    )
+    shown = script_of(place, *WORDS, "--gpus", "4", *more, "--seed", "4")
+    for path, short in (
+        (str(place), "/runs"),
+        (sys.executable, "/bin/python"),
+        (str(ROOT), "/opt"),
+    ):
+        shown = shown.replace(path, short)
     assert max(map(len, shown.splitlines())) <= 120
 
 
@@ -90,15 +111,15 @@ def test_values_of_env_are_in_no_file_and_no_command_line(place: Path) -> None:
 def test_a_rank_on_a_shared_node_gets_the_processors_of_its_gpu(place: Path) -> None:
     with (place / "site.yaml").open("a") as stream:
         stream.write("cpus_per_node: 48\ngpu_request: '--gpus-per-node={gpus}'\n")
-    words = (*WORDS, "--gpus", "2", "--time", "2:00:00", "--dry-run")
-    shared = header(submit(place, *words).stdout)
+    words = (*WORDS, "--gpus", "2", "--time", "2:00:00")
+    shared = header(script_of(place, *words))
     assert {"--cpus-per-task=12", "--gpus-per-node=2"} <= set(shared)
     assert not {"--exclusive", "--mem=0"} & set(shared)
-    chosen = header(submit(place, *words, "--cpus", "3", "--mem", "20G").stdout)
+    chosen = header(script_of(place, *words, "--cpus", "3", "--mem", "20G"))
     assert {"--cpus-per-task=3", "--mem=20G"} <= set(chosen)
     with (place / "site.yaml").open("a") as stream:
         stream.write("whole_nodes: true\n")
-    alone = header(submit(place, *words).stdout)
+    alone = header(script_of(place, *words))
     assert {"--exclusive", "--mem=0"} <= set(alone)
     assert not [option for option in alone if option.startswith("--cpus-per-task")]
 
@@ -108,12 +129,18 @@ def test_a_job_on_processors_takes_those_of_a_node(place: Path) -> None:
     slurm_and_image(place, "echo 41")
     sinfo(place, "gpu*|12:00:00|8|4|1-infinite|(null)")
     (place / "site.yaml").write_text("title: processors\nruntime: native\n")
-    done = submit(place, *WORDS, "--device", "cpu", "--dry-run")
-    assert "--cpus-per-task=8" in header(done.stdout), done.stderr
+    assert "--cpus-per-task=8" in header(script_of(place, *WORDS, "--device", "cpu"))
 
 
 def sinfo(place: Path, *lines: str) -> None:
     program(place / "bin/sinfo", *(f"echo '{line}'" for line in lines))
+
+
+@pytest.fixture
+def unknown(place: Path) -> Path:
+    """A cluster whose site states no GPUs; return the folder of its images."""
+    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
+    return slurm_and_image(place, "echo 41").parent
 
 
 def test_a_time_that_the_partition_never_gives(place: Path) -> None:
@@ -133,9 +160,8 @@ def test_a_time_that_the_partition_never_gives(place: Path) -> None:
 @pytest.mark.parametrize("limit", ["UNLIMITED", "infinite"])
 def test_a_site_without_a_limit_of_time(place: Path, limit: str) -> None:
     (place / "site.yaml").write_text(SITE.replace('"12:00:00"', limit))
-    done = submit(place, *WORDS, "--gpus", "1", "--time", "90-0", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert f"--time={limit}" in header(submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout)
+    assert "--time=90-0" in header(script_of(place, *WORDS, "--gpus", "1", "--time", "90-0"))
+    assert f"--time={limit}" in header(script_of(place, *WORDS, "--gpus", "1"))
     assert seconds(limit) == float("inf")
 
 
@@ -156,51 +182,41 @@ def test_the_site_of_an_administrator_gives_settings_without_being_named(
     (place / "sites").mkdir()
     (place / "sites/slurm.yaml").write_text("title: ours\nruntime: native\npartition: p\n")
     monkeypatch.setattr(config, "SITES", (place / "sites", *config.SITES))
-    done = submit(place, *WORDS[2:], "--device", "cpu", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "--partition=p" in header(done.stdout)
-    words = job_words(done.stdout)
+    printed = script_of(place, *WORDS[2:], "--device", "cpu")
+    assert "--partition=p" in header(printed)
+    words = job_words(printed)
     assert words[words.index("--runtime") + 1] == "native"
 
 
-def test_a_node_of_an_unknown_cluster_decides_by_its_gpus(place: Path) -> None:
-    """Its site states no GPUs: the job asks for them, and the node takes the image that fits."""
-    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
-    images = slurm_and_image(place, "echo 41").parent
-    done = submit(place, *WORDS, "--gpus", "2", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert {"--gpus-per-node=2", "--ntasks-per-node=2"} <= set(header(done.stdout))
-    words = job_words(done.stdout)
+def test_a_node_of_an_unknown_cluster_decides_by_its_gpus(place: Path, unknown: Path) -> None:
+    """The job asks for GPUs, and the node takes the image that fits."""
+    printed = script_of(place, *WORDS, "--gpus", "2")
+    assert {"--gpus-per-node=2", "--ntasks-per-node=2"} <= set(header(printed))
+    words = job_words(printed)
     assert not {"--image", "--digest"} & set(words)
     assert words[words.index("--device") + 1] == "cuda"
     # One that the user names runs there, whatever its GPUs are.
-    index.write(images, "cuda128", "sif", record_of(sif(images / "cuda128.sif")))
-    named = submit(place, *WORDS, "--gpus", "2", "--image", "cuda128", "--dry-run")
-    assert named.returncode == 0, named.stderr
-    words = job_words(named.stdout)
+    index.write(unknown, "cuda128", "sif", record_of(sif(unknown / "cuda128.sif")))
+    words = job_words(script_of(place, *WORDS, "--gpus", "2", "--image", "cuda128"))
     assert words[words.index("--image") + 1] == "cuda128"
     assert "--force" not in words
     refused = submit(place, *WORDS, "--gpus", "2")
     assert "Images of two vendors are built: for AMD and NVIDIA" in refused.stderr
-    for built in images.glob("*.sif"):
+    for built in unknown.glob("*.sif"):
         built.unlink()
     refused = submit(place, *WORDS, "--gpus", "2")
     assert (refused.returncode, refused.stdout) == (69, "")
-    assert f"No image for GPUs is built: none in '{images}'" in refused.stderr
+    assert f"No image for GPUs is built: none in '{unknown}'" in refused.stderr
 
 
+@pytest.mark.usefixtures("unknown")
 def test_the_gpus_of_an_unknown_cluster_are_those_that_slurm_counts(place: Path) -> None:
-    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
-    slurm_and_image(place, "echo 41")
     sinfo(place, "gpu*|1-0|40|2|1-9|gpu:v100:4(S:0-1)", "cpu|1-0|64|9|1-9|(null)")
-    whole = submit(place, *WORDS, "--dry-run")
-    assert {"--gpus-per-node=4", "--ntasks-per-node=4", "--cpus-per-task=10"} <= set(
-        header(whole.stdout)
-    )
-    part = header(submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout)
-    assert {"--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=10"} <= set(part)
-    own = submit(place, *WORDS, "--gpus", "1", "--sbatch", "gres=gpu:v100:1", "--dry-run")
-    assert "--gres=gpu:v100:1" in header(own.stdout)
+    for number, more in (("4", ()), ("1", ("--gpus", "1"))):
+        options = {f"--gpus-per-node={number}", f"--ntasks-per-node={number}", "--cpus-per-task=10"}
+        assert options <= set(header(script_of(place, *WORDS, *more)))
+    own = script_of(place, *WORDS, "--gpus", "1", "--sbatch", "gres=gpu:v100:1")
+    assert "--gres=gpu:v100:1" in header(own)
     for more in (("--device", "cpu"), ("--image", "cpu"), ("--partition", "cpu", "--gpus", "2")):
         done = submit(place, *WORDS, *more, "--dry-run")
         assert not [option for option in header(done.stdout) if option.startswith("--gpus")], more
@@ -210,15 +226,15 @@ def test_the_gpus_of_an_unknown_cluster_are_those_that_slurm_counts(place: Path)
 
 
 def test_inputs_are_staged_on_request(place: Path) -> None:
-    words = job_words(submit(place, *WORDS, "--gpus", "1", "--stage", "7", "--dry-run").stdout)
+    words = job_words(script_of(place, *WORDS, "--gpus", "1", "--stage", "7"))
     assert words[4:6] == ["--stage", "7"]
-    assert "--stage" not in job_words(submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout)
+    assert "--stage" not in job_words(script_of(place, *WORDS, "--gpus", "1"))
 
 
 def test_sbatch_passes_what_has_no_option(place: Path) -> None:
     more = ("--sbatch", "qos=high", "--sbatch", "reservation=tpx", "--sbatch", "nice")
-    done = submit(place, *WORDS, "--gpus", "1", *more, "--dry-run")
-    assert header(done.stdout)[-3:] == ["--qos=high", "--reservation=tpx", "--nice"]
+    options = header(script_of(place, *WORDS, "--gpus", "1", *more))
+    assert options[-3:] == ["--qos=high", "--reservation=tpx", "--nice"]
 
 
 def test_variables_of_sbatch_do_not_outrank_the_script(place: Path) -> None:
@@ -239,11 +255,10 @@ def test_variables_of_sbatch_do_not_outrank_the_script(place: Path) -> None:
     "more", [(), ("--image", "rocm62"), ("--runtime", "native", "--device", "cpu")]
 )
 def test_scripts_are_clean(place: Path, more: tuple[str, ...]) -> None:
-    done = submit(place, *WORDS, "--gpus", "1", "--dry-run", "--force", *more)
-    assert done.returncode == 0, done.stderr
+    text = script_of(place, *WORDS, "--gpus", "1", "--force", *more)
     assert SHELLCHECK is not None
     argv = [SHELLCHECK, "--exclude=SC1091", "-"]  # /etc/profile is not followed
-    checked = subprocess.run(argv, input=done.stdout, capture_output=True, text=True, check=False)
+    checked = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -299,14 +314,11 @@ def test_options_of_the_job_stand_anywhere(args: list[str]) -> None:
 
 def test_names_with_spaces_and_quotes(place: Path) -> None:
     odd = place / 'it\'s a "run" 100%'
-    done = submit(
-        place, *WORDS[:-1], str(odd), "--gpus", "1", "--dry-run", "--job-name", 'my "job" \\1'
-    )
-    assert done.returncode == 0, done.stderr
-    assert '#SBATCH "--job-name=my \\"job\\" \\\\1"' in done.stdout
-    assert f'#SBATCH "--output={place}/it\'s a \\"run\\" 100%%-%j.log"' in done.stdout
-    assert str(odd) in job_words(done.stdout)
-    options = script.directives(done.stdout)
+    text = script_of(place, *WORDS[:-1], str(odd), "--gpus", "1", "--job-name", 'my "job" \\1')
+    assert '#SBATCH "--job-name=my \\"job\\" \\\\1"' in text
+    assert f'#SBATCH "--output={place}/it\'s a \\"run\\" 100%%-%j.log"' in text
+    assert str(odd) in job_words(text)
+    options = script.directives(text)
     assert options["job-name"] == 'my "job" \\1'
     assert script.log_file(options["output"], "7") == f"{odd}-7.log"
 
@@ -325,10 +337,9 @@ def test_no_text_of_a_site_enters_the_script(place: Path) -> None:
     with (place / "site.yaml").open("a") as site:
         site.write("plugin: ['/a,destination=/etc']\nscratch: '${A-$(touch made)}'\n")
         site.write("interfaces: ['hsn* $(touch made)']\nnetwork: {A: '1\\ntouch made'}\n")
-    done = submit(place, *WORDS, "--gpus", "1", "--env", "A=$(touch made)", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "made" not in done.stdout
-    assert "destination" not in done.stdout
+    text = script_of(place, *WORDS, "--gpus", "1", "--env", "A=$(touch made)")
+    assert "made" not in text
+    assert "destination" not in text
 
 
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
@@ -337,18 +348,17 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
     done = submit(place, *args, "--nodes", "2")
     assert done.returncode == 64
     assert "`unifrac` runs in one process: --nodes 2" in done.stderr
-    done = submit(place, *args, "--dry-run")
-    assert "#SBATCH --signal" not in done.stdout
-    assert "--no-requeue" in done.stdout
+    text = script_of(place, *args)
+    assert "#SBATCH --signal" not in text
+    assert "--no-requeue" in text
     assert submit(place, "explain").returncode == 64
 
 
 TRAIN = ("--site", "./site.yaml", "--dry-run", "train", "--table", "table.biom", "--metadata",
-         "m.tsv", "--metadata-column", "y", "--output-dir", "out")  # fmt: skip
+         "m.tsv", "--metadata-column", "age", "--output-dir", "out")  # fmt: skip
 
 
 def test_a_job_without_the_network_leaves_the_gpus_to_others(place: Path) -> None:
-    (place / "m.tsv").write_text("sample-id\ty\n")
     with (place / "site.yaml").open("a") as stream:
         stream.write("whole_nodes: yes\ncpus_per_node: 192\nmemory_gb: 512\n"
                      "gpu_request: '--gpus-per-node={gpus}'\n")  # fmt: skip
@@ -373,7 +383,6 @@ def test_a_job_without_the_network_leaves_the_gpus_to_others(place: Path) -> Non
 
 
 def test_a_partition_without_gpus_is_named_where_slurm_has_one(place: Path) -> None:
-    (place / "m.tsv").write_text("sample-id\ty\n")
     (place / "site.yaml").write_text("title: unknown\nruntime: native\n")
     slurm_and_image(place, "echo 41")
     sinfo(place, "gpu*|1-0|40|2|1-9|gpu:v100:4", "cores|1-0|64|9|1-9|(null)")
@@ -382,58 +391,52 @@ def test_a_partition_without_gpus_is_named_where_slurm_has_one(place: Path) -> N
     assert "GPUs not used" not in submit(place, *TRAIN, "--partition", "cores").stderr
 
 
+@pytest.mark.usefixtures("unknown")
 def test_gpus_are_requested_where_a_part_of_the_nodes_has_some(place: Path) -> None:
-    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
-    slurm_and_image(place, "echo 41")
     sinfo(place, "all*|1-0|32|9|1-9|(null)", "all*|1-0|64|2|1-9|gpu:a100:4",
           "all*|1-0|128|2|1-9|gpu:h100:8")  # fmt: skip
-    for number, cpus in (("4", 16), ("8", 16)):
-        options = header(submit(place, *WORDS, "--gpus", number, "--dry-run").stdout)
-        assert {f"--gpus-per-node={number}", f"--cpus-per-task={cpus}"} <= set(options)
-    assert "--gpus-per-node=4" in header(submit(place, *WORDS, "--dry-run").stdout)
+    for number in ("4", "8"):
+        options = header(script_of(place, *WORDS, "--gpus", number))
+        assert {f"--gpus-per-node={number}", "--cpus-per-task=16"} <= set(options)
+    assert "--gpus-per-node=4" in header(script_of(place, *WORDS))
 
 
+@pytest.mark.usefixtures("unknown")
 def test_two_types_of_gpus_in_a_node_are_chosen_from(place: Path) -> None:
-    (place / "site.yaml").write_text("title: unknown\nruntime: apptainer\n")
-    slurm_and_image(place, "echo 41")
     sinfo(place, "gpu*|1-0|48|2|1-9|gpu:a100:4(S:0),gpu:v100:2(S:1)")
     refused = submit(place, *WORDS, "--dry-run")
     says = (
         "Nodes with GPUs of several types: 4 x a100, 2 x v100; choose with --sbatch gres=gpu:a100:4"
     )
     assert (refused.returncode, says in refused.stderr) == (64, True), refused.stderr
-    own = submit(place, *WORDS, "--sbatch", "gres=gpu:v100:2", "--dry-run")
-    assert {"--ntasks-per-node=2", "--gres=gpu:v100:2"} <= set(header(own.stdout)), own.stderr
+    own = script_of(place, *WORDS, "--sbatch", "gres=gpu:v100:2")
+    assert {"--ntasks-per-node=2", "--gres=gpu:v100:2"} <= set(header(own))
     twice = submit(place, *WORDS, "--gpus", "4", "--sbatch", "gres=gpu:v100:2", "--dry-run")
     assert (twice.returncode, "Two numbers of GPUs" in twice.stderr) == (64, True)
 
 
 def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) -> None:
-    (place / "m.tsv").write_text("sample-id\ty\n")
-    args = ["--site", "./site.yaml", "--dry-run", "train", "--table", "table.biom", "--metadata",
-            "m.tsv", "--metadata-column", "y", "--output-dir", "out"]  # fmt: skip
-    done = submit(place, *args)
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --ntasks-per-node=1\n" in done.stdout
-    assert f"# image: cpu by apptainer, '{place}/images/cpu.sif'\n# device: the CPU" in done.stdout
-    refused = submit(place, *args, "--gpus", "4")
+    text = script_of(place, *TRAIN)
+    assert "#SBATCH --ntasks-per-node=1\n" in text
+    assert f"# image: cpu by apptainer, '{place}/images/cpu.sif'\n# device: the CPU" in text
+    refused = submit(place, *TRAIN, "--gpus", "4")
     assert refused.returncode == 64
     assert (
         "`train` without the transformer runs in one process: --nodes 1 --gpus 4" in refused.stderr
     )
-    network = submit(place, *args, "--members", "transformer").stdout
+    network = script_of(place, *TRAIN, "--members", "transformer")
     assert "#SBATCH --ntasks-per-node=4\n" in network
     assert f"# image: rocm64 by apptainer, '{place}/images/rocm64.sif'" in network
 
 
 def test_a_job_stops_before_its_limit(place: Path) -> None:
     """A short one trains for three quarters of it: Slurm would send the signal at once."""
-    one = (*WORDS, "--gpus", "1", "--dry-run")
+    one = (*WORDS, "--gpus", "1")
     for time, signal in (("10", 150), ("12:00:00", 600), ("1:00:00", 600), ("1:00", 15)):
-        assert f"--signal=B:USR1@{signal}" in header(submit(place, *one, "--time", time).stdout)
-    ends = header(submit(place, *one, "--no-requeue").stdout)
+        assert f"--signal=B:USR1@{signal}" in header(script_of(place, *one, "--time", time))
+    ends = header(script_of(place, *one, "--no-requeue"))
     assert not [option for option in ends if option.startswith("--signal")]
-    ends = header(submit(place, *one, "--no-requeue", "--warn-seconds", "60").stdout)
+    ends = header(script_of(place, *one, "--no-requeue", "--warn-seconds", "60"))
     assert {"--signal=B:USR2@60", "--no-requeue"} <= set(ends)
 
 
@@ -499,10 +502,7 @@ SEARCH = ("--site", "./site.yaml", "search", "--table", "table.biom", "--metadat
 
 
 def test_jobs_share_the_trials_of_a_search_and_a_further_one_evaluates(place: Path) -> None:
-    (place / "m.tsv").write_text("sample-id\tage\n")
-    done = submit(place, *SEARCH, "--jobs", "8", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.split("#!/bin/bash\n")[1:]
+    first, second = script_of(place, *SEARCH, "--jobs", "8").split("#!/bin/bash\n")[1:]
     assert {"--ntasks-per-node=1", "--requeue"} <= set(header(first))  # of a site with four GPUs
     assert job_words(first)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
     assert "--trials-only" not in second

@@ -1,7 +1,9 @@
-"""Documents and scripts: command lines parse, links and paths exist, defaults are the real ones."""
+"""Documents, scripts and examples: command lines parse, paths exist, defaults are the real ones."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 import runpy
 import shlex
@@ -153,6 +155,14 @@ def test_tests_named_on_a_command_line_exist() -> None:
         assert re.search(rf"def test_\w*{key}", (ROOT / file).read_text()), (file, key)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/cosmos_quickstart.md"])
+def test_a_clone_has_no_name_of_a_package(page: str) -> None:
+    """Python would import a folder `aam` beside a script as an empty namespace."""
+    folders = re.findall(r"^git clone \S+ (\S+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert folders
+    assert not {"aam", "launcher"}.intersection(folders)
+
+
 def test_links_lead_to_files() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
@@ -267,3 +277,20 @@ def test_messages_explained_in_troubleshooting_exist() -> None:
     source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in files))
     assert len(pieces) > 8
     assert not [piece for piece in pieces if piece not in source]
+
+
+# --- examples in docstrings
+
+
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted(ROOT.glob("aam/**/*.py"))
+    if ">>>" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_of_docstrings(module: str) -> None:
+    failed, attempted = doctest.testmod(importlib.import_module(module))
+    assert attempted
+    assert not failed

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tracked files."""
     checkout = tmp_path_factory.mktemp("release") / "checkout"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     for name in filter(None, tracked.stdout.split("\0")):
@@ -48,7 +47,6 @@ def run(*command: object) -> str:
 
 
 def package_files() -> set[str]:
-    """The modules and data files of the two packages."""
     listed = subprocess.run(
         ["git", "ls-files", "aam", "launcher"], cwd=ROOT, capture_output=True, text=True, check=True
     )

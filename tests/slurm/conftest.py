@@ -7,8 +7,6 @@ its own result.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.engines import USER
+from tests.support.engines import USER, open_folder
 from tests.support.slurm_cluster import LONG, Cluster, exclusive, start
 
 AT_ONCE = 5
@@ -26,12 +24,8 @@ BEGUN = pytest.StashKey[dict[str, "Future[None]"]]()
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    folder = Path("/var/tmp") / f"aam-slurm-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    try:
+    with open_folder("slurm") as folder:
         yield start(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

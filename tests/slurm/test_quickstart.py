@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from aam.stack.acceptance_run import read
-from tests.support.engines import ROOT, USER
+from tests.support.engines import ROOT, USER, open_folder
 from tests.support.images import base_with_pytorch
 from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 
@@ -43,17 +43,14 @@ NOT_CLONED = shutil.ignore_patterns(
 def cluster() -> Iterator[Cluster]:
     if COSMOS.exists():
         pytest.fail(f"'{COSMOS}' is there already, and the test makes it")
-    folder = Path("/var/tmp") / f"aam-quickstart-{os.getpid()}"
-    folder.mkdir(mode=0o755)
     try:
-        with exclusive():
+        with open_folder("quickstart") as folder, exclusive():
             cluster = start(folder)
             cluster.slurm("scontrol", "create", "PartitionName=cluster", "Nodes=ALL", "State=UP")
             yield cluster
             cluster.slurm("scontrol", "delete", "PartitionName=cluster")
     finally:
-        for place in (folder, COSMOS):
-            shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(COSMOS, ignore_errors=True)
 
 
 def prepare(cluster: Cluster) -> None:
@@ -108,7 +105,6 @@ class Shell:
         self.run("module() { echo module $*; }; export -f module")
 
     def run(self, command: str) -> str:
-        """Run a command and return its output; it has to end with status 0."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(f'{{ {command}\n}} </dev/null\necho "status=$?"\n')

@@ -34,8 +34,9 @@ from aam.stack.golden import (
     weights,
 )
 from tests.support.commands import aam
-from tests.support.golden import KEPT
 
+KEPT = Path(__file__).parents[1] / "golden"
+"""The golden run that the repository keeps."""
 CPU = torch.device("cpu")
 MATH = named("math").function
 

@@ -22,8 +22,8 @@ from launcher.plan.inputs import (
 from launcher.plan.settings import LaunchSettings, from_flags, merge
 
 CATALOG = shipped()
-ALL = tuple(
-    BuiltImage(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif")
+BUILT = tuple(
+    BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
     for image in CATALOG.images
 )
 NATIVE = NativeStack("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
@@ -50,7 +50,7 @@ def inputs_of(
     host: Host,
     request: Request = CHECK,
     settings: LaunchSettings | None = None,
-    built: tuple[BuiltImage, ...] = ALL,
+    built: tuple[BuiltImage, ...] = BUILT,
     native: NativeStack = NATIVE,
     **more: Any,
 ) -> LaunchInputs:
@@ -62,7 +62,7 @@ def inputs_of(
 
 def decide(
     host: Host,
-    built: tuple[BuiltImage, ...] = ALL,
+    built: tuple[BuiltImage, ...] = BUILT,
     native: NativeStack = NATIVE,
     force: bool = False,
     use: GpuUse = "automatic",

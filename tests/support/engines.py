@@ -13,7 +13,8 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,37 +75,53 @@ class Engines:
         return self.run(["docker", "info"]).returncode == 0
 
     def launch(self, engine: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run `aam-launch` with an engine and the probe image."""
         own = ["--runtime", engine, "--image", "cpu"] if "--image" not in args else []
         own = own or ["--runtime", engine]
         return self.run([*LAUNCH, *own, *args], cwd=self.folder, **options)
 
     def probe(self, engine: str, *args: str, **options: Any) -> dict[str, Any]:
-        """Run the probe and return what it says."""
         done = self.launch(engine, *args, **options)
         assert done.returncode == 0, done.stderr
         output: dict[str, Any] = json.loads(done.stdout)
         return output
 
 
-def start(folder: Path) -> Engines:
-    """Return engines with an image folder that has the probe under the names cpu and rocm63.
-
-    Skips, or fails in CI, where there are no engines.
-    """
+def state_folder() -> Path:
+    """Return the folder of the engines; skip, or fail in CI, where there are none."""
     state = os.environ.get("AAM_ENGINES")
     if state is None:
         pytest.skip("AAM_ENGINES names no folder with container engines")
     if os.geteuid() != 0:
         pytest.skip("the tests with engines set up devices and users, which takes root")
-    for part in ("aam", "launcher"):
-        shutil.copytree(ROOT / part, folder / "code" / part, ignore=_no_caches)
-    for module in (yaml, msgspec):
-        place = Path(module.__file__).parent
-        shutil.copytree(place, folder / "code" / place.name, ignore=_no_caches)
+    return Path(state)
+
+
+@contextmanager
+def open_folder(name: str) -> Iterator[Path]:
+    """Make a folder that every user may read, outside of /tmp and of any home, and remove it."""
+    folder = Path("/var/tmp") / f"aam-{name}-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_code(target: Path, parts: Iterable[str]) -> None:
+    """Copy parts of the project, and the libraries of the launcher."""
+    libraries = [Path(str(module.__file__)).parent for module in (yaml, msgspec)]
+    for source in (*(ROOT / part for part in parts), *libraries):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, target / source.name, ignore=ignored)
+
+
+def start(folder: Path) -> Engines:
+    """Return engines with an image folder that has the probe under the names cpu and rocm63."""
+    state = state_folder()
+    copy_code(folder / "code", ("aam", "launcher"))
     images = folder / "images"
     images.mkdir()
-    engines = Engines(folder, Path(state), images)
+    engines = Engines(folder, state, images)
     built, tag = _probe_images(engines)
     shutil.copy(built, images / "cpu.sif")
     os.link(images / "cpu.sif", images / "rocm63.sif")
@@ -151,7 +168,3 @@ def _probe_images(engines: Engines) -> tuple[Path, str]:
 
 def _must(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stderr
-
-
-def _no_caches(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name == "__pycache__"]

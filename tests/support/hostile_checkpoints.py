@@ -165,7 +165,6 @@ def _metadata(text: str) -> dict[str, str]:
 
 
 def write(folder: Path, cases: Iterator[tuple[str, bytes | Content]]) -> dict[str, Path]:
-    """Write each case to a file."""
     folder.mkdir(parents=True)
     written = {}
     for name, case in cases:

@@ -43,8 +43,6 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 class Tree:
-    """A host under construction."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "sys").mkdir(parents=True, exist_ok=True)

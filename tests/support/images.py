@@ -24,12 +24,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import pytest
 import yaml
 
 from launcher.images.index import LIST, locked
-from tests.support.engines import LAUNCH, ROOT, USER, Engines
+from tests.support.engines import LAUNCH, ROOT, USER, Engines, copy_code, state_folder
 
 PARTS = ("aam", "launcher", "containers")
 WHEEL_TAGS = [f"manylinux_2_{minor}" for minor in range(5, 37)]
@@ -71,21 +69,14 @@ IMAGES = (*LAUNCH, "images")
 
 
 def workshop() -> Engines:
-    """Return engines with a copy of the project and a shared image folder.
-
-    Skips, or fails in CI, where there are none.
-    """
-    state = os.environ.get("AAM_ENGINES")
-    if state is None:
-        pytest.skip("AAM_ENGINES names no folder with container engines")
-    if os.geteuid() != 0:
-        pytest.skip("the tests with engines run as several users, which takes root")
-    images = Path(state) / "aam-images"
-    with locked(Path(state), "aam-workshop"):
+    """Return engines with a copy of the project and a shared image folder."""
+    state = state_folder()
+    images = state / "aam-images"
+    with locked(state, "aam-workshop"):
         if not images.is_dir():
             images.mkdir(mode=0o755)
             shutil.chown(images, USER, USER)
-        return Engines(_copy(Path(state)), Path(state), images)
+        return Engines(_copy(state), state, images)
 
 
 def cpu_sif() -> Path:
@@ -215,12 +206,7 @@ def _copy(state: Path) -> Path:
     if not folder.is_dir():
         aside = folder.with_suffix(".new")
         shutil.rmtree(aside, ignore_errors=True)
-        ignore = shutil.ignore_patterns("__pycache__")
-        for part in PARTS:
-            shutil.copytree(ROOT / part, aside / "code" / part, ignore=ignore)
-        for module in (yaml, msgspec):
-            place = Path(module.__file__).parent
-            shutil.copytree(place, aside / "code" / place.name, ignore=ignore)
+        copy_code(aside / "code", PARTS)
         locks = aside / "code/containers/locks"
         write_lock(locks / "rocm63.txt", SMALL, ROCM63)
         write_lock(locks / "cuda128.txt", SMALL, ("torch==2.10.0",))

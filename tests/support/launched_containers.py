@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.engines import USER, Engines, start
+from tests.support.engines import USER, Engines, open_folder, start
 
 ENGINES = [("apptainer", USER), ("podman", USER), ("docker", USER)]
 AT_NIGHT = [("singularity", USER), ("podman", "root")]
@@ -24,13 +23,9 @@ each = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    folder = Path("/var/tmp") / f"aam-test-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    try:
+def engines() -> Iterator[Engines]:
+    with open_folder("test") as folder:
         yield start(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

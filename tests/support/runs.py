@@ -71,7 +71,6 @@ def check_one_side(splits: pd.DataFrame) -> None:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of the first network of a model, by the names of the training module."""
     return {f"network.{name}": value for name, value in read_networks(folder)[0].weights.items()}
 
 

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 
-def load_script(path: Path) -> ModuleType:
-    """Import a Python file that is in no package."""
-    loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
-    spec = importlib.util.spec_from_loader(path.stem, loader)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load_script(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(path), run_name=path.stem))

@@ -73,7 +73,6 @@ class Cluster:
         )  # fmt: skip
 
     def submit(self, *words: object, time: str = "20") -> Job:
-        """Submit a job and return it."""
         own = ["--site", self.folder / "site.yaml", "--image", "cpu", "--time", time]
         done = self.launch("submit", *own, *words)
         assert done.returncode == 0, done.stderr
@@ -84,7 +83,6 @@ class Cluster:
         return Job(self, number[1], Path(*shlex.split(log[1])))
 
     def pretraining(self, out: str, epochs: int) -> tuple[object, ...]:
-        """Return the words of a tiny pretraining."""
         study = self.folder / "study"
         return ("pretrain", "--table", study / "table.biom", "--tree", study / "tree.nwk",
                 "--output-dir", self.folder / out, "--epochs", epochs, *TINY)  # fmt: skip
@@ -107,33 +105,27 @@ class Cluster:
             self.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def jobs(self) -> dict[str, str]:
-        """Return what `aam-launch jobs` says: state by number."""
         return {row["job"]: row["state"] for row in self.rows()}
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the rows of `aam-launch jobs`."""
         rows: list[dict[str, str]] = json.loads(self.launch("--json", "jobs").stdout)
         return rows
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of the cluster."""
-
     cluster: Cluster
     number: str
     log: Path
 
     @property
     def state(self) -> str:
-        """Slurm's word for where it is."""
         shown = self.cluster.slurm("scontrol", "show", "job", self.number)
         found = re.search(r"JobState=(\w+)", shown)
         return found[1] if found else ""
 
     @property
     def exit_status(self) -> int:
-        """The exit status of the batch script."""
         found = re.search(
             r"ExitCode=(\d+):", self.cluster.slurm("scontrol", "show", "job", self.number)
         )
@@ -142,7 +134,6 @@ class Job:
 
     @property
     def node(self) -> str:
-        """The node that its batch script runs on, or ran on."""
         shown = self.cluster.slurm("scontrol", "show", "job", self.number)
         found = re.search(r"BatchHost=(\S+)", shown)
         assert found, shown
@@ -156,12 +147,10 @@ class Job:
 
     @property
     def started(self) -> bool:
-        """Whether the first rank of this start has become `aam`."""
         return bool(ranks(self))
 
     @property
     def output(self) -> str:
-        """The standard output and error of the job so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     def signal(self, name: str) -> None:
@@ -233,7 +222,6 @@ def until(true: Callable[[], bool], job: Job, quiet: float = PATIENCE) -> None:
 
 
 def rows(run: Path) -> int:
-    """Count the epochs that a run folder tells of."""
     try:
         return len((run / "metrics.csv").read_text().splitlines()) - 1
     except OSError:
@@ -243,12 +231,14 @@ def rows(run: Path) -> int:
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """Return the weights of the last checkpoint."""
     content = read_tensors(run / "checkpoints/last.ckpt")
+||||||| 0b7e0061
+    """Return the weights of the last checkpoint."""
+    content = tensor_file.read(run / "checkpoints/last.ckpt")
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
 
 
 def ranks(job: Job) -> list[int]:
-    """Return the processes of `aam` itself."""
     found = []
     for number in job.processes():
         try:
@@ -270,7 +260,6 @@ def same(one: Path, other: Path) -> None:
 
 
 def losses(run: Path) -> list[float]:
-    """Return the validation loss of each epoch."""
     with (run / "metrics.csv").open(newline="") as stream:
         return [float(row["val_loss"]) for row in csv.DictReader(stream)]
 

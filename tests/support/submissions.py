@@ -36,6 +36,13 @@ def submit(folder: Path, *args: str, **variables: str) -> subprocess.CompletedPr
     return forked(["submit", *args], folder, environment)
 
 
+def script_of(folder: Path, *args: str) -> str:
+    """Return the script that a dry run prints."""
+    done = submit(folder, *args, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
          "--output-dir", "out")  # fmt: skip
 

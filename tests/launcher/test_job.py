@@ -1,21 +1,26 @@
-"""Ranks of a job: what each runs, checks of a node, restarts, and the end of a job."""
+"""Jobs: the scripts of `slurm/`, what each rank runs, checks of a node, stops, restarts, ends."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from aam.contract import stop_file
 from launcher import config
 from launcher.commands import job
+from launcher.commands.job import outcome
 from launcher.plan.inputs import Request
+from launcher.slurm.script import SubmitOptions, allocation_of
 from launcher.slurm.site import Site
 from launcher.system import quoted
+from tests.support.commands import pretrain
 from tests.support.launches import parse, program
 from tests.support.submissions import ROOT, WORDS, queued
 
@@ -33,15 +38,16 @@ def site(folder: Path, text: str = "title: s\n") -> Site:
     return config.site(str(folder / "s.yaml"))
 
 
-def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *words: str, stderr: IO[str] | int = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a part of a job as srun starts it."""
     environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder),
                    "TMPDIR": str(folder), "SLURM_JOB_ID": "7", **variables}  # fmt: skip
     argv = [word.format(folder=folder) for word in words]
     return subprocess.run(
-        [*JOB, *argv],
-        capture_output=True, text=True, env=environment, cwd=folder, check=False,
-    )  # fmt: skip
+        [*JOB, *argv], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, cwd=folder
+    )
 
 
 @pytest.fixture
@@ -187,13 +193,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(
     with (place / "log").open("a+") as log:
         log.write("srun: error: n1: task 9: Exited with exit code 9\n")  # of an earlier start
         log.flush()
-        done = subprocess.run(
-            [*JOB, "--site", "workstation",
-             *(word.format(folder=place) for word in PRETRAIN)],
-            env={"PATH": f"{place}/bin:{os.environ['PATH']}", "HOME": str(place),
-                 "TMPDIR": str(place), "SLURM_JOB_ID": "7"},
-            stderr=log, cwd=place, check=False,
-        )  # fmt: skip
+        done = run(place, "--site", "workstation", *PRETRAIN, stderr=log)
     assert done.returncode == status
     assert (place / "log").read_text().endswith(f"aam-job: ended with status {status}\n")
 
@@ -257,17 +257,119 @@ def test_a_node_without_srun_is_one_sentence(place: Path) -> None:
     assert not list(place.glob("aam-*/7-*"))
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK", "SLURM_LOCALID"])
-def test_a_variable_of_slurm_that_is_no_number_is_one_sentence(place: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "name", "value", "status", "sentence"),
+    [
+        ("--no-memory-check", "SLURM_JOB_ID", "", 64, "This process belongs to no job of Slurm"),
+        ("--no-memory-check", "SLURM_JOB_NUM_NODES", "2(x2)", 78, "{}='2(x2)'; unset it"),
+        ("--no-memory-check", "SLURM_CPUS_PER_TASK", "2(x2)", 78, "{}='2(x2)'; unset it"),
+        ("--rank", "SLURM_LOCALID", "2(x2)", 78, "{}='2(x2)'; unset it"),
+    ],
+)
+def test_a_wrong_variable_of_slurm_is_one_sentence(
+    place: Path, option: str, name: str, value: str, status: int, sentence: str
+) -> None:
     program(place / "bin/srun", "true")
-    rank = ["--rank"] if name == "SLURM_LOCALID" else ["--no-memory-check"]
-    done = run(place, *rank, "--site", "workstation", *PRETRAIN, **{name: "2(x2)"})
-    assert done.returncode == 78, done.stderr
-    assert f"{name}='2(x2)'; unset it" in done.stderr
+    done = run(place, option, "--site", "workstation", *PRETRAIN, **{name: value})
+    assert done.returncode == status, done.stderr
+    assert sentence.format(name) in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_job_outside_of_slurm_is_one_sentence(place: Path) -> None:
-    done = run(place, "--site", "workstation", *PRETRAIN, SLURM_JOB_ID="")
-    assert done.returncode == 64
-    assert "This process belongs to no job of Slurm" in done.stderr
+# --- stop requests, and the decision to queue a job again
+
+
+def test_the_first_request_counts(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop_file.requested(file) == ""
+    stop_file.request(file, stop_file.END)
+    stop_file.request(file, stop_file.REQUEUE)
+    assert stop_file.requested(file) == stop_file.END
+
+
+def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop_file.steps_made(file) == 0
+    stop_file.count_steps(file, 2)
+    stop_file.count_steps(file, 5)
+    assert stop_file.steps_made(file) == 7
+
+
+REQUEUE, END = stop_file.REQUEUE, stop_file.END
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "steps", "expected", "sentence"),
+    [
+        (0, "", 0, (False, 0), "ended with status 0"),
+        (137, "", 9, (False, 137), "ended with status 137"),
+        (0, REQUEUE, 9, (False, 0), "ended with status 0"),  # it was complete
+        (75, REQUEUE, 9, (True, 75), "stopped after 9 optimizer steps; queued again"),
+        # The first rank has saved and ended, and Slurm has ended the others.
+        (143, REQUEUE, 9, (True, 75), "stopped after 9 optimizer steps; queued again"),
+        (143, REQUEUE, 0, (False, 143), "ended with status 143"),  # nothing was saved
+        (75, REQUEUE, 2, (False, 75), "ended with status 75, stopped after 2 optimizer steps; not "
+         "queued again, because it would not get further: give the job more time (--time)"),
+        (75, END, 9, (False, 75), "ended with status 75, stopped on request; continue with "
+         "--resume-from auto, a search with its command"),
+        (73, REQUEUE, 9, (False, 73), "ended with status 73"),
+    ],
+)  # fmt: skip
+def test_how_a_job_ends(
+    status: int, reason: str, steps: int, expected: tuple[bool, int], sentence: str
+) -> None:
+    assert outcome(status, reason, steps, False) == (*expected, sentence)
+    if expected[0]:  # a cancelled job is not queued again
+        assert outcome(status, reason, steps, True)[:2] == (False, 143)
+
+
+@pytest.mark.medium
+def test_training_stops_at_a_stop_file_whenever_it_was_made(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stop"
+    stop_file.request(file, REQUEUE)
+    monkeypatch.setenv(stop_file.VARIABLE, str(file))
+    args = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 75
+    assert stop_file.steps_made(file) == 1
+    file.unlink()
+    assert pretrain(study_dir, tmp_path / "run", *args, "--resume-from", "auto") == 0
+    assert stop_file.steps_made(file) > 2
+
+
+# --- the scripts of slurm/
+
+
+FILES = {path.name: path.read_text() for path in sorted((ROOT / "slurm").glob("*.sh"))}
+
+
+def test_a_file_can_be_run() -> None:
+    assert all(os.access(ROOT / "slurm" / name, os.X_OK) for name in FILES)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "nodes", "ranks"),
+    [("pretrain_single", "pretrain", 1, 1), ("pretrain_node", "pretrain", 1, 4),
+     ("pretrain_multi", "pretrain", 4, 4), ("train", "train", 1, 1), ("predict", "predict", 1, 1)],
+)  # fmt: skip
+def test_a_file_requests_what_submit_requests(
+    name: str, command: str, nodes: int, ranks: int
+) -> None:
+    site = config.site("cosmos")
+    gpus = ranks if command != "predict" else None
+    requested = SubmitOptions(nodes=nodes, gpus=gpus, time="" if gpus else "1:00:00", job_name=name)
+    options = {"--members": ("transformer",)} if command == "train" else {}
+    expected = list(allocation_of(Request(command, options), requested, site, "%x-%j.out").options)
+    found = re.findall(r"^#SBATCH (.*)$", FILES[f"{name}.sh"], re.MULTILINE)
+    assert found == expected
+    assert FILES[f"{name}.sh"].endswith(f'\nexec aam-launch job {command} "$@"\n')
+
+
+def test_a_node_is_shown_to_a_user_without_an_image() -> None:
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                   "PYTHONPATH": str(ROOT), "USER": "ada", "HOME": "/nonexistent"}  # fmt: skip
+    argv = [ROOT / "slurm/job_setup.sh"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
+    assert re.search(r"^scratch +\d+ GB free at '", done.stdout, re.MULTILINE), done.stderr
+    assert re.search(r"^network +.*\blo\b", done.stdout, re.MULTILINE)
