@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from aam.console import console, duration, info, warn
+from aam.console import console, duration, info
 from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, DataError, Interrupted, printable, reason_of
 from aam.contract.files import write_json, write_text
@@ -48,6 +48,7 @@ from aam.stack.acceptance_parts import (
     PartOutcome,
     Peaks,
     SettingSpeeds,
+    hardware,
 )
 from aam.stack.tune import device_facts
 
@@ -222,8 +223,6 @@ def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ran
     if unmeasured := [name for name in options.parts if name not in chosen]:
         processes = "several ranks" if ranks.world_size > 1 else "one process"
         info(f"Not measured by {processes}: {', '.join(unmeasured)}.")
-    if device.busy:
-        warn(f"{device.busy}; on a device of your own the measured times may differ.")
 
     name = f"{this.image or 'native'}-{this.digest[-8:]}-torch-{this.torch}-{this.nodes}"
     shared = options.output_dir.absolute() / "parts"
@@ -359,7 +358,7 @@ def write_page(
     text = render(
         "acceptance.html.j2",
         title="Acceptance",
-        lead=f"{_hardware(host)}{driver}, kernel {host.get('kernel')}, measured by aam "
+        lead=f"{hardware(host)}{driver}, kernel {host.get('kernel')}, measured by aam "
         f"{content.aam}.",
         verdicts=verdicts,
         tables=tables,
@@ -367,13 +366,6 @@ def write_page(
     write_text(folder / PAGE, text)
     if (settings := recommended(content)) is not None:
         write_text(folder / SETTINGS, settings)
-
-
-def _hardware(host: Mapping[str, Any]) -> str:
-    gpus = host.get("gpus")
-    if not gpus:
-        return str(host.get("cpu", "a CPU"))
-    return f"{len(gpus)} x {gpus[0]} ({host.get('arch')})"
 
 
 def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
@@ -421,7 +413,7 @@ def recommended(content: AcceptanceFile) -> str | None:
     result = speeds(best)
     chosen = result.values if result.gain > 1 else {}
     notes = [
-        f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
+        f"Settings for {hardware(content.host)} and {best.title}, the fastest that was measured. "
         "`aam tune` chose them on a simulated study; they train the same network."
     ]
     if measured := [run for run in result.runs if run.samples]:
