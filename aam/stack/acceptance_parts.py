@@ -147,10 +147,6 @@ class Context:
             raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
         return subprocess.CompletedProcess(argv, status, printed, message)
 
-    def has_result(self, file: Path) -> bool:
-        """Whether a file has the result of a command that several parts share."""
-        return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
-
     def pretraining(self) -> list[object]:
         """Return the words of `pretrain` on the simulated study; simulate it if it is missing."""
         study = self.shared / ("study-small" if self.small else "study")
@@ -478,7 +474,8 @@ class TuneResult:
 def tuned(context: Context, variables: Mapping[str, str] = {}) -> TuneResult:
     """Run `aam tune` once for the parts `memory` and `speed`, and return its result."""
     folder = context.folder / ("tuned-env" if variables else "tuned")
-    if not context.has_result(folder / "tune.json"):
+    file = folder / "tune.json"
+    if not file.is_file() or (context.overwrite and file.stat().st_mtime < context.started):
         size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
         if variables:
             size += " --subjects threads"  # no settings on a GPU
@@ -486,7 +483,7 @@ def tuned(context: Context, variables: Mapping[str, str] = {}) -> TuneResult:
             size += " --subjects workers batch-size"
         measured = ("--output-dir", folder, "--overwrite", *size.split(), *context.pretraining())
         context.aam("tune", *measured, variables=variables)
-    return read_json(folder / "tune.json", TuneResult, "result of `aam tune`")
+    return read_json(file, TuneResult, "result of `aam tune`")
 
 
 @dataclass(frozen=True)
