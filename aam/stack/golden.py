@@ -399,23 +399,20 @@ def compare(
         return max(product_tolerance(precision, products, inner) for precision in used)
 
     def row(kind: Kind, stage: str, pairs: dict[str, Any], bound: float) -> StageDifference:
-        differences, differs = {}, []
+        differences = dict.fromkeys(pairs, math.nan)
         for case, (expected, actual, scale) in pairs.items():
-            differences[case] = math.nan
-            if actual is not None and actual.shape == expected.shape:
+            if actual.shape == expected.shape:
                 differences[case] = float(((actual - expected).abs() / scale).max())
-            if not differences[case] <= bound:  # NaN differs
-                differs.append(case)
-        return StageDifference(kind, stage, differences, bound, tuple(differs))
+        differs = tuple(case for case in pairs if not differences[case] <= bound)  # NaN differs
+        return StageDifference(kind, stage, differences, bound, differs)
 
     def pairs(kind: Kind, names: list[str]) -> dict[str, Any]:
         result = {}
         for case in SAMPLES:
             if keys := [key for name in names if (key := f"{kind}/{case}/{name}") in golden]:
                 expected = torch.cat([golden[key].flatten() for key in keys])
-                actual = None
-                if all(key in measured.tensors for key in keys):
-                    actual = torch.cat([measured.tensors[key].flatten() for key in keys])
+                values = [measured.tensors.get(key, torch.empty(0)).flatten() for key in keys]
+                actual = torch.cat(values)
                 scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
                 result[case] = expected, actual, scale
         return result
@@ -456,11 +453,8 @@ def conclusion(rows: list[StageDifference]) -> str:
             f"They agree within rounding: outputs of {numbers[0]} stages, gradients of "
             f"{numbers[1]}, losses of {STEPS} steps."
         )
-    mask_notes: dict[tuple[str, ...], str] = {
-        ("ragged",): " with masks (not without)",
-        ("even",): " without masks (not with)",
-    }
-    masks = mask_notes.get(first.differs, "")
+    notes = {"ragged": " with masks (not without)", "even": " without masks (not with)"}
+    masks = notes.get("".join(first.differs), "")
     stage = f"the {first.kind} of {first.stage}" if first.kind != "loss" else f"the {first.stage}"
     worst = max(first.difference.values(), key=lambda v: math.inf if math.isnan(v) else v)
     difference = "is not finite" if math.isnan(worst) else f"differs by {worst:.1e}"

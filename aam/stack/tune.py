@@ -19,7 +19,7 @@ import shlex
 import statistics
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -269,10 +269,8 @@ def compare_losses(
     if not difference:
         return True, f"the first {number} losses are equal"
     limit = f"limit {bound:.1e}" if bound else "and should be equal"
-    return (
-        difference <= bound,
-        f"the first {number} losses differ by up to {difference:.1e}, {limit}",
-    )
+    sentence = f"the first {number} losses differ by up to {difference:.1e}, {limit}"
+    return difference <= bound, sentence
 
 
 @dataclass(frozen=True)
@@ -477,11 +475,7 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
         workload = aam_workload(measured, "tune")
         defaults = values_of(measured)
-        subjects = {
-            name: subject
-            for name, subject in SUBJECTS.items()
-            if name in (options.subjects or SUBJECTS)
-        }
+        subjects = {n: SUBJECTS[n] for n in SUBJECTS if n in (options.subjects or SUBJECTS)}
         device_name = measured.device.device
     result = options.output_dir / "tune.json"
     refuse_existing(result, options.overwrite)
@@ -493,10 +487,10 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
     notes = [f"Settings of `{command}`, {date.today()}."]
     notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
     # settings.yaml for --config: each value below its evidence.
-    lines = list(_comment(" ".join(notes)))
+    lines = _comment(" ".join(notes))
     if search.chosen and not isinstance(measured, tuple):
         mark = tuned_for(measured.input.table, device.torch, device.name)
-        lines += [*_comment("Refused for another study, device or version:")]
+        lines += _comment("Refused for another study, device or version:")
         lines += [f"tuned_for: {json.dumps(mark)}"]
     for trial in (trial for trial in search.trials if trial.decision == "kept"):
         reason = f"{trial.reason}; " if trial.reason else ""
@@ -504,9 +498,9 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         for name, value in trial.values.items():
             lines += [f"{name.removeprefix('--').replace('-', '_')}: {json.dumps(value)}"]
     write_text(options.output_dir / "settings.yaml", "\n".join(lines) + "\n")
-    identity = {"command": command, "aam": __version__, "torch": device.torch}
+    stack = {"aam": __version__, "torch": device.torch, "device": device.name}
     content = {
-        "measured": {**identity, "device": device.name},
+        "measured": {"command": command, **stack},
         "trials": [asdict(trial) for trial in search.trials],
         "default": asdict(default),
         "chosen": asdict(final),
@@ -535,8 +529,8 @@ _NOTE = (
 )
 
 
-def _comment(text: str) -> Iterator[str]:
-    return (f"# {line}" for line in textwrap.wrap(text, 96))
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
 
 
 def _table(subject: str, trials: list[Trial]) -> Table:
