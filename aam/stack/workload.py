@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import pandas as pd
-import scipy.stats
 
 from aam.contract.errors import Unavailable
 from aam.contract.options import specs, values_of
@@ -273,7 +272,7 @@ def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
     steps = [step for run in runs for step in run.steps]
     return Rates(
         samples=float(samples.median()),
-        spread=float(scipy.stats.iqr(samples) / 2),
+        spread=float(samples.quantile(0.75) - samples.quantile(0.25)) / 2,
         asvs=float((totals["asvs"] / totals["seconds"]).median()),
         cpu_seconds=float((totals["cpu_seconds"] / totals["samples"]).median()),
         wait=float(totals["wait"].sum() / totals["seconds"].sum()),
