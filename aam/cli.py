@@ -7,10 +7,15 @@ errors appear at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from aam import wings
 from aam.contract import completion, program
@@ -36,6 +41,7 @@ from aam.memory import require_address_space
 
 OWN = {"completion": completion.Completion}
 """Commands that `aam-launch` has too, and does not pass on."""
+_AGAIN = 0.5  # seconds until a stop signal without effect is handled again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +112,7 @@ def _run(parsed: ParsedCommand, arguments: list[str]) -> int:
         for sentence in ignored:
             warn(sentence)
     try:
-        with program.stopped_by_signals():
+        with stopped_by_signals():
             first = parsed.command.partition(" ")[0]
             command = wings.command(first)
             if parsed.command in WRAPPERS:
@@ -141,6 +147,56 @@ def _help(arguments: Sequence[str]) -> str:
     options_class = typing.cast(type, find(name))
     options = (*options_of(name), CONFIG)
     return help_page.page("aam", name, options_class, options, everything=everything)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """End the block with status 75 on SIGTERM and SIGHUP, from a scheduler or a terminal.
+
+    The handler raises `Stopped` in the main thread. Python drops exceptions in callbacks of weak
+    references and in `__del__`, and a library may catch or replace them. So the handler repeats
+    until `Stopped` is raised, and any error after a signal counts as the stop. Training of the
+    transformer installs a handler that saves a checkpoint.
+    """
+    process = os.getpid()
+    handlers: dict[int, Any] = {}
+    received: list[signal.Signals] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a worker; its parent ends it
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        if not received:
+            received.append(signal.Signals(number))
+            handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        # A second exception would interrupt the removal of temporary files.
+        if not _is_stopping(sys.exc_info()[1]):
+            raise program.Stopped(received[0].name)
+
+    if threading.current_thread() is threading.main_thread():
+        # nohup starts a program with SIGHUP ignored.
+        unset = [number for number in (signal.SIGTERM, signal.SIGHUP)
+                 if signal.getsignal(number) == signal.SIG_DFL]  # fmt: skip
+        handlers |= {number: signal.signal(number, stop) for number in unset}
+    try:
+        yield
+    except Exception as error:
+        if received:
+            raise program.Stopped(received[0].name) from error
+        raise
+    finally:
+        if received:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _is_stopping(error: BaseException | None) -> bool:
+    """Return whether an exception or one of its contexts is `Stopped`."""
+    while error is not None and not isinstance(error, program.Stopped):
+        error = error.__context__
+    return error is not None
 
 
 if __name__ == "__main__":

@@ -54,20 +54,17 @@ def require_inputs(command: ParsedCommand) -> None:
             "swap the two",
         )
     for spec, path in command.paths("input"):
-        absent = False
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
-            absent = True
-        except (OSError, ValueError):
-            pass  # its reader gives the reason
-        if absent:
             remedy = nearest(path.name, names_beside(path), "check the path")
             paths = [Path(item.strip()) for item in str(path).split(",")]
             if len(paths) > 1 and all(item.exists() for item in paths):
                 remedy = "separate files by blanks, or repeat the option for each"
             evidence = f"'{path}' does not exist"
-            raise MissingInput(f"No file for {spec.flag}", evidence, remedy)
+            raise MissingInput(f"No file for {spec.flag}", evidence, remedy) from None
+        except (OSError, ValueError):
+            pass  # its reader gives the reason
         real = os.path.realpath(path)
         output = outputs.get(real)
         if output and spec.flag != "--resume-from":  # a run is continued in its own folder
@@ -191,17 +188,18 @@ def check_run_folder(
             "The run folder cannot be read", reason, "choose another --output-dir"
         ) from error
     has_run = has_record or any(name.endswith("checkpoints") for name in existing)
+    evidence = f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}"
     if has_run and not (overwrite or resumes):
         raise CannotCreate(
             "The folder already holds a run",
-            f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
+            evidence,
             "continue it with --resume-from auto, " * resumable
             + "replace it with --overwrite, or choose another",
         )
     if has_run and overwrite and files is None:
         raise CannotCreate(
             "The run in the folder does not list its files",
-            f"'{folder}' has {', '.join([run_files.RECORD] * has_record + existing)}",
+            evidence,
             "remove old files, or choose another --output-dir",
         )
     # A resumed run without a list owns all files.

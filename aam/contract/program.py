@@ -6,12 +6,8 @@ import codecs
 import errno
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from aam.contract.errors import (
@@ -30,9 +26,6 @@ STOPPED = 75
 _MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map segment",
            "can't start new thread", "std::length_error", "Unable to allocate")  # fmt: skip
 """Texts of out-of-memory errors of the dynamic loader, C++ and PyTorch."""
-
-
-_AGAIN = 0.5  # seconds until a stop signal without effect is handled again
 
 
 class Stopped(BaseException):
@@ -79,56 +72,6 @@ def run(program: str, command: Callable[[], int]) -> int:
         return _end(program, f"Stopped by {stopped}; start the command again.", STOPPED)
     except KeyboardInterrupt:
         return _end(program, "Interrupted.", INTERRUPTED)
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """End the block with status 75 on SIGTERM and SIGHUP, from a scheduler or a terminal.
-
-    The handler raises `Stopped` in the main thread. Python drops exceptions in callbacks of weak
-    references and in `__del__`, and a library may catch or replace them. So the handler repeats
-    until `Stopped` is raised, and any error after a signal counts as the stop. Training of the
-    transformer installs a handler that saves a checkpoint.
-    """
-    process = os.getpid()
-    handlers: dict[int, Any] = {}
-    received: list[signal.Signals] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a worker; its parent ends it
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        if not received:
-            received.append(signal.Signals(number))
-            handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
-        # A second exception would interrupt the removal of temporary files.
-        if not _is_stopping(sys.exc_info()[1]):
-            raise Stopped(received[0].name)
-
-    if threading.current_thread() is threading.main_thread():
-        # nohup starts a program with SIGHUP ignored.
-        unset = [number for number in (signal.SIGTERM, signal.SIGHUP)
-                 if signal.getsignal(number) == signal.SIG_DFL]  # fmt: skip
-        handlers |= {number: signal.signal(number, stop) for number in unset}
-    try:
-        yield
-    except Exception as error:
-        if received:
-            raise Stopped(received[0].name) from error
-        raise
-    finally:
-        if received:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _is_stopping(error: BaseException | None) -> bool:
-    """Return whether an exception or one of its contexts is `Stopped`."""
-    while error is not None and not isinstance(error, Stopped):
-        error = error.__context__
-    return error is not None
 
 
 class _Output(io.FileIO):

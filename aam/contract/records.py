@@ -37,7 +37,6 @@ from aam.contract.errors import (
     reason_of,
 )
 from aam.contract.files import require
-from aam.contract.version import __version__
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -164,17 +163,6 @@ def convert(value: Any, expected: type[T], field: str = "") -> T:
         return msgspec.convert(value, expected)
     except msgspec.ValidationError:
         raise _mismatch(value, expected, field) from None
-
-
-def check_format(kind: str, stored: int, current: int, file: str) -> None:
-    """Refuse a file whose format is not the one of this version."""
-    if stored != current:
-        newer = stored > current
-        raise DataError(
-            f"The {kind} was written by {'a newer' if newer else 'an earlier'} version",
-            f"{file}, format {stored}; this is {__version__}, format {current}",
-            "use that version" if newer else "use that version, or train again with this one",
-        )
 
 
 @dataclass(frozen=True)

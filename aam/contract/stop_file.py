@@ -1,7 +1,6 @@
 """Stop file: a job writes it; `aam` then saves a checkpoint and ends.
 
-The file holds `requeue` (the job continues later) or `end` (save, then end). `aam` counts
-its steps in the file `steps` beside it.
+The file holds the reason. `aam` counts its steps in the file `steps` beside it.
 """
 
 from __future__ import annotations
@@ -12,27 +11,8 @@ from aam.contract.files import write_text
 
 VARIABLE = "AAM_STOP_FILE"  # environment variable that names the file to `aam`
 
-REQUEUE, END = "requeue", "end"
-
 MIN_STEPS = 3
 """Least optimizer steps of a start within its time limit; with fewer it is not requeued."""
-
-
-def request(file: Path, reason: str) -> None:
-    """Request a stop, unless the file has a request."""
-    try:
-        with file.open("x") as stream:
-            stream.write(f"{reason}\n")
-    except FileExistsError:
-        pass
-
-
-def requested(file: Path) -> str:
-    """Return the reason of the stop request, or nothing."""
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def count_steps(file: Path, steps: int) -> None:

@@ -27,7 +27,7 @@ from safetensors.numpy import load, save
 from aam.arrays import F64, Arrays, Rows
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import dump_json, require
-from aam.contract.records import Count, Mismatch, check_format, convert, read_json
+from aam.contract.records import Count, Mismatch, convert, read_json
 from aam.contract.run_files import MODEL, fold_folders, target_folders
 from aam.contract.version import __version__
 from aam.memory import memory_available, shown_size
@@ -232,3 +232,14 @@ def checksum(content: Mapping[str, Any]) -> str:
     True
     """
     return hashlib.sha256(dump_json(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_format(kind: str, stored: int, current: int, file: str) -> None:
+    """Refuse a file whose format is not the one of this version."""
+    if stored != current:
+        newer = stored > current
+        raise DataError(
+            f"The {kind} was written by {'a newer' if newer else 'an earlier'} version",
+            f"{file}, format {stored}; this is {__version__}, format {current}",
+            "use that version" if newer else "use that version, or train again with this one",
+        )

@@ -22,20 +22,23 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aam.contract.errors import first_few
 from aam.contract.gpus import GPU, one_gpu
-from aam.contract.records import read_json
+from aam.contract.options import specs
+from aam.contract.options.command_line import arguments
+from aam.contract.options.commands.train import Pretrain
+from aam.contract.records import convert, read_json
 from aam.contract.stop_file import VARIABLE as STOP_FILE
 from aam.memory import GIB, memory_available
-from aam.network.numerics.report import CheckReport, Cost
+from aam.network.numerics.report import WRONG, CheckReport, Cost
 from aam.number_format import significant
 from aam.run_record import launched_by
 from aam.stack.tune import CONTEXT, Trial
-from aam.stack.workload import NONE, call_in_child, child_process, read_steps
+from aam.stack.workload import call_in_child, child_process, read_steps
 
 SLOW_LAUNCH = 30.0
 """Seconds from the launcher to the program; from a local disk, images of 10 GB start within 10."""
@@ -48,6 +51,7 @@ GRACE = 10.0  # seconds between SIGTERM and SIGKILL; a command ends its own runs
 
 PartOutcome = Literal["as predicted", "faster", "slower", "wrong", "not possible here", "failed"]
 PartVerdict = tuple[PartOutcome, str]  # outcome of a comparison, and one sentence
+Row = TypeVar("Row", "Peak", "SettingSpeed")
 
 
 class NotPossible(Exception):
@@ -97,7 +101,7 @@ class Context:
         self,
         *arguments: object,
         accept: Collection[int] = (0,),  # exit statuses that are no failure; all if empty
-        variables: Mapping[str, str] = NONE,
+        variables: Mapping[str, str] = {},
         without: Collection[str] = (),
         steps: Path | None = None,
         act_after: int = 0,
@@ -143,10 +147,6 @@ class Context:
             raise PartFailure(f"`aam {command}` {end}: {line.strip()[:300]}")
         return subprocess.CompletedProcess(argv, status, printed, message)
 
-    def has_result(self, file: Path) -> bool:
-        """Whether a file has the result of a command that several parts share."""
-        return file.is_file() and not (self.overwrite and file.stat().st_mtime < self.started)
-
     def pretraining(self) -> list[object]:
         """Return the words of `pretrain` on the simulated study; simulate it if it is missing."""
         study = self.shared / ("study-small" if self.small else "study")
@@ -191,10 +191,8 @@ class HostFacts(Measured):
     settings: dict[str, list[str]] = field(default_factory=dict)  # name -> value of each GPU
 
     def verdict(self) -> PartVerdict:
-        """Name the GPUs, and GPUs in use by other processes; no host is wrong."""
-        name = f"{len(self.gpus)} x {self.gpus[0]} ({self.arch})" if self.gpus else self.cpu
         used = [f"{size / GIB:.1f} GiB of GPU {k}" for k, size in enumerate(self.used) if size]
-        sentence = f"{name}, torch {self.torch}."
+        sentence = f"{hardware(asdict(self))}, torch {self.torch}."
         if len(set(self.gpus)) > 1:
             sentence += f" The GPUs differ: {', '.join(sorted(set(self.gpus)))}."
         if used:
@@ -202,28 +200,31 @@ class HostFacts(Measured):
         return "as predicted", sentence
 
 
+def hardware(host: Mapping[str, Any]) -> str:
+    """Return the GPUs of a host, or its CPU, from the fields of `HostFacts`."""
+    if gpus := host.get("gpus"):
+        return f"{len(gpus)} x {gpus[0]} ({host.get('arch')})"
+    return str(host.get("cpu", "a CPU"))
+
+
 def measure_host(context: Context) -> HostFacts:
     """Collect facts about host, GPUs and image."""
-    facts = HostFacts(**call_in_child(_host, context.device, timeout=context.left))
-    return replace(facts, settings=gpu_settings() if facts.gpus else {})
+    return HostFacts(**call_in_child(_host, context.device, timeout=context.left))
 
 
 def _host(device: str) -> dict[str, Any]:
     # In a child process: a process that holds a GPU takes memory of the GPU.
     import torch
 
-    from aam.network.numerics.device import arch_of, gpu_names, identify, processor, select_gpu
+    from aam.network.numerics.device import gpu_names, identify, processor, select_gpu
 
     names = gpu_names() if device == GPU else []
     devices = [select_gpu(number) for number in range(len(names))] or [torch.device("cpu")]
     memory = [torch.cuda.mem_get_info(device) for device in devices] if names else []
-    stack = identify(devices[0])
+    stack = vars(identify(devices[0]))
     return {
         "gpus": names,
-        "arch": arch_of(devices[0]),
-        "driver": stack.driver,
-        "torch": stack.torch,
-        "runtime": stack.runtime,
+        **{name: stack[name] for name in ("arch", "driver", "torch", "runtime")},
         "kernel": platform.release(),
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -231,6 +232,7 @@ def _host(device: str) -> dict[str, Any]:
         "gpu_memory": [total for _, total in memory],
         # The context of this process is not counted.
         "used": [max(0, total - free - CONTEXT) for free, total in memory],
+        "settings": gpu_settings() if names else {},
     }
 
 
@@ -280,7 +282,6 @@ class LaunchFacts(Measured):
     memory: int = 0
 
     def verdict(self) -> PartVerdict:
-        """Compare the visible with the planned GPUs, and the overhead with its limit."""
         if not self.launcher:
             return "not possible here", "The program was not started by aam-launch."
         if self.planned is not None and self.visible != self.planned:
@@ -329,6 +330,13 @@ class CheckedDevice:
     speed: float | None = None  # median passes per second of the sample encoder in fp32
     failed: str = ""  # why there is no result
 
+    @property
+    def wrong(self) -> list[str]:
+        """Wrong backends, each with its faults."""
+        names = [name for name, outcome in self.backends.items() if outcome in WRONG]
+        faults = {name: ", ".join(self.faults.get(name, [])) for name in names}
+        return [f"{name} ({faults[name]})" if faults[name] else name for name in names]
+
 
 @dataclass(frozen=True)
 class CheckedDevices(Measured):
@@ -338,23 +346,13 @@ class CheckedDevices(Measured):
     costs: list[Cost] = field(default_factory=list)
 
     def verdict(self) -> PartVerdict:
-        """Name devices without a result, wrong backends, and a GPU slower than the others."""
         if silent := [device for device in self.devices if device.failed]:
             names = first_few(f"{device.name}: {device.failed}" for device in silent)
             return "wrong", f"{names} gave no result."
-        wrong_devices = []
-        for device in self.devices:
-            wrong = []
-            for backend, outcome in device.backends.items():
-                if outcome in ("wrong", "crashed"):
-                    faults = ", ".join(device.faults.get(backend, []))
-                    wrong.append(f"{backend} ({faults})" if faults else backend)
-            if wrong:
-                wrong_devices.append(f"{device.name}: {', '.join(wrong)}")
-        if wrong_devices:
-            is_local = len(wrong_devices) < len(self.devices)
-            elsewhere = ", and not on the other devices" if is_local else ""
-            return "wrong", f"{'; '.join(wrong_devices)} wrong{elsewhere}."
+        if faulty := [device for device in self.devices if device.wrong]:
+            names = "; ".join(f"{device.name}: {', '.join(device.wrong)}" for device in faulty)
+            is_local = len(faulty) < len(self.devices)
+            return "wrong", f"{names} wrong{', and not on the other devices' * is_local}."
         # A device without a timed backend has no speed and cannot be slow.
         speeds = {device.name: device.speed for device in self.devices if device.speed is not None}
         middle = statistics.median(speeds.values()) if speeds else 0.0
@@ -376,7 +374,7 @@ def measure_check(context: Context) -> CheckedDevices:
     costs: tuple[Cost, ...] = ()
     for number in range(max(context.gpus, 1)):
         name = f"GPU {number}" if context.gpu else "CPU"
-        variables = one_gpu(os.environ, number) if context.gpu else NONE
+        variables = one_gpu(os.environ, number) if context.gpu else {}
         command = ("check", "--device", context.device, "--json")
         try:
             done = context.aam(*command, accept=(0, 1), variables=variables)
@@ -386,16 +384,14 @@ def measure_check(context: Context) -> CheckedDevices:
         report = CheckReport.from_json(done.stdout)
         costs = costs or report.costs
         usual = [1000 / cost.milliseconds for cost in report.costs if _is_usual(cost)]
-        faults = {backend: list(report.faults(backend)) for backend in report.backends}
-        device = CheckedDevice(
+        devices.append(CheckedDevice(
             f"{name}, {report.identity['device']}",
             report.summary,
             report.outcomes,
-            {backend: names for backend, names in faults.items() if names},
+            {name: list(faults) for name in report.backends if (faults := report.faults(name))},
             report.overhead,
             statistics.median(usual) if usual else None,
-        )
-        devices.append(device)
+        ))  # fmt: skip
     rates = {
         f"{cost.backend}, {cost.dtype}, {cost.shape}"
         f"{', masked' if cost.mask != 'none' else ''}": 1000 / cost.milliseconds
@@ -426,7 +422,6 @@ class GoldenComparisons(Measured):
     comparisons: list[GoldenComparison]
 
     def verdict(self) -> PartVerdict:
-        """Name the comparisons that differ by more than rounding."""
         if bad := [
             f"{comparison.reference} ({comparison.precision}): {comparison.verdict}"
             for comparison in self.comparisons if not comparison.agree
@@ -457,14 +452,13 @@ def measure_golden(context: Context) -> GoldenComparisons:
                 (1e9 if value is None else value / row["allowed"] if row["allowed"] else 0.0)
                 for row in compared["rows"] for value in row["difference"].values()
             ]  # fmt: skip
-            comparison = GoldenComparison(
+            comparisons.append(GoldenComparison(
                 "the CPU" if folder == cpu else folder.name,
                 compared["here"]["precision"],
                 compared["agree"],
                 compared["verdict"],
                 max(shares, default=0.0),
-            )
-            comparisons.append(comparison)
+            ))  # fmt: skip
     return GoldenComparisons(comparisons)
 
 
@@ -477,10 +471,11 @@ class TuneResult:
     chosen: Trial
 
 
-def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
+def tuned(context: Context, variables: Mapping[str, str] = {}) -> TuneResult:
     """Run `aam tune` once for the parts `memory` and `speed`, and return its result."""
     folder = context.folder / ("tuned-env" if variables else "tuned")
-    if not context.has_result(folder / "tune.json"):
+    file = folder / "tune.json"
+    if not file.is_file() or (context.overwrite and file.stat().st_mtime < context.started):
         size = "--steps 6 --warmup-steps 2 --rounds 1" if context.small else "--steps 25 --rounds 2"
         if variables:
             size += " --subjects threads"  # no settings on a GPU
@@ -488,7 +483,7 @@ def tuned(context: Context, variables: Mapping[str, str] = NONE) -> TuneResult:
             size += " --subjects workers batch-size"
         measured = ("--output-dir", folder, "--overwrite", *size.split(), *context.pretraining())
         context.aam("tune", *measured, variables=variables)
-    return read_json(folder / "tune.json", TuneResult, "result of `aam tune`")
+    return read_json(file, TuneResult, "result of `aam tune`")
 
 
 @dataclass(frozen=True)
@@ -511,7 +506,6 @@ class Peaks(Measured):
     expandable: int | None = None
 
     def verdict(self) -> PartVerdict:
-        """Name failed settings, or the setting whose peak differs most from the prediction."""
         if failed := _failed_runs(self.runs, "settings"):
             return "wrong", failed
         shares = {
@@ -541,16 +535,9 @@ def measure_memory(context: Context) -> Peaks:
         if trial.subject in ("batch-size", "recompute", "chunks") and trial.decision
     ]  # fmt: skip
     for trial in (replace(result.default, setting="as given", options={}), *trials):
-        options = [
-            word for flag, value in trial.options.items()
-            for word in ([flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool)
-                         else [flag, str(value)])
-        ]  # fmt: skip
+        options = arguments(specs(Pretrain), trial.options)
         done = context.aam("memory", "--json", *context.pretraining(), *options)
-        peak = Peak(trial.setting, json.loads(done.stdout)["peak"], failure=trial.failure)
-        if rates := trial.rates:
-            peak = replace(peak, allocated=rates.allocated, reserved=rates.reserved, rss=rates.rss)
-        runs.append(peak)
+        runs.append(_row(trial, Peak, predicted=json.loads(done.stdout)["peak"]))
     # The allocator's variable is recommended if it saves memory.
     segments = tuned(context, dict([EXPANDABLE])).default.rates
     return Peaks(runs, segments.reserved if segments else None)
@@ -579,7 +566,6 @@ class SettingSpeeds(Measured):
     samples: float | None = None  # samples per second with the chosen settings
 
     def verdict(self) -> PartVerdict:
-        """Name failed runs, or the fastest and the chosen settings; a rejection is no fault."""
         if failed := _failed_runs(self.runs, "runs"):
             return "wrong", failed
         best = max(self.runs, key=lambda run: run.samples or 0.0)
@@ -590,6 +576,12 @@ class SettingSpeeds(Measured):
         return "as predicted", f"{fastest}; chosen: {chosen}, {self.gain:.2f} times as fast."
 
 
+def _row(trial: Trial, expected: type[Row], **values: int) -> Row:
+    """Take the fields of a record from a trial, its rates and `values`."""
+    measured = asdict(trial.rates) if trial.rates else {}
+    return convert({**asdict(trial), **measured, **values}, expected)
+
+
 def _failed_runs(runs: Sequence[Peak | SettingSpeed], noun: str) -> str:
     failed = [f"{run.setting}: {run.failure}" for run in runs if run.failure]
     return f"{len(failed)} of {len(runs)} {noun} failed: {failed[0]}." if failed else ""
@@ -598,14 +590,8 @@ def _failed_runs(runs: Sequence[Peak | SettingSpeed], noun: str) -> str:
 def measure_speed(context: Context) -> SettingSpeeds:
     """Measure the speed of settings by `aam tune`."""
     result = tuned(context)
-    runs, chosen = [], result.chosen
-    for trial in (result.default, *(trial for trial in result.trials if trial.decision)):
-        speed = SettingSpeed(
-            trial.setting, decision=trial.decision, gain=trial.gain, failure=trial.failure
-        )
-        if rates := trial.rates:
-            speed = replace(speed, samples=rates.samples, spread=rates.spread, wait=rates.wait)
-        runs.append(speed)
+    trials, chosen = [trial for trial in result.trials if trial.decision], result.chosen
+    runs = [_row(trial, SettingSpeed) for trial in (result.default, *trials)]
     samples = chosen.rates.samples if chosen.rates else None
     speeds = {run.setting: run.samples for run in runs if run.samples}
     speeds |= {"chosen settings": samples} if samples else {}
@@ -619,7 +605,6 @@ class Copies(Measured):
     name: str
 
     def verdict(self) -> PartVerdict:
-        """State the cost of the copies that unified memory would avoid."""
         speeds = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in self.rates.items())
         return "as predicted", f"Copies: {speeds}."
 

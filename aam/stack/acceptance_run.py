@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from aam.console import console, duration, info, warn
+from aam.console import console, duration, info, working
 from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, DataError, Interrupted, printable, reason_of
 from aam.contract.files import write_json, write_text
@@ -48,6 +48,7 @@ from aam.stack.acceptance_parts import (
     PartOutcome,
     Peaks,
     SettingSpeeds,
+    hardware,
 )
 from aam.stack.tune import device_facts
 
@@ -202,9 +203,8 @@ def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ran
     device = device_facts(options.device)
     gpus = content.host.get("gpus", [])
     # This process may not see all GPUs, so the part `host` counts them.
-    facts = {"arch": device.arch, "gpus": gpus, "cpu": processor()}
-    if device.gpu and device.name not in gpus:
-        facts["gpus"] = [device.name]
+    same = not device.gpu or device.name in gpus
+    facts = {"arch": device.arch, "gpus": gpus if same else [device.name], "cpu": processor()}
     _require_same_host(content.host, facts, options.output_dir)
 
     plan = launched_by(os.environ) or {}
@@ -222,8 +222,6 @@ def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ran
     if unmeasured := [name for name in options.parts if name not in chosen]:
         processes = "several ranks" if ranks.world_size > 1 else "one process"
         info(f"Not measured by {processes}: {', '.join(unmeasured)}.")
-    if device.busy:
-        warn(f"{device.busy}; on a device of your own the measured times may differ.")
 
     name = f"{this.image or 'native'}-{this.digest[-8:]}-torch-{this.torch}-{this.nodes}"
     shared = options.output_dir.absolute() / "parts"
@@ -250,8 +248,7 @@ def _run(options: Acceptance, registry: Mapping[str, AcceptancePart], ranks: Ran
             break
         limit = min(row.limit, remaining)
         speeds = _reference_rates(reference, content.host, this, name)
-        waiting = console.is_terminal and not console.quiet
-        with console.status(f"{row.title} ...") if waiting else contextlib.nullcontext():
+        with working(row.title):
             limited = replace(context, until=time.monotonic() + limit)
             part_result = run_part(row, limited, speeds)
         if part_result.verdict == "failed" and limit < row.limit and part_result.seconds >= limit:
@@ -359,7 +356,7 @@ def write_page(
     text = render(
         "acceptance.html.j2",
         title="Acceptance",
-        lead=f"{_hardware(host)}{driver}, kernel {host.get('kernel')}, measured by aam "
+        lead=f"{hardware(host)}{driver}, kernel {host.get('kernel')}, measured by aam "
         f"{content.aam}.",
         verdicts=verdicts,
         tables=tables,
@@ -367,13 +364,6 @@ def write_page(
     write_text(folder / PAGE, text)
     if (settings := recommended(content)) is not None:
         write_text(folder / SETTINGS, settings)
-
-
-def _hardware(host: Mapping[str, Any]) -> str:
-    gpus = host.get("gpus")
-    if not gpus:
-        return str(host.get("cpu", "a CPU"))
-    return f"{len(gpus)} x {gpus[0]} ({host.get('arch')})"
 
 
 def _tables(title: str, measured: Mapping[str, Any]) -> Iterator[Table]:
@@ -407,21 +397,16 @@ def _cell(key: str, value: Any) -> str:
 
 def recommended(content: AcceptanceFile) -> str | None:
     """Return launcher settings: choices of `aam tune` with the fastest image; None without runs."""
-
-    def speeds(run: ImageRun) -> SettingSpeeds:
-        return convert(run.parts["speed"].measured, SettingSpeeds)
-
-    runs = [
-        run for run in content.runs
+    speeds = [
+        (run, convert(run.parts["speed"].measured, SettingSpeeds)) for run in content.runs
         if run.nodes == 1 and "speed" in run.parts and run.parts["speed"].measured
     ]  # fmt: skip
-    if not runs:
+    if not speeds:
         return None
-    best = max(runs, key=lambda run: speeds(run).samples or 0.0)
-    result = speeds(best)
+    best, result = max(speeds, key=lambda row: row[1].samples or 0.0)
     chosen = result.values if result.gain > 1 else {}
     notes = [
-        f"Settings for {_hardware(content.host)} and {best.title}, the fastest that was measured. "
+        f"Settings for {hardware(content.host)} and {best.title}, the fastest that was measured. "
         "`aam tune` chose them on a simulated study; they train the same network."
     ]
     if measured := [run for run in result.runs if run.samples]:
@@ -440,7 +425,7 @@ def recommended(content: AcceptanceFile) -> str | None:
     lines = [f"# {line}" for note in notes for line in textwrap.wrap(note, 96)]
     arch = content.host.get("arch", "cpu")
     lines += ["tuned:", f"  {arch}:", *(f"    {k}: {json.dumps(v)}" for k, v in tuned.items())]
-    if best.image and len(names := {run.image for run in runs}) > 1:
+    if best.image and len(names := {run.image for run, _ in speeds}) > 1:
         why = f"the fastest of {len(names)} images that were measured"
         lines.append(f"images: {json.dumps({best.image: {'prefer': {arch: why}}})}")
     return "\n".join(lines) + "\n"

@@ -58,8 +58,8 @@ class RankComparisons(Measured):
     runs: list[RankComparison]
 
     def verdict(self) -> PartVerdict:
-        """Compare losses and speed of several ranks with one process; name the worst."""
-        verdicts: list[PartVerdict] = []
+        # Ranks other than the first have no runs.
+        verdicts: list[PartVerdict] = [("as predicted", "See rank 0.")]
         for run in self.runs:
             limit = f"losses differ by up to {run.difference:.1e}, limit {MAX_DIFFERENCE:.0e}"
             scaling = run.samples / run.alone
@@ -72,8 +72,6 @@ class RankComparisons(Measured):
             else:
                 sentence = f"{run.ranks} ranks: {limit}; {scaling:.2f} times as fast as one."
                 verdicts.append(("as predicted", sentence))
-        if not verdicts:  # ranks other than the first have no result
-            return "as predicted", "See rank 0."
         return next((verdict for verdict in verdicts if verdict[0] == "slower"), verdicts[-1])
 
 
@@ -120,7 +118,7 @@ def measure_ranks(context: Context) -> RankComparisons:
     warmup, runs = 2 if context.small else 5, []
     for number, (steps, losses) in zip(numbers, together, strict=True):
         difference = early_difference(losses, single_losses)
-        comparison = RankComparison(
+        runs.append(RankComparison(
             ranks=number,
             nodes=-(-job.world_size // job.local_world_size),
             agree=len(losses) == len(single_losses) > 0 and difference <= MAX_DIFFERENCE,
@@ -129,8 +127,7 @@ def measure_ranks(context: Context) -> RankComparisons:
             alone=rates([single], warmup).samples,
             gpu=context.gpu,
             network=[line.strip()[:300] for line in dict.fromkeys(lines)][:6],
-        )
-        runs.append(comparison)
+        ))  # fmt: skip
     return RankComparisons(runs, rates={f"{run.ranks} ranks": run.samples for run in runs})
 
 
@@ -147,7 +144,6 @@ class Interruptions(Measured):
     rank_seconds: float  # seconds from the end of the rank to the end of the run
 
     def verdict(self) -> PartVerdict:
-        """Compare exit statuses and weights with the documentation."""
         rounding = f"losses of the resumed run differ by up to {self.difference:.1e}"
         status = f"a run with a killed rank ended with status {self.rank_status}"
         holds = {

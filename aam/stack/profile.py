@@ -228,7 +228,6 @@ def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
 
 
 def _kernels(times: list[tuple[str, float]]) -> tuple[KernelTime, ...]:
-    """Sum calls and time by kernel."""
     calls = Counter(name for name, _ in times)
     return tuple(KernelTime(name, calls[name], total) for name, total in _sums(times).items())
 
@@ -272,8 +271,11 @@ PRECISIONS: tuple[tuple[str, str], ...] = (
 
 def category(name: str) -> str:
     """Return the category of a kernel."""
-    lower = name.lower()
-    return next((label for label, pattern in CATEGORIES if re.search(pattern, lower)), "other")
+    return _first_match(CATEGORIES, name.lower()) or "other"
+
+
+def _first_match(patterns: tuple[tuple[str, str], ...], name: str) -> str:
+    return next((label for label, pattern in patterns if re.search(pattern, name)), "")
 
 
 def shares(profile: KernelProfile) -> dict[str, float]:
@@ -287,12 +289,10 @@ def precisions(profile: KernelProfile) -> dict[str, float]:
     """Return the fraction of the time of matrix products in each precision, by kernel names."""
     products = [k for k in profile.kernels if category(k.name) == "matrix product"]
     total_ns = sum(kernel.total_ns for kernel in products) or 1.0
-
-    def precision(name: str) -> str:
-        labels = (label for label, pattern in PRECISIONS if re.search(pattern, name))
-        return next(labels, "unknown")
-
-    return _sums((precision(kernel.name), kernel.total_ns / total_ns) for kernel in products)
+    return _sums(
+        (_first_match(PRECISIONS, kernel.name) or "unknown", kernel.total_ns / total_ns)
+        for kernel in products
+    )
 
 
 MIN_IDLE = 0.3
@@ -438,9 +438,8 @@ def _show(console: Console, profile: KernelProfile, number: int, wait: float | N
         f"{profile.source}: {profile.calls} calls of {len(profile.kernels)} {items}, "
         f"{profile.total_ns / 1e6:.3f} ms."
     )
-    idle = "not known (totals without start times)"
-    if profile.idle is not None:
-        idle = f"{profile.idle:.0%}"
+    unknown = "not known (totals without start times)"
+    idle = unknown if profile.idle is None else f"{profile.idle:.0%}"
     if profile.device == "GPU":
         console.print(f"GPU idle between the first and the last kernel: {idle}.")
     else:

@@ -19,7 +19,7 @@ import shlex
 import statistics
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -28,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 
 from aam.console import info, warn
-from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.contract.files import refuse_existing, write_json, write_text
+from aam.contract.errors import DataError, UsageError
+from aam.contract.files import make_parent, refuse_existing, write_json, write_text
 from aam.contract.options import build, values_of
 from aam.contract.options.commands.measure import Tune
 from aam.contract.options.commands.train import Pretrain, Train
@@ -46,7 +46,7 @@ from aam.stack.workload import (
     Settings,
     Workload,
     aam_workload,
-    blocks,
+    block_totals,
     call_in_child,
     rates,
     run_workload,
@@ -89,10 +89,13 @@ class DeviceFacts:
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """Collect the facts about the device of --device."""
+    """Collect the facts about the device of --device; warn if others use it."""
     # The load is read first: importing PyTorch loads the CPU.
-    facts = call_in_child(_device_facts, device, os.getloadavg()[0], timeout=300.0)
-    return DeviceFacts(**facts)
+    load = os.getloadavg()[0]
+    facts = DeviceFacts(**call_in_child(_device_facts, device, load, timeout=300.0))
+    if facts.busy:
+        warn(f"{facts.busy}; on a device of your own the measured times may differ.")
+    return facts
 
 
 def _device_facts(device: str, load: float) -> dict[str, Any]:
@@ -235,19 +238,11 @@ def program_subjects(
 
 def gain(run: RunResult, base: RunResult, warmup: int, cost: str = "seconds") -> float:
     """Return the speed of a run relative to a base run, by "seconds" or "cpu_seconds"."""
-
-    def times(result: RunResult) -> list[float]:
-        return [
-            # The CPU time of a block may be 0: the system clock has ticks.
-            max(sum(getattr(step, cost) for step in block), 1e-9)
-            / sum(step.samples for step in block)
-            for block in blocks(result, warmup)
-        ]
-
+    totals = [block_totals(result, warmup) for result in (base, run)]
+    # The CPU time of a block may be 0: the system clock has ticks.
+    base_times, times = (total[cost].clip(lower=1e-9) / total["samples"] for total in totals)
     # The median of the ratios of blocks: a pause of the machine in one block does not count.
-    return statistics.median(
-        second / first for first, second in zip(times(run), times(base), strict=False)
-    )
+    return float((base_times / times).median())
 
 
 def early_difference(losses: Sequence[float], default: Sequence[float]) -> float:
@@ -274,10 +269,8 @@ def compare_losses(
     if not difference:
         return True, f"the first {number} losses are equal"
     limit = f"limit {bound:.1e}" if bound else "and should be equal"
-    return (
-        difference <= bound,
-        f"the first {number} losses differ by up to {difference:.1e}, {limit}",
-    )
+    sentence = f"the first {number} losses differ by up to {difference:.1e}, {limit}"
+    return difference <= bound, sentence
 
 
 @dataclass(frozen=True)
@@ -455,19 +448,6 @@ def tune(
     return search, measured[0], measured[-1]
 
 
-MYTHS: dict[str, dict[str, str]] = {
-    "gfx906": {
-        "MIOPEN_FIND_ENFORCE=1": "1 is NONE, the default (3 is SEARCH), and it is about "
-        "convolutions; a transformer has none (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
-        "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True": "warns and does nothing below ROCm 7.0 "
-        "with PyTorch 2.12",
-        "HSA_ENABLE_SDMA=0 for fp16": "moves copies from the DMA engines to the compute units, a "
-        "cure for hanging copies; it has nothing to do with fp16",
-    }
-}
-"""Architecture (gfx906: MI50) -> settings recommended elsewhere, and why they are not tried."""
-
-
 def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> None:
     """Run `aam tune`: search, print the measurements, and write settings.yaml and tune.json."""
     ranks = read_environment(os.environ)
@@ -495,32 +475,22 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         command = f"aam {'train' if isinstance(measured, Train) else 'pretrain'}"
         workload = aam_workload(measured, "tune")
         defaults = values_of(measured)
-        subjects = {
-            name: subject
-            for name, subject in SUBJECTS.items()
-            if name in (options.subjects or SUBJECTS)
-        }
+        subjects = {n: SUBJECTS[n] for n in SUBJECTS if n in (options.subjects or SUBJECTS)}
         device_name = measured.device.device
     result = options.output_dir / "tune.json"
     refuse_existing(result, options.overwrite)
-    try:
-        options.output_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        evidence = f"'{options.output_dir}', {error.strerror}"
-        raise CannotCreate("The folder cannot be written to", evidence, "choose another") from error
+    make_parent(result)
     device = device_facts(device_name)
-    if device.busy:
-        warn(f"{device.busy}; on a device of your own the measured times may differ.")
     search, default, final = tune(workload, options, subjects, defaults, device)
 
     faster = f"{final.gain:.2f} times as fast as the default" if search.chosen else ""
     notes = [f"Settings of `{command}`, {date.today()}."]
     notes += [f"Together {faster}."] if faster else [f"{_NOTHING}."]
     # settings.yaml for --config: each value below its evidence.
-    lines = list(_comment(" ".join(notes)))
+    lines = _comment(" ".join(notes))
     if search.chosen and not isinstance(measured, tuple):
         mark = tuned_for(measured.input.table, device.torch, device.name)
-        lines += [*_comment("Refused for another study, device or version:")]
+        lines += _comment("Refused for another study, device or version:")
         lines += [f"tuned_for: {json.dumps(mark)}"]
     for trial in (trial for trial in search.trials if trial.decision == "kept"):
         reason = f"{trial.reason}; " if trial.reason else ""
@@ -528,9 +498,9 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         for name, value in trial.values.items():
             lines += [f"{name.removeprefix('--').replace('-', '_')}: {json.dumps(value)}"]
     write_text(options.output_dir / "settings.yaml", "\n".join(lines) + "\n")
-    identity = {"command": command, "aam": __version__, "torch": device.torch}
+    stack = {"aam": __version__, "torch": device.torch, "device": device.name}
     content = {
-        "measured": {**identity, "device": device.name},
+        "measured": {"command": command, **stack},
         "trials": [asdict(trial) for trial in search.trials],
         "default": asdict(default),
         "chosen": asdict(final),
@@ -545,9 +515,6 @@ def run_tune(options: Tune, measured: Pretrain | Train | tuple[str, ...]) -> Non
         print_table(_table("result", [default, final]))
     elif not search.trials:
         print_table(_table("result", [default]))
-    if myths := MYTHS.get(device.arch):
-        title = "Recommended elsewhere, and not set"
-        print_table(Table(title, ["setting", "fact"], list(myths.items())))
     names = ", ".join(setting.label for setting in search.chosen.values())
     sentence = f"{names}: {faster}" if names else _NOTHING
     info(f"{sentence} (on {device.name} with PyTorch {device.torch}).")
@@ -562,8 +529,8 @@ _NOTE = (
 )
 
 
-def _comment(text: str) -> Iterator[str]:
-    return (f"# {line}" for line in textwrap.wrap(text, 96))
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
 
 
 def _table(subject: str, trials: list[Trial]) -> Table:

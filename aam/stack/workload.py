@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from aam.contract.errors import Unavailable
 from aam.contract.options import specs, values_of
@@ -37,8 +37,7 @@ Settings = Mapping[str, Any]  # flag of an option, or {name} in a command line -
 Workload = Callable[[Settings, Path], list[str]]
 """Makes the command line of a program with some settings and a folder for its output."""
 
-NONE: Mapping[str, str] = {}
-_SUMMED = ("samples", "asvs", "seconds", "cpu_seconds", "wait")
+_SUMMED = ["samples", "asvs", "seconds", "cpu_seconds", "wait"]
 WEIGHT_NOISE = 1e-7
 """Relative change of the initial weights in runs that measure the effect of rounding."""
 BLOCK = 5  # steps over which a rate is measured
@@ -183,7 +182,7 @@ def run_workload(
     folder: Path,
     timeout: float,
     noise_seed: int | None = None,
-    variables: Mapping[str, str] = NONE,
+    variables: Mapping[str, str] = {},
 ) -> RunResult:
     """Run a program in a child process and return its steps.
 
@@ -259,29 +258,24 @@ def read_steps(log: Path) -> tuple[tuple[LoggedStep, ...], str]:
     return tuple(steps), ""
 
 
-def blocks(run: RunResult, warmup: int) -> list[tuple[LoggedStep, ...]]:
-    """Divide the steps after the warm-up into blocks; the last block takes the remainder."""
-    steps = run.steps[min(warmup, len(run.steps) - 1) :]
-    number = max(1, len(steps) // BLOCK)
-    ends = [BLOCK * k for k in range(number)] + [len(steps)]
-    return [steps[ends[k] : ends[k + 1]] for k in range(number)]
+def block_totals(run: RunResult, warmup: int) -> pd.DataFrame:
+    """Sum the steps after the warm-up by blocks; the last block takes the remainder."""
+    steps = pd.DataFrame(list(run.steps[min(warmup, len(run.steps) - 1) :]))
+    last = max(len(steps) // BLOCK - 1, 0)
+    return steps[_SUMMED].groupby(np.minimum(steps.index // BLOCK, last)).sum()
 
 
 def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
     """Compute the rates of the runs of a setting, without the first `warmup` steps of each."""
-    totals = [
-        {name: sum(getattr(step, name) for step in block) for name in _SUMMED}
-        for run in runs for block in blocks(run, warmup)
-    ]  # fmt: skip
-    samples = [total["samples"] / total["seconds"] for total in totals]
-    low, high = np.quantile(samples, (0.25, 0.75)).tolist()
+    totals = pd.concat([block_totals(run, warmup) for run in runs])
+    samples = totals["samples"] / totals["seconds"]
     steps = [step for run in runs for step in run.steps]
     return Rates(
-        samples=statistics.median(samples),
-        spread=(high - low) / 2,
-        asvs=statistics.median(total["asvs"] / total["seconds"] for total in totals),
-        cpu_seconds=statistics.median(total["cpu_seconds"] / total["samples"] for total in totals),
-        wait=sum(total["wait"] for total in totals) / sum(total["seconds"] for total in totals),
+        samples=float(samples.median()),
+        spread=float(samples.quantile(0.75) - samples.quantile(0.25)) / 2,
+        asvs=float((totals["asvs"] / totals["seconds"]).median()),
+        cpu_seconds=float((totals["cpu_seconds"] / totals["samples"]).median()),
+        wait=float(totals["wait"].sum() / totals["seconds"].sum()),
         rss=max(step.rss for step in steps),
         allocated=max(step.allocated for step in steps),
         reserved=max(step.reserved for step in steps),

@@ -50,10 +50,7 @@ def find(command: str) -> type:
 
 def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
     """Return the options of one of the launcher's own commands."""
-    options = specs(options_class)
-    values = parse_options(
-        options, argv, command, program="aam-launch", other_flags=LAUNCHER_OPTIONS
-    )
+    values = parse_options(specs(options_class), argv, command, launcher_flags=LAUNCHER_OPTIONS)
     return build(options_class, values)
 
 

@@ -52,6 +52,8 @@ from launcher.slurm.site import PLAIN_SITE, Site
 ENV = "AAM_JOB_ENV_"
 """Prefix of the variables in which sbatch passes the values of --env: no file has them."""
 SCRATCH = f"{PREFIX}SCRATCH"
+REQUEUE, END = "requeue", "end"
+"""Content of the stop file: the job continues later, or saves and ends."""
 CANCELLED = 128 + signal.SIGTERM
 FAILED = re.compile(
     r"srun: error: .*\btasks? [-,0-9]+: (?:Exited with exit code (\d+)|([A-Z][a-z ]+))"
@@ -125,7 +127,7 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
     make_private([str(private.parent)])
     shutil.rmtree(private, ignore_errors=True)
     make_private([str(private.parent), str(private)])
-    reasons = {signal.SIGUSR1: stop_file.REQUEUE, signal.SIGUSR2: stop_file.END}
+    reasons = {signal.SIGUSR1: REQUEUE, signal.SIGUSR2: END}
     stop, cancelled = private / "stop", False
 
     def handle(received: int, frame: FrameType | None) -> None:
@@ -133,7 +135,7 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
         cancelled = cancelled or received == signal.SIGTERM
         if received != signal.SIGTERM:
             try:
-                stop_file.request(stop, reasons[signal.Signals(received)])
+                request_stop(stop, reasons[signal.Signals(received)])
             except OSError as error:  # without the folder of the node the job goes on
                 log(f"No stop can be requested: '{stop}', {error.strerror}; the job goes on, and "
                     "its last checkpoint is complete")  # fmt: skip
@@ -150,7 +152,7 @@ def batch(job: JobOptions, request: Request, ranks_argv: Sequence[str]) -> int:
             checks.require_memory(request, nodes * ranks, site, PROGRAM)
         start = os.fstat(2).st_size
         status = _srun(nodes, ranks, ranks_argv)
-        reason, steps = stop_file.requested(stop), stop_file.steps_made(stop)
+        reason, steps = requested_stop(stop), stop_file.steps_made(stop)
         again, status, message = outcome(first_failure(start) or status, reason, steps, cancelled)
         log(message)
         if nodes > 1 and not cancelled:
@@ -206,7 +208,7 @@ def outcome(status: int, reason: str, steps: int, cancelled: bool) -> tuple[bool
     if not stopped:
         return False, status, f"ended with status {status}"
     status, ended = Interrupted.status, f"ended with status {Interrupted.status}, stopped"
-    if reason == stop_file.END:
+    if reason == END:
         remedy = "continue with --resume-from auto, a search with its command"
         return False, status, f"{ended} on request; {remedy}"
     if steps < stop_file.MIN_STEPS:
@@ -319,3 +321,17 @@ def rank_variables(
         added |= {name: present.get(name, value) for name, value in values.network.items()}
         added |= node.network(present, values.interfaces, values.plugin)
     return added
+
+
+def request_stop(file: Path, reason: str) -> None:
+    """Request a stop, unless the file has a request."""
+    with suppress(FileExistsError), file.open("x") as stream:
+        stream.write(f"{reason}\n")
+
+
+def requested_stop(file: Path) -> str:
+    """Return the reason of the stop request, or nothing."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

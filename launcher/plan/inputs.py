@@ -77,9 +77,7 @@ def request_of(
     launcher_options: Mapping[str, Any], argv: Sequence[str], *, incomplete: bool = False
 ) -> Request:
     """Return the request of a command line without the launcher's own options."""
-    parsed = parse_command_line(
-        argv, program="aam-launch", other_flags=LAUNCHER_OPTIONS, incomplete=incomplete
-    )
+    parsed = parse_command_line(argv, launcher_flags=LAUNCHER_OPTIONS, incomplete=incomplete)
     request = Request(
         parsed.command, parsed.given, launcher_options, wrapped=parsed.wrapped,
         program=parsed.program,

@@ -119,6 +119,7 @@ def test_a_signal_ends_a_training_with_a_sentence(
 
 SWALLOWED = """
 import os, signal, sys, time, weakref
+from aam.cli import stopped_by_signals
 from aam.contract import program
 
 class Thing:
@@ -146,7 +147,7 @@ def clean():
         print("cleaned", flush=True)
 
 def command():
-    with program.stopped_by_signals():
+    with stopped_by_signals():
         globals()[sys.argv[1]]()
         time.sleep(60)
     return 0

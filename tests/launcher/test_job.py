@@ -15,7 +15,7 @@ import pytest
 from aam.contract import stop_file
 from launcher import config
 from launcher.commands import job
-from launcher.commands.job import outcome
+from launcher.commands.job import END, REQUEUE, outcome, request_stop, requested_stop
 from launcher.plan.inputs import Request
 from launcher.slurm.script import SubmitOptions, allocation_of
 from launcher.slurm.site import Site
@@ -281,10 +281,10 @@ def test_a_wrong_variable_of_slurm_is_one_sentence(
 
 def test_the_first_request_counts(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    assert stop_file.requested(file) == ""
-    stop_file.request(file, stop_file.END)
-    stop_file.request(file, stop_file.REQUEUE)
-    assert stop_file.requested(file) == stop_file.END
+    assert requested_stop(file) == ""
+    request_stop(file, END)
+    request_stop(file, REQUEUE)
+    assert requested_stop(file) == END
 
 
 def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
@@ -293,9 +293,6 @@ def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
     stop_file.count_steps(file, 2)
     stop_file.count_steps(file, 5)
     assert stop_file.steps_made(file) == 7
-
-
-REQUEUE, END = stop_file.REQUEUE, stop_file.END
 
 
 @pytest.mark.parametrize(
@@ -328,7 +325,7 @@ def test_training_stops_at_a_stop_file_whenever_it_was_made(
     study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "stop"
-    stop_file.request(file, REQUEUE)
+    request_stop(file, REQUEUE)
     monkeypatch.setenv(stop_file.VARIABLE, str(file))
     args = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
     assert pretrain(study_dir, tmp_path / "run", *args) == 75

@@ -28,9 +28,9 @@ from aam.stack.golden import (
     compare,
     conclusion,
     first_difference,
-    lines,
     measure,
     read,
+    table,
     weights,
 )
 from tests.support.commands import aam
@@ -151,8 +151,8 @@ def test_a_fault_is_found_at_its_stage(golden: Stored, fault: str) -> None:
     assert ("with masks (not without)" in printed) == (cases == ("ragged",))
     assert ("is not finite" in printed) == (fault == "nan")
     stack = Stack.here(CPU, "none", ("faulty", "faulty"))
-    text = "\n".join(lines(rows, golden[0], stack))
-    assert "  differs" in text
+    text = table(rows).tsv
+    assert "\tdiffers" in text
     assert ("not finite" in text) == (fault == "nan")
     plain = json.loads(dump_json(as_plain(rows, golden[0], stack)))
     assert plain["first_difference"] == {"kind": kind, "stage": stage}

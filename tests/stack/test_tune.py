@@ -17,7 +17,7 @@ from aam.stack.workload import (
     BLOCK,
     LoggedStep,
     RunResult,
-    blocks,
+    block_totals,
     rates,
     run_workload,
 )
@@ -80,7 +80,7 @@ def test_rates_and_gain_leave_the_warm_up_out() -> None:
     assert found.asvs == pytest.approx(80)
     assert found.wait == pytest.approx(0.25)
     assert gain(run_of(0.25), slow_start, 5) == pytest.approx(2)
-    assert [len(part) for part in blocks(run_of(1.0, 13), 0)] == [BLOCK, 13 - BLOCK]
+    assert list(block_totals(run_of(1.0, 13), 0)["seconds"]) == [BLOCK, 13 - BLOCK]
 
 
 CPU = DeviceFacts("CPU, 4 cores", "cpu", "2.13.0", 4)

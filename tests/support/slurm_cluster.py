@@ -231,9 +231,6 @@ def rows(run: Path) -> int:
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """Return the weights of the last checkpoint."""
     content = read_tensors(run / "checkpoints/last.ckpt")
-||||||| 0b7e0061
-    """Return the weights of the last checkpoint."""
-    content = tensor_file.read(run / "checkpoints/last.ckpt")
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
 

@@ -131,11 +131,7 @@ def alternatives(annotation: Any) -> list[Any]:
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if typing.get_origin(annotation) is Literal:
         return arguments
-    return (
-        [kind for argument in arguments for kind in alternatives(argument)]
-        if arguments
-        else [annotation]
-    )
+    return [kind for argument in arguments for kind in alternatives(argument)] or [annotation]
 
 
 def specs(command: type, only_for: str = "") -> tuple[OptionSpec, ...]:

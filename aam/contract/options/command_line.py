@@ -253,17 +253,17 @@ def parse_options(
     argv: Sequence[str],
     command: str,
     *,
-    program: str = "aam",
-    other_flags: Collection[str] = (),
+    launcher_flags: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
-    """Parse the options of a command: flag -> value."""
+    """Parse the options of a command: flag -> value; with `launcher_flags` for `aam-launch`."""
     declared = {spec.flag: spec for spec in options}
     by_flag, positional = parse_known(declared.values(), argv)
     unknown = next((argument for argument in positional if _names_an_option(argument)), None)
     if unknown is not None:
         flag = _flag(unknown)
-        remedy = _remedy_for(flag, (*declared, *other_flags), f"see `{program} {command} --help`")
+        otherwise = f"see `{_program(launcher_flags)} {command} --help`"
+        remedy = _remedy_for(flag, (*declared, *launcher_flags), otherwise)
         raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
     first = next((spec for spec in declared.values() if spec.first), None)
     if positional and first is not None and first.flag not in by_flag:
@@ -287,6 +287,10 @@ def parse_options(
     if not incomplete:
         _require_all(declared.values(), by_flag, command)
     return by_flag
+
+
+def _program(launcher_flags: Collection[str]) -> str:
+    return "aam-launch" if launcher_flags else "aam"
 
 
 def _remedy_for(flag: str, flags: Collection[str], otherwise: str) -> str:
@@ -338,14 +342,13 @@ def parse_command(
     command: str,
     argv: Sequence[str],
     *,
-    program: str = "aam",
-    other_flags: Collection[str] = (),
+    launcher_flags: Collection[str] = (),
     incomplete: bool = False,
 ) -> dict[str, Any]:
     """Parse the options of a command of `aam`: flag -> value, including --config."""
     options = options_of(command)
     by_flag = parse_options(
-        (*options, CONFIG), argv, command, program=program, other_flags=other_flags, incomplete=True
+        (*options, CONFIG), argv, command, launcher_flags=launcher_flags, incomplete=True
     )
     if (file := by_flag.pop(CONFIG.flag, None)) is not None:
         by_flag = {**read_config(file, options, command), **by_flag}
@@ -584,27 +587,19 @@ def _end_of_options(name: str, argv: Sequence[str]) -> int:
 def parse(
     argv: Sequence[str],
     *,
-    program: str = "aam",
-    other_flags: Collection[str] = (),
+    launcher_flags: Collection[str] = (),
     incomplete: bool = False,
 ) -> ParsedCommand:
-    """Parse a command line of `aam`."""
+    """Parse a command line of `aam`; with `launcher_flags` for `aam-launch`."""
+    program = _program(launcher_flags)
     name, remaining = split_command(argv, program=program)
+    parse_flags = partial(parse_command, launcher_flags=launcher_flags)
     if name not in WRAPPERS:
-        by_flag = parse_command(
-            name, remaining, program=program, other_flags=other_flags, incomplete=incomplete
-        )
-        return ParsedCommand(name, by_flag)
+        return ParsedCommand(name, parse_flags(name, remaining, incomplete=incomplete))
     options, end = options_of(name), _end_of_options(name, remaining)
-    own_args, wrapped, wrapped_argv = (
-        remaining[:end],
-        "".join(remaining[end : end + 1]),
-        remaining[end + 1 :],
-    )
+    wrapped, wrapped_argv = "".join(remaining[end : end + 1]), remaining[end + 1 :]
     wrapped, program_argv = ("", tuple(wrapped_argv)) if wrapped == PROGRAM else (wrapped, ())
-    by_flag = parse_command(
-        name, own_args, program=program, other_flags=other_flags, incomplete=True
-    )
+    by_flag = parse_flags(name, remaining[:end], incomplete=True)
     form = " ".join([program, name, "[OPTIONS]", wrapped or "COMMAND", "..."])
     if not incomplete:
         _require_all(options, by_flag, name, form)
@@ -620,9 +615,7 @@ def parse(
     if misplaced := [flag for flag in used if flag in flags]:
         cause = f"Options of `{name}` after the command that it takes"
         raise UsageError(cause, ", ".join(misplaced), f"write `{form}`")
-    values = parse_command(
-        wrapped, wrapped_argv, program=program, other_flags=other_flags, incomplete=True
-    )
+    values = parse_flags(wrapped, wrapped_argv, incomplete=True)
     effective = wrapped_options(name, wrapped)
     if not incomplete:
         _require_all(effective, values, wrapped)

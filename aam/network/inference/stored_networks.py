@@ -23,7 +23,6 @@ from aam.contract.records import (
     NonNegative,
     PlainOptions,
     Positive,
-    check_format,
     convert,
 )
 from aam.contract.version import __version__
@@ -36,7 +35,7 @@ from aam.network.model.network import Encoder, Predictor
 from aam.network.model.shape import NetworkShape
 from aam.nucleotide_codes import VOCABULARY as LETTERS
 from aam.serialization import model_folder
-from aam.serialization.model_folder import State
+from aam.serialization.model_folder import State, check_format
 
 
 @dataclass(frozen=True)
