@@ -621,6 +621,7 @@ def measure_unified(context: Context) -> Copies:
 
 def _copies() -> dict[str, Any]:
     import torch
+    from torch.utils.benchmark import Timer
 
     properties = torch.cuda.get_device_properties(0)
     integrated = bool(getattr(properties, "is_integrated", False))
@@ -634,14 +635,9 @@ def _copies() -> dict[str, Any]:
     }
     speeds = {}
     for name, source in sources.items():
-        target, best = torch.empty_like(source, device="cuda"), 0.0
-        for _ in range(5):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            target.copy_(source)
-            torch.cuda.synchronize()
-            best = max(best, len(source) / (time.perf_counter() - began) / 1e9)
-        speeds[name] = best
+        values = {"source": source, "target": torch.empty_like(source, device="cuda")}
+        copies = Timer("target.copy_(source)", globals=values).timeit(5)
+        speeds[name] = len(source) / copies.mean / 1e9
     return {"name": properties.name, "rates": speeds}
 
 

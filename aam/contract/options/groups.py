@@ -108,9 +108,6 @@ GROUP_VALUES: GroupValues = option(
     default="auto",
     only_with=("--group-column",),
 )
-TAXONOMY = basic_option(
-    "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon), .qza, or folder of `aam prepare`."
-)
 DROP_MISSING_ASVS = option(
     "Leave out ASVs that are missing in the tree instead of rejecting the table.", default=False
 )

@@ -11,7 +11,6 @@ from aam.contract.options.groups import (
     MAX_MEMORY_GB,
     RELABEL,
     RELABEL_FILE,
-    TAXONOMY,
     AsvVectorOptions,
     DeviceOptions,
     GroupValues,
@@ -110,7 +109,10 @@ class ImportanceOptions:
     output: Path = required_option(
         "Table to write (TSV); QIIME 2 reads it as feature metadata.", role="output"
     )
-    taxonomy: Path | None = TAXONOMY
+    taxonomy: Path | None = basic_option(
+        "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon), .qza, or folder of `aam "
+        "prepare`."
+    )
     method: Literal["effects", "permutation"] = basic_option(
         "effects: derivatives of the kernel, impurity decrease of the forest, integrated gradients "
         "of the transformer; permutation: also permute the reads of the first ASVs.",
