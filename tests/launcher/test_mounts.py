@@ -251,6 +251,13 @@ def test_a_read_only_output(here: Path) -> None:
         require_outputs(path_facts(request, str(here)))
 
 
+@pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
+def test_an_output_where_nobody_may_write_is_known_before_the_start(here: Path) -> None:
+    request = parse(["example", "--output-dir", "/proc/self/nothing/out"])
+    with pytest.raises(CannotCreate, match="No access for --output-dir"):
+        require_outputs(path_facts(request, str(here)))
+
+
 def test_a_disk_without_room_is_known_before_the_start(
     small_disk: Callable[[int], Path], here: Path
 ) -> None:
