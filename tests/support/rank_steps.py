@@ -27,7 +27,6 @@ from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, Trai
 from aam.network.distributed.collectives import (
     SINGLE_PROCESS,
     Communicator,
-    full_tensor,
     local_tensor,
     parallelize,
 )
@@ -40,7 +39,7 @@ from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, replay
 from aam.network.training.fit import fit, freeze_unused, make_optimizer, make_schedule
 from aam.network.training.loop import TrainingLoop
-from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule, full_tensor
 from aam.network.training.observers import Observer
 from aam.network.training.runs import optimizer_steps
 from tests.support.option_groups import option_groups

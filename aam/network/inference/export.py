@@ -106,9 +106,6 @@ def run_export(options: Export) -> dict[str, object]:
     for path in paths:
         refuse_existing(path, options.overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    # The import of PyTorch takes 2 CPU-seconds, so refusals come first.
-    pass
-
     differences: dict[str, object] = {}
     for path, encoder in zip(paths, encoders, strict=True):
         differences[path.name] = difference = export(encoder, model.max_bp, path)

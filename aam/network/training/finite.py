@@ -28,9 +28,7 @@ from aam.network.distributed.collectives import (
     all_reduce_sum,
     local_tensor,
 )
-from aam.network.numerics.device import (
-    HostCopy,
-)
+from aam.network.numerics.device import HostCopy
 from aam.network.training.module import GradientStep, get_total_norm
 from aam.pipeline.run_folder import RecordFact
 

@@ -43,13 +43,7 @@ from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, eager_again
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
-from aam.network.training.observers import (
-    Fp32Report,
-    LoggedMetrics,
-    Observer,
-    Progress,
-    StepLog,
-)
+from aam.network.training.observers import Fp32Report, LoggedMetrics, Observer, Progress, StepLog
 from aam.pipeline import run_folder
 from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
 

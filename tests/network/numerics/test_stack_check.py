@@ -21,7 +21,7 @@ from aam.network.numerics.backends import (
     conclude,
     measure_in_child,
 )
-from aam.network.numerics.probes import DTYPES, MASKS, Probe, shapes
+from aam.network.numerics.probes import DTYPES, MASKS, Probe, Shape
 from aam.network.numerics.report import FORMAT, CheckReport, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
@@ -118,7 +118,7 @@ def test_one_set_or_one_mask_finds_nothing() -> None:
     report = check(faulty(emulated.first_mask))
     outcomes = {mask: worst([c for c in report.cases if c.mask == mask]) for mask in MASKS[:4]}
     assert outcomes == {"none": "right", "shared": "right", "each": "wrong", "empty": "wrong"}
-    alone = dataclasses.replace(shapes(True)[0], sets=1)
+    alone = dataclasses.replace(Shape.probed(True)[0], sets=1)
     case = case_of(faulty(emulated.first_mask), Probe(alone, "fp32", "each"), CPU)
     assert case.outcome == "right"
 
