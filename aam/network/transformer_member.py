@@ -2,7 +2,12 @@
 
 All ranks of a run train one network for each fold, and a stopped run resumes each of them.
 Predictions of new samples are the mean of the networks of all folds. U ASVs of samples; for other
-shape suffixes see `samples`.
+shape suffixes see `samples` and `aam.network.batches`.
+
+Attributions are integrated gradients, and the attention to the ASVs of a sample. The target is
+predicted from a weighted mean of the ASVs of a sample, after a layer in which each ASV attends to
+all ASVs. The weights of the mean and of the attention are computed explicitly, since attention
+backends return no weights.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.study import Study
-from aam.data.table import FeatureTable, rarefy
+from aam.data.table import FeatureTable
 from aam.data.targets import TargetScale, contrasts
 from aam.members.member import (
     ExplainedSamples,
@@ -42,7 +47,7 @@ from aam.members.member import (
 from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.network.batches import FIXED_DRAW, Batch, FixedBatches
+from aam.network.batches import Batch, FixedBatches, draw_asvs
 from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
@@ -417,22 +422,15 @@ class TransformerModel(FittedModel[Samples]):
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
         # Reads are drawn before a permutation moves some of them: if they were drawn afterwards,
         # the reads of all other ASVs would change too.
-        plan, counts = self.networks[0].config.plan, samples.counts.copy()
-        ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
-        rarefied = [
-            rarefy(counts.data[lo:hi], plan.rarefy_depth, name, plan.seed, FIXED_DRAW)
-            for lo, hi, name in ends
-        ]
-        counts.data = np.concatenate(rarefied).astype(np.int32)
-        counts.eliminate_zeros()
-        study = _study(samples)
+        study, plan = _study(samples), self.networks[0].config.plan
+        rarefied, _ = draw_asvs(study, plan, np.arange(len(samples.sample_ids)))
         encoded = zip(self.networks, self._encode(study, InferenceSettings()), strict=True)
         by_network = tuple(
             (vectors_FD, profile_terms(loaded.network, study.tokens_FL, loaded.device))
             for loaded, vectors_FD in encoded
         )
         model = TransformerModel(self.networks, _Encoded(AsvRelations(study.tokens_FL), by_network))
-        return model, dataclasses.replace(samples, counts=counts)
+        return model, dataclasses.replace(samples, counts=rarefied.astype(np.int32))
 
     def _encode(self, study: Study, settings: InferenceSettings) -> Iterator[Tensor]:
         """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""

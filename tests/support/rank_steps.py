@@ -42,6 +42,7 @@ from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, LossWeights, TrainingModule, full_tensor
 from aam.network.training.observers import Observer
 from aam.network.training.runs import optimizer_steps
+from aam.pipeline.run_folder import no_record
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
@@ -163,7 +164,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     )
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        fit(task, config, training, validation, options, runtime, more=[recorder])
+        fit(task, config, training, validation, options, runtime, no_record, more=[recorder])
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:

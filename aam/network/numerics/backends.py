@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from rich.console import Console
@@ -38,7 +38,6 @@ from aam.network.numerics.device import CPU, Identity, Precision, choose_device,
 from aam.network.numerics.probes import (
     DTYPES,
     HALF,
-    MASKS,
     RECOMPUTED,
     MaskKind,
     Probe,
@@ -126,7 +125,7 @@ def measure(
         Probe(shape, dtype, mask)
         for dtype in plan.dtypes
         for shape in Shape.probed(plan.quick, plan.heads, plan.width)
-        for mask in (MASKS if shape.members < LONG else TIMED_MASKS)
+        for mask in (get_args(MaskKind) if shape.members < LONG else TIMED_MASKS)
         if mask != "recomputed" or plan.recomputed
     ]
     for backend in backends:

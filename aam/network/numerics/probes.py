@@ -33,7 +33,6 @@ from aam.network.model.attention import Backend
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 MaskKind = Literal["none", "shared", "each", "empty", "recomputed"]
-MASKS: tuple[MaskKind, ...] = ("none", "shared", "each", "empty", "recomputed")
 """No mask; one mask for all sets; a mask for each set; the same, with an empty set; a mask for each
 set, with attention recomputed in the backward pass (gradient checkpointing)."""
 
