@@ -37,7 +37,7 @@ MODULES = {
 NETWORK_MODULES = {
     "check": "numerics.backends",
     "embed": "inference.outputs",
-    "export": "inference.export",
+    "export": "inference.outputs",
     "memory": "memory_prediction",
     "pretrain": "door",
     "unifrac": "unifrac",

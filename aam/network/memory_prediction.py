@@ -1,4 +1,4 @@
-"""Peak memory of training and inference, predicted without a GPU and without using the memory.
+"""Peak memory of training and inference, predicted without a GPU; the settings that fit in memory.
 
 A step runs on fake tensors (shapes without values), while `LiveStorages` counts the bytes of all
 tensors. Gradients and optimizer states exist before the step, as in any step but the first. With
@@ -503,7 +503,10 @@ def needed(peak: int, overhead: int) -> int:
 
 
 def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
-    """Replace --batch-size auto and --asv-chunk auto by the largest that fit into memory."""
+    """Replace --batch-size auto and --asv-chunk auto by the largest that fit into memory.
+
+    Before a run begins, so that its record, its checkpoints and a resumed run have numbers.
+    """
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
     loop, speed = options.loop, options.speed

@@ -2,7 +2,12 @@
 
 All ranks of a run train one network for each fold, and a stopped run resumes each of them.
 Predictions of new samples are the mean of the networks of all folds. U ASVs of samples; for other
-shape suffixes see `samples`.
+shape suffixes see `samples` and `aam.network.batches`.
+
+Attributions are integrated gradients, and the attention to the ASVs of a sample. The target is
+predicted from a weighted mean of the ASVs of a sample, after a layer in which each ASV attends to
+all ASVs. The weights of the mean and of the attention are computed explicitly, since attention
+backends return no weights.
 """
 
 from __future__ import annotations
@@ -21,11 +26,11 @@ from torch import Tensor
 
 from aam.arrays import F64, Tokens
 from aam.console import info, track
-from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.study import Study
-from aam.data.table import FeatureTable, rarefy
+from aam.data.table import FeatureTable
 from aam.data.targets import TargetScale, contrasts
 from aam.members.member import (
     ExplainedSamples,
@@ -39,10 +44,10 @@ from aam.members.member import (
     moments,
     of_effects,
 )
-from aam.members.output_tables import NO_VECTORS, InferenceSettings
+from aam.members.output_tables import InferenceSettings
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.network.batches import FIXED_DRAW, Batch, FixedBatches
+from aam.network.batches import Batch, FixedBatches, draw_asvs
 from aam.network.inference.outputs import (
     LoadedNetwork,
     apply_network,
@@ -50,11 +55,7 @@ from aam.network.inference.outputs import (
     encode_asvs,
     profile_terms,
 )
-from aam.network.inference.stored_networks import (
-    StoredNetwork,
-    network_state,
-    restore_networks,
-)
+from aam.network.inference.stored_networks import StoredNetwork, network_state, restore_networks
 from aam.network.model.attention import Backend, Backends
 from aam.network.model.community_profile import log_abundance
 from aam.network.model.covariate_embedding import CovariateInputs
@@ -311,7 +312,7 @@ class TransformerModel(FittedModel[Samples]):
         if self.encoded is None:
             print_device(self.networks[0].device)
             self.networks[0].warn_of_shallow(study)
-            vectors = encode_for_networks(self.networks, study, settings.vectors)
+            vectors = self._encode(study, settings)
             encoded, title = ((vectors_FD, None) for vectors_FD in vectors), "Reading samples"
         else:
             asvs = torch.from_numpy(self.encoded.relations.known(study.tokens_FL)[1])
@@ -421,22 +422,24 @@ class TransformerModel(FittedModel[Samples]):
     def prepared(self, samples: Samples) -> tuple[TransformerModel, Samples]:
         # Reads are drawn before a permutation moves some of them: if they were drawn afterwards,
         # the reads of all other ASVs would change too.
-        plan, counts = self.networks[0].config.plan, samples.counts.copy()
-        ends = zip(counts.indptr[:-1], counts.indptr[1:], samples.sample_ids, strict=True)
-        rarefied = [
-            rarefy(counts.data[lo:hi], plan.rarefy_depth, name, plan.seed, FIXED_DRAW)
-            for lo, hi, name in ends
-        ]
-        counts.data = np.concatenate(rarefied).astype(np.int32)
-        counts.eliminate_zeros()
-        study = _study(samples)
-        encoded = zip(self.networks, encode_for_networks(self.networks, study), strict=True)
+        study, plan = _study(samples), self.networks[0].config.plan
+        rarefied, _ = draw_asvs(study, plan, np.arange(len(samples.sample_ids)))
+        encoded = zip(self.networks, self._encode(study, InferenceSettings()), strict=True)
         by_network = tuple(
             (vectors_FD, profile_terms(loaded.network, study.tokens_FL, loaded.device))
             for loaded, vectors_FD in encoded
         )
         model = TransformerModel(self.networks, _Encoded(AsvRelations(study.tokens_FL), by_network))
-        return model, dataclasses.replace(samples, counts=counts)
+        return model, dataclasses.replace(samples, counts=rarefied.astype(np.int32))
+
+    def _encode(self, study: Study, settings: InferenceSettings) -> Iterator[Tensor]:
+        """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""
+        last, vectors_FD, vectors = None, torch.empty(0), settings.vectors
+        for loaded in self.networks:
+            encoder = loaded.network.encoder
+            if (digest := encoder.nucleotides.digest) != last:
+                last, vectors_FD = digest, encode_asvs(encoder, study, loaded.device, vectors)
+            yield vectors_FD
 
     def attention(self, sample: Samples) -> Sequence[SampleAttention]:
         study = _study(sample)
@@ -472,15 +475,3 @@ class TransformerReader(Reader[Samples]):
 
 
 MEMBER = TransformerReader()
-
-
-def encode_for_networks(
-    networks: Sequence[LoadedNetwork], study: Study, vectors: AsvVectorOptions = NO_VECTORS
-) -> Iterator[Tensor]:
-    """Yield the vectors [F, D] of all ASVs by each network; equal encoders encode them once."""
-    last, vectors_FD = None, torch.empty(0)
-    for loaded in networks:
-        encoder = loaded.network.encoder
-        if (digest := encoder.nucleotides.digest) != last:
-            last, vectors_FD = digest, encode_asvs(encoder, study, loaded.device, vectors)
-        yield vectors_FD

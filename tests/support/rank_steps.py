@@ -27,7 +27,6 @@ from aam.network.batches import Batch, BatchPlan, FixedBatches, RunSampler, Trai
 from aam.network.distributed.collectives import (
     SINGLE_PROCESS,
     Communicator,
-    full_tensor,
     local_tensor,
     parallelize,
 )
@@ -40,9 +39,10 @@ from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, replay
 from aam.network.training.fit import fit, freeze_unused, make_optimizer, make_schedule
 from aam.network.training.loop import TrainingLoop
-from aam.network.training.module import GradientStep, LossWeights, TrainingModule
+from aam.network.training.module import GradientStep, LossWeights, TrainingModule, full_tensor
 from aam.network.training.observers import Observer
 from aam.network.training.runs import optimizer_steps
+from aam.pipeline.run_folder import no_record
 from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
@@ -164,7 +164,7 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     )
     runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        fit(task, config, training, validation, options, runtime, more=[recorder])
+        fit(task, config, training, validation, options, runtime, no_record, more=[recorder])
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:

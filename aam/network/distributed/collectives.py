@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -99,20 +98,6 @@ def all_reduce_sum(value: Tensor) -> Tensor:
     total = value.detach().clone()
     dist.all_reduce(total)
     return total
-
-
-def all_gather_arrays(
-    local: npt.NDArray[np.float64], device: torch.device
-) -> npt.NDArray[np.float64]:
-    """All-gather arrays along the first axis; its length may differ between ranks."""
-    if world_size() == 1:
-        return local
-    rows = torch.as_tensor(local, dtype=torch.float64, device=device)
-    number = torch.zeros(world_size(), dtype=torch.int64, device=device)
-    number[dist.get_rank()] = len(rows)
-    sizes = all_reduce_sum(number).tolist()
-    joined: npt.NDArray[np.float64] = all_gather_rows(rows, sizes).cpu().numpy()
-    return joined
 
 
 @dataclass(frozen=True)
@@ -258,11 +243,6 @@ try:
     from torch.distributed.tensor import DTensor as DTensor  # exported to other modules
 except ImportError:  # PyTorch 2.4, in the image for MI50
     from torch.distributed._tensor import DTensor as DTensor  # type: ignore[attr-defined]
-
-
-def full_tensor(value: Tensor) -> Tensor:
-    """Return the whole tensor; if it is sharded this is a collective that all ranks must call."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def local_tensor(value: Tensor) -> Tensor:

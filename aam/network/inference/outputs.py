@@ -1,9 +1,16 @@
-"""Application of trained networks to samples: ASV vectors, embeddings, outputs of the target."""
+"""Application of trained networks: ASV vectors, embeddings, outputs of the target, ONNX.
+
+`aam export` writes ASV encoders as ONNX files, checked by ONNX Runtime. A file maps tokens, uint8
+[U, L], to vectors, float32 [U, D], of U ASVs. Tokens are the codes of `aam.data.sequences`, padded
+or cut on the right to L nucleotides.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,21 +21,24 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aam.console import info, track, warn
 from aam.contract import run_files
-from aam.contract.errors import DataError, first_few, reason_of
+from aam.contract.errors import DataError, Unavailable, first_few, reason_of
 from aam.contract.files import atomic_write, dump_json, refuse_existing
-from aam.contract.options.commands.use import Embed
+from aam.contract.installation import not_installed
+from aam.contract.options.commands.use import Embed, Export
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions
 from aam.contract.records import read_json
+from aam.contract.version import __version__
 from aam.data.distances import principal_coordinates, write_ordination
 from aam.data.formats.text import quoting
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.sequences import hash_sequences
 from aam.data.store import write_npy
 from aam.data.study import Study, load_study
+from aam.members.model_file import read
 from aam.members.output_tables import NO_VECTORS, InferenceSettings, rank_share, require_finite
 from aam.memory import shown_size
 from aam.network.batches import FIXED_DRAW, Batch, BatchPlan, FixedBatches
@@ -38,7 +48,7 @@ from aam.network.model.encoders import NucleotideEncoder
 from aam.network.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.network.numerics.backends import BackendPolicy
 from aam.network.numerics.device import choose_device, print_device
-from aam.nucleotide_codes import PAD
+from aam.nucleotide_codes import PAD, VOCABULARY
 from aam.report.figures import ordination_figure
 from aam.report.run import as_colour
 from aam.serialization.folders import atomic_folder, remove_abandoned
@@ -54,7 +64,21 @@ Vectors = npt.NDArray[np.float32] | npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class AsvVectors:
-    """Stored ASV vectors of one encoder."""
+    """Folder of the ASV vectors that an encoder has computed before, for later commands.
+
+        FOLDER/ENCODER/SEGMENT/hashes.npy     int64 [n], ascending, hash of each sequence
+                               vectors.npy    float32 or float16 [n, D]
+                               segment.json   format, written last
+
+    ENCODER is a digest of the weights that determine the vectors, so a folder serves any number of
+    models. Each command adds one segment under a new name. Segments never change, so processes and
+    users can add to one folder at the same time without locks. The probability that any two of ten
+    million sequences have the same hash is 3e-6.
+
+    A command that stores float16 rounds all vectors, the encoded and the stored ones, so that its
+    results do not depend on the content of the folder; a command that stores float32 reads no
+    float16.
+    """
 
     folder: Path  # folder of the encoder
     dtype: torch.dtype  # type of the vectors that are added, to which stored vectors are rounded
@@ -403,3 +427,91 @@ def run_embed(options: Embed) -> dict[str, object]:
         run_files.add(folder, name)
     info(f"{len(ids)} samples: {', '.join(EMBEDDING_FILES)} in {folder}")
     return {"attention": network.attention}
+
+
+TOLERANCE = 1e-4
+"""Largest difference between ONNX Runtime and PyTorch, relative to the largest output."""
+
+
+class AsvEncoder(nn.Module):
+    """Nucleotide encoder that returns the vectors alone."""
+
+    def __init__(self, nucleotides: NucleotideEncoder) -> None:
+        super().__init__()
+        self.nucleotides = nucleotides
+
+    def forward(self, tokens_UL: Tensor) -> Tensor:
+        """Map [U, L] to [U, D]."""
+        vectors_UD: Tensor = self.nucleotides(tokens_UL, True)[0]
+        return vectors_UD
+
+
+def export(encoder: NucleotideEncoder, length: int, path: Path) -> float:
+    """Write an ASV encoder as ONNX, run it, and return its largest relative difference."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - PyTorch's exporter needs it
+    except ImportError as error:
+        raise not_installed("The export needs onnxruntime and onnxscript", error, "onnx") from error
+    for name in ("onnxscript", "onnx_ir", "torch.onnx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+    def example(asvs: int) -> Tensor:
+        rng = torch.Generator().manual_seed(asvs)
+        tokens_UL = torch.randint(1, 5, (asvs, length), generator=rng, dtype=torch.uint8)
+        tokens_UL[asvs // 2 :, length // 2 :] = 0  # shorter sequences
+        return tokens_UL
+
+    module = AsvEncoder(encoder).eval()
+    # The check has another number of ASVs than the export, so that it fails if the exporter took
+    # this number for a constant. The number needs a maximum: PyTorch 2.7 excludes the largest
+    # integer.
+    shapes = ({0: torch.export.Dim("asvs", max=2**31 - 1)},)
+    tokens_UL = example(17)
+    with torch.no_grad():
+        graph = torch.export.export(module, (example(5),), dynamic_shapes=shapes)
+        program = torch.onnx.export(
+            graph, dynamo=True, input_names=["tokens"], output_names=["vectors"], verbose=False
+        )
+        assert program is not None
+        expected_UD = module(tokens_UL).numpy()
+    facts = {"length": length, "aam": __version__, "letters": "".join(VOCABULARY)}
+    program.model.metadata_props["aam"] = json.dumps(facts)
+    with atomic_write(path) as temporary:
+        # The check reads the temporary file, so a file that computes wrong values is never renamed.
+        program.save(temporary)
+        quiet = onnxruntime.SessionOptions()
+        quiet.log_severity_level = 3
+        session = onnxruntime.InferenceSession(str(temporary), quiet)
+        computed_UD = session.run(None, {"tokens": tokens_UL.numpy()})[0]
+        difference = float(np.abs(computed_UD - expected_UD).max() / np.abs(expected_UD).max())
+        # `not <=` also refuses NaN.
+        if not difference <= TOLERANCE:
+            raise Unavailable(
+                "ONNX Runtime and PyTorch compute different values",
+                f"'{path.name}', difference {difference:.2g} of the largest output",
+                "use other versions of onnxruntime and onnxscript",
+            )
+    return difference
+
+
+def run_export(options: Export) -> dict[str, object]:
+    """Run `aam export`: write an ONNX file for each network of the model."""
+    # ONNX Runtime is compared with PyTorch on the CPU.
+    folder, model = options.output_dir, read(options.model, DeviceOptions(device="cpu"))
+    encoders = [encoder for member in model.models.values() for encoder in member.asv_encoders()]
+    if not encoders:
+        evidence = f"'{options.model}' has {', '.join(model.models)}"
+        remedy = "export a model with the member transformer, or a pretrained encoder"
+        raise DataError("The model has no network to export", evidence, remedy)
+    number = len(encoders)
+    names = [f"asv_encoder-fold-{fold}" for fold in range(1, number + 1)]
+    paths = [folder / f"{name}.onnx" for name in (names if number > 1 else ["asv_encoder"])]
+    for path in paths:
+        refuse_existing(path, options.overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    differences: dict[str, object] = {}
+    for path, encoder in zip(paths, encoders, strict=True):
+        differences[path.name] = difference = export(encoder, model.max_bp, path)
+        info(f"{path}: ONNX Runtime differs from PyTorch by {difference:.1g} of the largest output")
+    return {"differences": differences}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -21,10 +20,6 @@ from aam.contract.options.groups import AttnImplementation
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """Queries, keys, values [N, H, K, E], and a mask [N, 1, 1, K] (True: attend) or None."""
-
-
-BACKENDS = ("auto", "flash", "mem_efficient", "math")
-"""PyTorch's backends in order of preference; auto leaves the choice to PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,7 @@ TORCH = (
     Backend("mem_efficient", partial(_torch, "EFFICIENT_ATTENTION")),
     Backend("math", partial(_torch, "MATH")),
 )
-"""The backends of torch, in order of preference."""
-assert tuple(backend.name for backend in TORCH) == BACKENDS
+"""The backends of torch, in order of preference; auto leaves the choice to torch."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +116,3 @@ def attention(
     out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, mask.attend_N11K)
     # A product keeps the memory layout of the output; `masked_fill` would copy it.
     return out_NHKE * mask.inhabited_N111
-
-
-def runs(
-    backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
-) -> bool:
-    """Return whether a backend runs on a device, with or without a mask."""
-    q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
-    mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
-    try:
-        backend.function(q_NHKE, q_NHKE, q_NHKE, mask_N11K)
-    except RuntimeError:
-        return False
-    return True

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from rich.console import Console
@@ -32,19 +32,17 @@ from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
 from aam.contract.options.commands.measure import Check
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
-from aam.network.model.attention import BACKENDS, TORCH, Backend, Backends, backend_name, runs
+from aam.network.model.attention import TORCH, Backend, Backends, backend_name
 from aam.network.model.shape import NetworkShape
 from aam.network.numerics.device import CPU, Identity, Precision, choose_device, identify, is_gpu
 from aam.network.numerics.probes import (
     DTYPES,
     HALF,
-    MASKS,
     RECOMPUTED,
     MaskKind,
     Probe,
     Shape,
     identify_fault,
-    shapes,
 )
 from aam.network.numerics.report import (
     Case,
@@ -57,7 +55,6 @@ from aam.network.numerics.report import (
     Use,
     reports_folder,
 )
-from aam.network.numerics.report import page as report_page
 
 REPETITIONS = 3
 COST_SHAPES = {
@@ -90,7 +87,7 @@ class CheckPlan:
     @property
     def sizes(self) -> tuple[int, int]:
         """The number of heads and the width of each that are probed."""
-        first = shapes(self.quick, self.heads, self.width)[0]
+        first = Shape.probed(self.quick, self.heads, self.width)[0]
         return first.heads, first.width
 
 
@@ -127,8 +124,8 @@ def measure(
     probes = [
         Probe(shape, dtype, mask)
         for dtype in plan.dtypes
-        for shape in shapes(plan.quick, plan.heads, plan.width)
-        for mask in (MASKS if shape.members < LONG else TIMED_MASKS)
+        for shape in Shape.probed(plan.quick, plan.heads, plan.width)
+        for mask in (get_args(MaskKind) if shape.members < LONG else TIMED_MASKS)
         if mask != "recomputed" or plan.recomputed
     ]
     for backend in backends:
@@ -540,7 +537,7 @@ def run_check(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
         print(report.to_json())
     else:
         console = Console(highlight=False, width=None if Console().is_terminal else 120)
-        console.print(report_page(report, conclusion(report)))
+        console.print(report.page(conclusion(report)))
     return 1 if report.wrong else 0
 
 
@@ -548,10 +545,24 @@ def conclusion(report: CheckReport) -> str:
     """Return whether the backends of a check report are right, and which of them `aam` uses."""
     try:
         status_of = report.status_of(report.dtypes)
-        plain, masked, _ = select_backends("auto", BACKENDS, status_of, "this device")
+        names = [backend.name for backend in TORCH]
+        plain, masked, _ = select_backends("auto", names, status_of, "this device")
     except Unavailable as error:
         return str(error)
     wrong = list(dict.fromkeys(case.backend for case in report.cases if case.wrong))
     verdict = f"Wrong here: {', '.join(wrong)}" if wrong else "Right here"
     uses = plain if plain == masked else f"{plain}, and {masked} with masks"
     return f"{verdict}. aam uses {uses}. ({math.ceil(report.seconds)} s)"
+
+
+def runs(
+    backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
+) -> bool:
+    """Return whether a backend runs on a device, with or without a mask."""
+    q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
+    mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
+    try:
+        backend.function(q_NHKE, q_NHKE, q_NHKE, mask_N11K)
+    except RuntimeError:
+        return False
+    return True

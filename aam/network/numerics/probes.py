@@ -33,7 +33,6 @@ from aam.network.model.attention import Backend
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 MaskKind = Literal["none", "shared", "each", "empty", "recomputed"]
-MASKS: tuple[MaskKind, ...] = ("none", "shared", "each", "empty", "recomputed")
 """No mask; one mask for all sets; a mask for each set; the same, with an empty set; a mask for each
 set, with attention recomputed in the backward pass (gradient checkpointing)."""
 
@@ -57,18 +56,18 @@ class Shape:
     members: int  # K, of each set
     width: int  # E, of one head
 
-
-def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
-    """Return the sizes to probe: of the default model, or with other heads; smaller if quick."""
-    model, sample = ModelOptions(), SampleOptions()
-    heads = heads or model.attention_heads
-    width = width or model.embedding_dim // model.attention_heads
-    patches = -(-_NUCLEOTIDES // model.nucleotide_patch)
-    nucleotides = Shape("nucleotide encoder", 4, heads, patches, width)
-    samples = Shape("sample encoder", 3, heads, 67 if quick else 321, width)
-    if quick:
-        return (nucleotides, samples)
-    return (nucleotides, samples, replace(samples, sets=2, heads=1, members=sample.token_limit))
+    @classmethod
+    def probed(cls, quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
+        """Return the sizes to probe: of the default model or with other heads; smaller if quick."""
+        model, sample = ModelOptions(), SampleOptions()
+        heads = heads or model.attention_heads
+        width = width or model.embedding_dim // model.attention_heads
+        patches = -(-_NUCLEOTIDES // model.nucleotide_patch)
+        nucleotides = cls("nucleotide encoder", 4, heads, patches, width)
+        samples = cls("sample encoder", 3, heads, 67 if quick else 321, width)
+        if quick:
+            return (nucleotides, samples)
+        return (nucleotides, samples, replace(samples, sets=2, heads=1, members=sample.token_limit))
 
 
 @dataclass(frozen=True)

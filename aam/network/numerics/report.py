@@ -259,6 +259,90 @@ class CheckReport:
 
         return status_of
 
+    def page(self, conclusion: str) -> RenderableType:
+        """Return the printed form of the report; `conclusion` is its last line."""
+        identity, grid = self.identity, Table.grid(padding=(0, 2))
+        arch = f" ({identity['arch']})" if identity["arch"] != "cpu" else ""
+        kernels = identity["aotriton"]
+        if kernels == "unknown":
+            kernels = "unknown: libraries before 0.9 have no version"
+        stack = {
+            "device": f"{identity['device']}{arch}",
+            "driver": identity["driver"],
+            "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
+            "aotriton": kernels,
+            "Triton": identity["triton"],
+            "memory": f"{shown_size(self.overhead)} besides tensors" if self.overhead else "",
+        }
+        for name, value in stack.items():
+            if value:
+                grid.add_row(Text(f" {name}", style="dim"), str(value))
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        masks = [mask for mask in HEADS if any(case.mask == mask for case in self.cases)]
+        ratios = ["speed"] if self.costs else []
+        if any(cost.peak_bytes is not None for cost in self.costs):
+            ratios.append("memory")
+        for head in (" backend", "dtype"):
+            table.add_column(head, no_wrap=True)
+        for head in (*(HEADS[mask][0] for mask in masks), "limit", *ratios):
+            style = "dim" if head == "limit" else ""
+            table.add_column(head, justify="right", style=style, no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        base = {(c.dtype, c.mask, c.shape): c for c in self.costs if c.backend == "math"}
+        for name in self.backends:
+            for number, dtype in enumerate(self.dtypes):
+                cases = self.of(name, [dtype])
+                cells: list[str | Text] = [f" {name}" if number == 0 else "", dtype]
+                cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
+                cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
+                # The geometric mean over masks and shapes, relative to math.
+                pairs = [
+                    (cost, base[key])
+                    for cost in self.costs
+                    if (cost.backend, cost.dtype) == (name, dtype)
+                    and (key := (cost.dtype, cost.mask, cost.shape)) in base
+                ]
+                figures = {
+                    "speed": [b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds],
+                    "memory": [
+                        c.peak_bytes / b.peak_bytes
+                        for c, b in pairs
+                        if c.peak_bytes and b.peak_bytes
+                    ],
+                }
+                for ratio in ratios:
+                    form = ".1f" if ratio == "speed" else ".2f"
+                    values = figures[ratio]
+                    mean = f"{statistics.geometric_mean(values):{form}} x" if values else "-"
+                    cells.append(mean)
+                outcome = worst(cases)
+                label, style = LABELS[outcome]
+                if outcome == "absent" and any(case.outcome == "right" for case in cases):
+                    label, style = "right, no masks", "green"
+                end = number == len(self.dtypes) - 1
+                table.add_row(*cells, Text(label, style=style), end_section=end)
+
+        figures_of = "Figures: largest difference from float64, of output and gradients"
+        if ratios:
+            figures_of += f"; {' and '.join(ratios)} relative to math"
+        legend = ", ".join(": ".join(HEADS[mask]) for mask in masks if HEADS[mask][1])
+        notes = [Text(f"{figures_of}. Masks: {legend}.", style="dim")]
+        for name in self.backends:
+            for fault in self.faults(name):
+                dtypes = [d for d in self.dtypes if fault in self.faults(name, [d])]
+                # "wrong in half precision: FAULT" names what is wrong in half precision alone.
+                first, _, second = fault.partition(": ")
+                kernel_fault = FAULTS[second or first]
+                description = f"{HALF.description}; " if second else ""
+                description += kernel_fault.description
+                title = (f"{name}, {', '.join(dtypes)}: {fault}", "bold")
+                notes.append(Text.assemble(title, f": {description}; {kernel_fault.remedy}."))
+            for note in sorted({c.note for c in self.of(name) if c.outcome in NOTED}):
+                notes.append(Text.assemble((name, "bold"), f": {note}"))
+        notes.append(Text(conclusion, style="bold red" if self.wrong else "bold green"))
+        return Group(grid, table, *(Padding(note, (0, 0, 0, 1), expand=False) for note in notes))
+
 
 def worst(cases: Collection[Case]) -> Outcome:
     """Return the worst outcome of cases; "absent" without any."""
@@ -329,89 +413,6 @@ LABELS = {
 """Outcome -> label and style."""
 
 NOTED = ("failed", "memory", "crashed")  # outcomes whose note is printed
-
-
-def page(report: CheckReport, conclusion: str) -> RenderableType:
-    """Return the printed form of a check report; `conclusion` is its last line."""
-    identity, grid = report.identity, Table.grid(padding=(0, 2))
-    arch = f" ({identity['arch']})" if identity["arch"] != "cpu" else ""
-    kernels = identity["aotriton"]
-    if kernels == "unknown":
-        kernels = "unknown: libraries before 0.9 have no version"
-    stack = {
-        "device": f"{identity['device']}{arch}",
-        "driver": identity["driver"],
-        "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
-        "aotriton": kernels,
-        "Triton": identity["triton"],
-        "memory": f"{shown_size(report.overhead)} besides tensors" if report.overhead else "",
-    }
-    for name, value in stack.items():
-        if value:
-            grid.add_row(Text(f" {name}", style="dim"), str(value))
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    masks = [mask for mask in HEADS if any(case.mask == mask for case in report.cases)]
-    ratios = ["speed"] if report.costs else []
-    if any(cost.peak_bytes is not None for cost in report.costs):
-        ratios.append("memory")
-    for head in (" backend", "dtype"):
-        table.add_column(head, no_wrap=True)
-    for head in (*(HEADS[mask][0] for mask in masks), "limit", *ratios):
-        style = "dim" if head == "limit" else ""
-        table.add_column(head, justify="right", style=style, no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    base = {(c.dtype, c.mask, c.shape): c for c in report.costs if c.backend == "math"}
-    for name in report.backends:
-        for number, dtype in enumerate(report.dtypes):
-            cases = report.of(name, [dtype])
-            cells: list[str | Text] = [f" {name}" if number == 0 else "", dtype]
-            cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
-            cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
-            # The geometric mean over masks and shapes, relative to math.
-            pairs = [
-                (cost, base[key])
-                for cost in report.costs
-                if (cost.backend, cost.dtype) == (name, dtype)
-                and (key := (cost.dtype, cost.mask, cost.shape)) in base
-            ]
-            figures = {
-                "speed": [b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds],
-                "memory": [
-                    c.peak_bytes / b.peak_bytes for c, b in pairs if c.peak_bytes and b.peak_bytes
-                ],
-            }
-            for ratio in ratios:
-                form = ".1f" if ratio == "speed" else ".2f"
-                values = figures[ratio]
-                mean = f"{statistics.geometric_mean(values):{form}} x" if values else "-"
-                cells.append(mean)
-            outcome = worst(cases)
-            label, style = LABELS[outcome]
-            if outcome == "absent" and any(case.outcome == "right" for case in cases):
-                label, style = "right, no masks", "green"
-            end = number == len(report.dtypes) - 1
-            table.add_row(*cells, Text(label, style=style), end_section=end)
-
-    figures_of = "Figures: largest difference from float64, of output and gradients"
-    if ratios:
-        figures_of += f"; {' and '.join(ratios)} relative to math"
-    legend = ", ".join(": ".join(HEADS[mask]) for mask in masks if HEADS[mask][1])
-    notes = [Text(f"{figures_of}. Masks: {legend}.", style="dim")]
-    for name in report.backends:
-        for fault in report.faults(name):
-            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
-            # "wrong in half precision: FAULT" names what is wrong in half precision alone.
-            first, _, second = fault.partition(": ")
-            kernel_fault = FAULTS[second or first]
-            description = f"{HALF.description}; " if second else ""
-            description += kernel_fault.description
-            title = (f"{name}, {', '.join(dtypes)}: {fault}", "bold")
-            notes.append(Text.assemble(title, f": {description}; {kernel_fault.remedy}."))
-        for note in sorted({c.note for c in report.of(name) if c.outcome in NOTED}):
-            notes.append(Text.assemble((name, "bold"), f": {note}"))
-    notes.append(Text(conclusion, style="bold red" if report.wrong else "bold green"))
-    return Group(grid, table, *(Padding(note, (0, 0, 0, 1), expand=False) for note in notes))
 
 
 def _cell(cases: Sequence[Case]) -> Text:

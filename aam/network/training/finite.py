@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves
 
 from aam.contract.errors import NotFinite, first_few
 from aam.network.batches import Batch, PackedBatch
@@ -28,9 +29,7 @@ from aam.network.distributed.collectives import (
     all_reduce_sum,
     local_tensor,
 )
-from aam.network.numerics.device import (
-    HostCopy,
-)
+from aam.network.numerics.device import HostCopy
 from aam.network.training.module import GradientStep, get_total_norm
 from aam.pipeline.run_folder import RecordFact
 
@@ -217,11 +216,8 @@ def _gradients(task: nn.Module) -> list[Tensor]:
 
 
 def _finite(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_finite(item) for item in value)
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return True
-    return bool(value.detach().isfinite().all())
+    tensors = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
 def eager_again(module: nn.Module) -> None:

@@ -43,15 +43,9 @@ from aam.network.training.configuration import Runtime
 from aam.network.training.finite import FiniteCheck, eager_again
 from aam.network.training.loop import TrainingLoop
 from aam.network.training.module import GradientStep, TrainingModule
-from aam.network.training.observers import (
-    Fp32Report,
-    LoggedMetrics,
-    Observer,
-    Progress,
-    StepLog,
-)
+from aam.network.training.observers import Fp32Report, LoggedMetrics, Observer, Progress, StepLog
 from aam.pipeline import run_folder
-from aam.pipeline.run_folder import BEST, LAST, RecordFact, no_record
+from aam.pipeline.run_folder import BEST, LAST, RecordFact
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ def fit(
     validation: FixedBatches | None,
     options: Pretrain | Train,
     runtime: Runtime,
-    record_fact: RecordFact = no_record,
+    record_fact: RecordFact,
     fold: int = 1,
     folds: int = 1,
     more: Sequence[Observer] = (),

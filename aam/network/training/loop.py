@@ -22,13 +22,7 @@ from aam.contract import stop_file
 from aam.contract.errors import Interrupted
 from aam.evaluation.metrics import METRICS
 from aam.network.batches import Batch, PackedBatch, RunSampler
-from aam.network.training.checkpoints import (
-    START,
-    ResumeState,
-    Row,
-    TrainingProgress,
-    state_dicts,
-)
+from aam.network.training.checkpoints import START, ResumeState, Row, TrainingProgress, state_dicts
 from aam.network.training.finite import FiniteCheck
 from aam.network.training.losses import LossTerm
 from aam.network.training.module import LOGGED_METRICS, GradientStep

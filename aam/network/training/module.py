@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn import Parameter
@@ -30,13 +31,7 @@ from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.environment import shard_sizes
 from aam.evaluation.metrics import ScoredPredictions
 from aam.network.batches import Batch, BatchShard
-from aam.network.distributed.collectives import (
-    all_gather_arrays,
-    all_gather_rows,
-    all_reduce_sum,
-    full_tensor,
-    world_size,
-)
+from aam.network.distributed.collectives import DTensor, all_gather_rows, all_reduce_sum, world_size
 from aam.network.inference.stored_networks import DiversityScale, Target
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import Encoder, Predictor
@@ -432,3 +427,22 @@ def target_metrics(
     scores = scored.metrics()
     names = {name: key for name, key in LOGGED_METRICS.items() if key in scores}
     return {name: math.nan if (v := scores[key]) is None else v for name, key in names.items()}
+
+
+def all_gather_arrays(
+    local: npt.NDArray[np.float64], device: torch.device
+) -> npt.NDArray[np.float64]:
+    """All-gather arrays along the first axis; its length may differ between ranks."""
+    if world_size() == 1:
+        return local
+    rows = torch.as_tensor(local, dtype=torch.float64, device=device)
+    number = torch.zeros(world_size(), dtype=torch.int64, device=device)
+    number[dist.get_rank()] = len(rows)
+    sizes = all_reduce_sum(number).tolist()
+    joined: npt.NDArray[np.float64] = all_gather_rows(rows, sizes).cpu().numpy()
+    return joined
+
+
+def full_tensor(value: Tensor) -> Tensor:
+    """Return the whole tensor; if it is sharded this is a collective that all ranks must call."""
+    return value.full_tensor() if isinstance(value, DTensor) else value

@@ -22,10 +22,7 @@ from aam.console import info, track
 from aam.contract.errors import DataError, Interrupted, UsageError
 from aam.contract.options import to_plain, values_of
 from aam.contract.options.commands.train import Pretrain, Train
-from aam.contract.options.groups import (
-    TRANSFORMER,
-    LoopOptions,
-)
+from aam.contract.options.groups import TRANSFORMER, LoopOptions
 from aam.contract.options.groups import networks as network_names
 from aam.contract.run_files import COUNTS_ALONE, MODEL
 from aam.data.metadata import read_metadata
@@ -35,32 +32,17 @@ from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split, split_samples, write_splits
 from aam.evaluation.subjects import find_subjects
-from aam.members.member import (
-    CrossValidated,
-    Member,
-    TrainingSamples,
-)
+from aam.members.member import CrossValidated, Member, TrainingSamples
 from aam.members.output_tables import require_finite
 from aam.network.batches import BatchPlan, FixedBatches, TrainingBatches
 from aam.network.distributed.collectives import Communicator
 from aam.network.distributed.process_group import process_group
-from aam.network.inference.outputs import (
-    CHUNK,
-    apply_network,
-    encode_asvs,
-)
-from aam.network.inference.stored_networks import (
-    ModelConfig,
-    StoredNetwork,
-    Target,
-    network_state,
-)
+from aam.network.inference.outputs import CHUNK, apply_network, encode_asvs
+from aam.network.inference.stored_networks import ModelConfig, StoredNetwork, Target, network_state
 from aam.network.memory_prediction import automatic, pretraining_run, training_run
 from aam.network.model.network import Predictor
 from aam.network.numerics.backends import BackendPolicy
-from aam.network.numerics.device import (
-    gpu_names,
-)
+from aam.network.numerics.device import gpu_names
 from aam.network.training.configuration import (
     Runtime,
     check_resources,

@@ -13,19 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aam.contract.options.groups import AttnImplementation
-from aam.network.model.attention import (
-    AUTO,
-    AttentionMask,
-    Backend,
-    Backends,
-    attention,
-    named,
-    runs,
-)
+from aam.network.model.attention import AUTO, AttentionMask, Backend, Backends, attention, named
 from aam.network.model.community_profile import CommunityProfile
 from aam.network.model.covariate_embedding import CovariateInputs
 from aam.network.model.network import PairwiseDistance, Predictor
 from aam.network.model.shape import CovariateShape, NetworkShape
+from aam.network.numerics.backends import runs
 from aam.nucleotide_codes import WIDTH
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)

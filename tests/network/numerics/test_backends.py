@@ -15,7 +15,7 @@ import torch
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import CHECK_REPORTS
 from aam.contract.options.groups import AttnImplementation, DeviceOptions, ModelOptions
-from aam.network.model.attention import BACKENDS, TORCH, Backend
+from aam.network.model.attention import TORCH, Backend
 from aam.network.numerics.backends import BackendPolicy, select_backends
 from aam.network.numerics.device import Precision
 from aam.network.numerics.report import CheckReport, Status, Use, latest_reports
@@ -168,7 +168,8 @@ def selected(requested: AttnImplementation, **statuses: Status) -> tuple[str, st
     def status_of(backend: str, use: Use) -> Status:
         return statuses.get(f"{backend}_{use}") or statuses.get(backend, "right")
 
-    return select_backends(requested, BACKENDS, status_of, "cuda")
+    names = [backend.name for backend in TORCH]
+    return select_backends(requested, names, status_of, "cuda")
 
 
 def test_a_correct_backend_is_used_as_requested() -> None:
@@ -192,5 +193,5 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
 
 def test_a_selection_without_a_correct_backend_is_refused() -> None:
     with pytest.raises(Unavailable, match="auto wrong, flash wrong") as caught:
-        selected("auto", **dict.fromkeys(BACKENDS, "wrong"))
+        selected("auto", **dict.fromkeys(("auto", "flash", "mem_efficient", "math"), "wrong"))
     assert caught.value.status == 69

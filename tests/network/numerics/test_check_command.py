@@ -18,7 +18,6 @@ from aam.network.model.attention import TORCH, Backend
 from aam.network.numerics.backends import CheckPlan, check_attention, conclusion, run_check
 from aam.network.numerics.device import aotriton_version, driver
 from aam.network.numerics.report import CheckReport, Cost
-from aam.network.numerics.report import page as page_of
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
 from tests.support.faulty_backends import RIGHT, faulty
@@ -30,7 +29,7 @@ QUICK = Check(quick=True, device="cpu")
 def shown(report: CheckReport, width: int = 100) -> str:
     console = Console(width=width, highlight=False, color_system=None)
     with console.capture() as capture:
-        console.print(page_of(report, conclusion(report)))
+        console.print(report.page(conclusion(report)))
     return capture.get()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from aam.network.numerics.backends import (
     conclude,
     measure_in_child,
 )
-from aam.network.numerics.probes import DTYPES, MASKS, Probe, shapes
+from aam.network.numerics.probes import DTYPES, MaskKind, Probe, Shape
 from aam.network.numerics.report import FORMAT, CheckReport, worst
 from tests.support import faulty_backends as emulated
 from tests.support.faulty_backends import RIGHT, faulty
@@ -116,9 +117,10 @@ def test_recomputation_that_fails_is_named(device: torch.device) -> None:
 def test_one_set_or_one_mask_finds_nothing() -> None:
     """Why every probe has sets with masks of their own: others pass on the known faulty kernels."""
     report = check(faulty(emulated.first_mask))
-    outcomes = {mask: worst([c for c in report.cases if c.mask == mask]) for mask in MASKS[:4]}
+    masks = get_args(MaskKind)[:4]
+    outcomes = {mask: worst([c for c in report.cases if c.mask == mask]) for mask in masks}
     assert outcomes == {"none": "right", "shared": "right", "each": "wrong", "empty": "wrong"}
-    alone = dataclasses.replace(shapes(True)[0], sets=1)
+    alone = dataclasses.replace(Shape.probed(True)[0], sets=1)
     case = case_of(faulty(emulated.first_mask), Probe(alone, "fp32", "each"), CPU)
     assert case.outcome == "right"
 
