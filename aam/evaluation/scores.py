@@ -70,14 +70,7 @@ class ModelFinding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the ensemble is better than the baseline.
-
-    "better": the interval of the difference is above 0, the score shows skill, and the permutation
-    test is significant or missing. "worse": the interval is below 0, and the lower-tail test is
-    significant or missing. "undecided": there is no interval, or it is above 0 but the test is not
-    significant. All other results are "not better", and so is a score that the split explains by
-    dividing repeated subjects.
-    """
+    """Whether the ensemble is better than the baseline; `_decide` has the rules."""
 
     sentence: str
     headline: str = ""  # a few words that say the same
@@ -471,19 +464,7 @@ def evaluate(
     compared = (ENSEMBLE, *members) if len(members) > 1 else ()
     pairs = itertools.combinations(compared, 2)
     return Scores(
-        verdict=(
-            _verdict(
-                column,
-                resampled[ENSEMBLE],
-                resampled[BASELINE],
-                folds,
-                test,
-                repeated,
-                divided_studies,
-            )
-            if studies is None
-            else _verdict_over_studies(studies, test, repeated)
-        ),
+        verdict=_verdict(column, resampled, folds, studies, test, repeated, divided_studies),
         samples=len(folds.first.rows_M),
         models=models,
         differences=[
@@ -521,7 +502,11 @@ def _decide(
     includes: str,
     above: str,
 ) -> tuple[Outcome, list[str]]:
-    """Return the outcome of a score, by its difference from the baseline, and the reasons."""
+    """Return the outcome of a score, by its difference from the baseline, and the reasons.
+
+    `value` is above the value without skill if the score shows skill; `includes` and `above` word
+    an interval that includes 0, and what a higher one is above.
+    """
     # An interval is necessary. Few units have none, however small p is.
     if value is None or difference.lower is None or difference.upper is None:
         return "undecided", []
@@ -631,14 +616,17 @@ def _with_limits(score: Score) -> str:
 
 def _verdict(
     column: str,
-    model: ResampledMetrics,
-    baseline: ResampledMetrics,
+    resampled: Mapping[str, ResampledMetrics],
     folds: Folds,
+    studies: StudyScores | None,
     test: PermutationTest | None,
     repeated: RepeatedScore | None,
     divided_studies: str | None,
 ) -> Verdict:
     """Decide whether the ensemble is shown to be better than the baseline, and state it."""
+    if studies is not None:
+        return _verdict_over_studies(studies, test, repeated)
+    model, baseline = resampled[ENSEMBLE], resampled[BASELINE]
     metric, difference = model.paired_difference(baseline)
     value, baseline_value = model.values[metric], baseline.values[metric]
     lower, upper = difference.lower, difference.upper
