@@ -257,9 +257,8 @@ class Scores:
     differences: list[PairedDifference]
     column: str = ""  # metadata column that is predicted
     kind: str = ""  # "regression", "classification" or "ordinal"
-    classes: list[str] = field(
-        default_factory=list
-    )  # ordered ones lowest first; empty for a number
+    # ordered ones lowest first; empty for a number
+    classes: list[str] = field(default_factory=list)
     part: str = ""  # scored samples: "test" or "validation"
     repeats: int = 1  # partitions of the samples into folds; every score is a mean over them
     groups: int = 0  # groups, or samples without groups, among the scored samples
@@ -401,11 +400,8 @@ class Scores:
             return "for a new study, the same with", options
         new_samples = ["--model", model, "--table", "TABLE"]
         if self.is_better and self.studies is None and self.external is None:
-            options = [*new_samples, "--metadata", "METADATA", *column]
-            return (
-                "in another study",
-                ["aam", "evaluate", *options, "--output", f"{model}-elsewhere"],
-            )
+            argv = ["aam", "evaluate", *new_samples, "--metadata", "METADATA", *column]
+            return "in another study", [*argv, "--output", f"{model}-elsewhere"]
         one_class = self.external is not None and self.verdict.model is None
         if self.is_better or (one_class and self.studies is None):
             return "new samples", ["aam", "predict", *new_samples, "--output", "predictions.tsv"]

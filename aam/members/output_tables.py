@@ -26,9 +26,7 @@ class InferenceSettings:
 
     batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
     passes: int = 1  # number of rarefactions
-    vectors: AsvVectorOptions = (
-        NO_VECTORS  # folder of ASV vectors, see `network.inference.asv_vectors`
-    )
+    vectors: AsvVectorOptions = NO_VECTORS  # folder of ASV vectors
 
 
 @dataclass(frozen=True)
