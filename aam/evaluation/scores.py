@@ -339,7 +339,8 @@ class Scores:
         if (beyond := self.beyond) is not None:
             adds = self.is_better and beyond.is_ahead
             findings.append(ModelFinding("beyond", f"{beyond.sentence}.", not adds))
-        texts = confounding_sentences(self.confounders, self.is_better, equal and equal.sentence)
+        at_depth = None if equal is None else equal.sentence
+        texts = confounding_sentences(self.confounders, self.is_better, at_depth)
         return findings + [ModelFinding("confounders", text, True) for text in texts]
 
     @property
