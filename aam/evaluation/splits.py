@@ -658,8 +658,8 @@ def _check_held_out_classes(
 
 
 def _check_undivided(names: Sequence[str], subsets: Sequence[Rows], remedy: str) -> None:
-    counts = Counter(chain.from_iterable({names[row] for row in rows} for rows in subsets))
-    if divided := sorted(name for name, times in counts.items() if times > 1):
+    of_subsets = ({names[row] for row in rows} for rows in subsets)
+    if divided := sorted(repeated(chain.from_iterable(of_subsets))):
         cause = "The splits file divides groups between training, validation and test samples"
         raise DataError(cause, first_few(divided), remedy)
 
