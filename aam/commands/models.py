@@ -12,6 +12,7 @@ from aam.console import info, print_messages
 from aam.contract import run_files
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import ImportanceOptions, Predict
+from aam.data.formats.text import write_table
 from aam.data.metadata import read_metadata
 from aam.data.taxonomy import named_ranks, read_taxonomy
 from aam.members.explanations import FEATURES
@@ -22,7 +23,7 @@ from aam.members.importance import (
     rank_by_permutation,
 )
 from aam.members.model_file import read_trained
-from aam.members.output_tables import rank_share, write_table
+from aam.members.output_tables import rank_share
 from aam.members.prediction_tables import join_targets, predict_table
 from aam.number_format import significant
 from aam.report.asvs import draw_attention

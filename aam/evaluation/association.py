@@ -127,11 +127,8 @@ def rank_test(
     Benjamini and Hochberg.
 
     Rare ASVs are detected more often in samples with more reads. If the reads differ with the
-    target (by the same test), samples are therefore compared at equal depth, see `_compare`.
-
-    With covariates, samples are compared within each combination of categories, and labels and
-    ranks are residuals of a regression on the ranks of the numeric covariates, see `_adjustment`.
-    Samples with a missing value are left out.
+    target (by the same test), samples are therefore compared at equal depth (`_compare`). With
+    covariates (`_adjustment`) samples with a missing value are left out.
 
     Abundances are relative, [N, F]; `reads` is None if the table does not count reads. The result
     is None with fewer than six observations, or if all labels (within each stratum) are equal.
@@ -178,8 +175,7 @@ class StudyAgreement:
     def agreeing_F(self) -> Codes:
         """Number of studies with the direction that all studies have together."""
         with np.errstate(invalid="ignore"):
-            agrees_KF = np.sign(self.z_KF) == np.sign(self.z_F)
-        return (agrees_KF & np.isfinite(self.z_KF)).sum(axis=0)
+            return (np.sign(self.z_KF) == np.sign(self.z_F)).sum(axis=0)
 
 
 def study_agreement(
@@ -292,7 +288,8 @@ def _compare(
 def _adjustment(covariates: Covariates | None, group_N: Rows, stratum_N: Rows) -> tuple[Rows, F64]:
     """Return strata of equal categories, and an orthonormal basis [N, X] of the other covariates.
 
-    The basis spans the rank of each number and its square, and the frequencies of categories that
+    Samples are compared within strata; labels and ranks are residuals of a regression on the basis.
+    It spans the rank of each number and its square, and the frequencies of categories that
     differ within observations (such as body sites of a subject), centred within strata.
     """
     if covariates is None:

@@ -327,7 +327,8 @@ def _temperature(mean_MC: F64, labels: Labels) -> float:
     codes_M = labels.values.astype(np.int64)
     temperature = fit_temperature(mean_MC, codes_M)
     gains_M = log_losses(mean_MC, codes_M) - log_losses(calibrate(mean_MC, temperature), codes_M)
-    gains_I = np.bincount(np.unique(labels.groups, return_inverse=True)[1], gains_M)
+    group_M = np.unique(labels.groups, return_inverse=True)[1]
+    gains_I = np.bincount(group_M, gains_M).astype(np.float64)
     if len(gains_I) < 2:
         return 1.0
     return temperature if gains_I.sum() > NOISE * _error(gains_I) else 1.0

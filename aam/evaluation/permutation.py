@@ -135,11 +135,7 @@ def permuted_rows(folds: Folds, number: int) -> Rows:
 
 
 def _permuted(group_M: Codes, stratum_I: Codes, rng: np.random.Generator) -> Rows:
-    """Return the row whose label each sample receives, int64 [M].
-
-    Groups exchange their labels within a stratum. A group receives the labels of another group in
-    random order, repeated if that group has fewer samples.
-    """
+    """Return the row whose label each sample receives if groups of a stratum exchange them, [M]."""
     size_I = np.bincount(group_M)
     start_I = np.cumsum(size_I) - size_I
     target_M = np.argsort(group_M, kind="stable")  # rows by group

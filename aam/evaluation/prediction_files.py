@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import info
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, first_few, repeated
 from aam.contract.run_files import PREDICTIONS, REPEATS, files_of
 from aam.data.formats.text import LARGEST_FLOAT32, read_rows
 from aam.data.metadata import ID_HEADER, Metadata, as_numbers
@@ -47,11 +47,8 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     if "predicted" not in header and f"{prefix}predicted" in header:
         # The columns of a target are adjacent and begin with `TARGET_actual` or `TARGET_predicted`.
         # The next target's name may begin with this target's ("diagnosis", "diagnosis_p").
-        first = min(
-            header.index(name)
-            for name in header
-            if name in (f"{prefix}actual", f"{prefix}predicted")
-        )
+        starts = (f"{prefix}actual", f"{prefix}predicted")
+        first = min(header.index(name) for name in starts if name in header)
         next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
         columns = {name: name for name in KEYS if name in header}
         for name in header[first:]:
@@ -84,13 +81,9 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     if "repeats" in frame.columns:
         info(f"These predictions are means over repeats; the run scores each repeat ({REPEATS}).")
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
-    repeated = [
-        sample
-        for (sample, _), number in Counter(zip(frame[ID_HEADER], folds, strict=True)).items()
-        if number > 1
-    ]
-    if repeated or not len(frame):
-        reason = f"samples twice: {first_few(repeated)}" if repeated else "it has no rows"
+    twice = [sample for sample, _ in repeated(zip(frame[ID_HEADER], folds, strict=True))]
+    if twice or not len(frame):
+        reason = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
         evidence = f"'{path}', {reason}"
         raise DataError("The predictions cannot be evaluated", evidence, "check the file")
     return frame.reset_index(drop=True)

@@ -70,14 +70,7 @@ class ModelFinding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the ensemble is better than the baseline.
-
-    "better": the interval of the difference is above 0, the score shows skill, and the permutation
-    test is significant or missing. "worse": the interval is below 0, and the lower-tail test is
-    significant or missing. "undecided": there is no interval, or it is above 0 but the test is not
-    significant. All other results are "not better", and so is a score that the split explains by
-    dividing repeated subjects.
-    """
+    """Whether the ensemble is better than the baseline; `_decide` has the rules."""
 
     sentence: str
     headline: str = ""  # a few words that say the same
@@ -264,9 +257,8 @@ class Scores:
     differences: list[PairedDifference]
     column: str = ""  # metadata column that is predicted
     kind: str = ""  # "regression", "classification" or "ordinal"
-    classes: list[str] = field(
-        default_factory=list
-    )  # ordered ones lowest first; empty for a number
+    # ordered ones lowest first; empty for a number
+    classes: list[str] = field(default_factory=list)
     part: str = ""  # scored samples: "test" or "validation"
     repeats: int = 1  # partitions of the samples into folds; every score is a mean over them
     groups: int = 0  # groups, or samples without groups, among the scored samples
@@ -347,7 +339,8 @@ class Scores:
         if (beyond := self.beyond) is not None:
             adds = self.is_better and beyond.is_ahead
             findings.append(ModelFinding("beyond", f"{beyond.sentence}.", not adds))
-        texts = confounding_sentences(self.confounders, self.is_better, equal and equal.sentence)
+        at_depth = None if equal is None else equal.sentence
+        texts = confounding_sentences(self.confounders, self.is_better, at_depth)
         return findings + [ModelFinding("confounders", text, True) for text in texts]
 
     @property
@@ -408,11 +401,8 @@ class Scores:
             return "for a new study, the same with", options
         new_samples = ["--model", model, "--table", "TABLE"]
         if self.is_better and self.studies is None and self.external is None:
-            options = [*new_samples, "--metadata", "METADATA", *column]
-            return (
-                "in another study",
-                ["aam", "evaluate", *options, "--output", f"{model}-elsewhere"],
-            )
+            argv = ["aam", "evaluate", *new_samples, "--metadata", "METADATA", *column]
+            return "in another study", [*argv, "--output", f"{model}-elsewhere"]
         one_class = self.external is not None and self.verdict.model is None
         if self.is_better or (one_class and self.studies is None):
             return "new samples", ["aam", "predict", *new_samples, "--output", "predictions.tsv"]
@@ -471,19 +461,7 @@ def evaluate(
     compared = (ENSEMBLE, *members) if len(members) > 1 else ()
     pairs = itertools.combinations(compared, 2)
     return Scores(
-        verdict=(
-            _verdict(
-                column,
-                resampled[ENSEMBLE],
-                resampled[BASELINE],
-                folds,
-                test,
-                repeated,
-                divided_studies,
-            )
-            if studies is None
-            else _verdict_over_studies(studies, test, repeated)
-        ),
+        verdict=_verdict(column, resampled, folds, studies, test, repeated, divided_studies),
         samples=len(folds.first.rows_M),
         models=models,
         differences=[
@@ -521,7 +499,11 @@ def _decide(
     includes: str,
     above: str,
 ) -> tuple[Outcome, list[str]]:
-    """Return the outcome of a score, by its difference from the baseline, and the reasons."""
+    """Return the outcome of a score, by its difference from the baseline, and the reasons.
+
+    `value` is above the value without skill if the score shows skill; `includes` and `above` word
+    an interval that includes 0, and what a higher one is above.
+    """
     # An interval is necessary. Few units have none, however small p is.
     if value is None or difference.lower is None or difference.upper is None:
         return "undecided", []
@@ -631,14 +613,17 @@ def _with_limits(score: Score) -> str:
 
 def _verdict(
     column: str,
-    model: ResampledMetrics,
-    baseline: ResampledMetrics,
+    resampled: Mapping[str, ResampledMetrics],
     folds: Folds,
+    studies: StudyScores | None,
     test: PermutationTest | None,
     repeated: RepeatedScore | None,
     divided_studies: str | None,
 ) -> Verdict:
     """Decide whether the ensemble is shown to be better than the baseline, and state it."""
+    if studies is not None:
+        return _verdict_over_studies(studies, test, repeated)
+    model, baseline = resampled[ENSEMBLE], resampled[BASELINE]
     metric, difference = model.paired_difference(baseline)
     value, baseline_value = model.values[metric], baseline.values[metric]
     lower, upper = difference.lower, difference.upper

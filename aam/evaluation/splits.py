@@ -24,10 +24,9 @@ import numpy.typing as npt
 from aam.arrays import Rows
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, repeated
-from aam.contract.files import atomic_write
 from aam.contract.options.groups import SplitOptions
 from aam.data.covariates import Covariates
-from aam.data.formats.text import quoting, read_text
+from aam.data.formats.text import read_text, write_table
 from aam.data.joined_metadata import STUDY
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.data.targets import spelling
@@ -214,18 +213,16 @@ def write_splits(
 
     With several repeats there is a column `repeat`.
     """
-    columns = len(HEADER) if splits[-1].repeat > 1 else 4
-    rows = (
-        (sample_ids[row], fold, name, "" if groups is None else groups[row], split.repeat)[:columns]
+    import pandas as pd
+
+    rows = [
+        (sample_ids[row], fold, name, "" if groups is None else groups[row], split.repeat)
         for fold, split in enumerate(splits, start=1)
         for name in PARTS
         for row in getattr(split, name)
-    )
-    with atomic_write(path) as file, file.open("w", encoding="utf-8", newline="") as stream:
-        quoted = quoting(chain(sample_ids, groups or ()))
-        writer = csv.writer(stream, dialect="excel-tab", lineterminator="\n", quoting=quoted)
-        writer.writerow(HEADER[:columns])
-        writer.writerows(rows)
+    ]
+    table = pd.DataFrame(rows, columns=HEADER)
+    write_table(path, table if splits[-1].repeat > 1 else table.drop(columns="repeat"))
 
 
 def read_assignments(path: Path) -> Iterator[tuple[int, str, str, str, str, str]]:
@@ -674,8 +671,8 @@ def _check_held_out_classes(
 
 
 def _check_undivided(names: Sequence[str], subsets: Sequence[Rows], remedy: str) -> None:
-    counts = Counter(chain.from_iterable({names[row] for row in rows} for rows in subsets))
-    if divided := sorted(name for name, times in counts.items() if times > 1):
+    of_subsets = ({names[row] for row in rows} for rows in subsets)
+    if divided := sorted(repeated(chain.from_iterable(of_subsets))):
         cause = "The splits file divides groups between training, validation and test samples"
         raise DataError(cause, first_few(divided), remedy)
 

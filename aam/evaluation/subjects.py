@@ -6,7 +6,6 @@ names in two studies are one subject if their samples or the user say so, see `a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,7 +14,7 @@ import numpy as np
 
 from aam.arrays import Rows
 from aam.console import info, warn
-from aam.contract.errors import first_few
+from aam.contract.errors import first_few, repeated
 from aam.contract.options.groups import GroupValues
 from aam.data.identity import Abundances, joined, named_pairs
 from aam.data.metadata import Metadata
@@ -55,9 +54,9 @@ def find_subjects(
         names = metadata.groups(column, sample_ids).tolist()
         if studies is not None:
             links = _equal_groups(column, values, names, studies, abundances)
-            studies_of = Counter(name for name, _ in set(zip(names, studies, strict=True)))
+            shared = set(repeated(name for name, _ in set(zip(names, studies, strict=True))))
             names = [
-                f"{name} ({study})" if studies_of[name] > 1 else name
+                f"{name} ({study})" if name in shared else name
                 for name, study in zip(names, studies, strict=True)
             ]
     _, first, code_N = np.unique(names, return_index=True, return_inverse=True)

@@ -147,15 +147,13 @@ def _features(
     """Return the taxon of each of V ASVs, or its id or sequence, and which of them are taxa."""
     asvs = dict(enumerate(decode(relations.tokens_FL)))
     asvs |= dict(zip(explained.columns_U.tolist(), ids_U, strict=True))
-    features, taxa_used = [], set[str]()
-    for _, name in sorted(asvs.items()):
-        taxon = ""
-        if taxa is not None:
-            md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-            taxon = taxa.get(name) or taxa.get(md5) or ""
-        features.append(taxon or name)
-        taxa_used |= {taxon} - {""}
-    return features, taxa_used
+    names, features = [name for _, name in sorted(asvs.items())], []
+    if taxa is None:
+        return names, set()
+    for name in names:
+        md5 = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+        features.append(taxa.get(name) or taxa.get(md5) or name)
+    return features, {*features} - {*names}
 
 
 def explain_held_out(

@@ -287,57 +287,7 @@ class TrainingSummary:
         weights_F, blocks = asvs.known_F.astype(np.float64), _blocks(study, np.arange(samples))
         known_N = np.concatenate([block @ weights_F for block in blocks])
         reads_N = known_N / np.maximum(study.reads, 1)
-        # A sample with equal reads is a training sample, whatever its id. Whole sequences are
-        # compared too: a cut sequence may stand for several ASVs, some of which a filter removed.
-        pairs = np.empty((0, 2), dtype=np.int64)
-        for length in dict.fromkeys((None, asvs.length)):
-            stored, places = self.abundances(length)
-            here_N = Abundances.of(study, length)
-            pairs = np.concatenate([pairs, stored.equal_pairs(here_N)])
-        # Samples with equal ids are one sample, unless their reads differ (two studies may both
-        # have an S1) or most of their reads are unknown ASVs.
-        ids_N, trained = hash_ids(study.table.sample_ids), [self.train_N, self.validation_N]
-        of_training_N = np.concatenate(trained)
-        names = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
-        named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
-        if named_N.any() and not stored.same_names(here_N, names):
-            info(
-                f"{int(named_N.sum())} samples have the id of a training sample and other reads: "
-                "they count as new."
-            )
-            named_N[:] = False
-        trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
-        trains = places[pairs[:, 0]] < len(self.train_N)
-        renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
-        trained_N[pairs[trains, 1]] = True
-        checked_N[pairs[~trains, 1]] = True
-        checked_N &= ~trained_N
-        split = np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
-        overlaps = [
-            f"{int(rows_N.sum())} of {samples} samples {did}"
-            for rows_N, did in ((trained_N, "trained this model"), (checked_N, "chose its epoch"))
-            if rows_N.any()
-        ]
-        if overlaps:
-            by = f", {len(renamed)} with another id but equal reads" if len(renamed) else ""
-            warn(
-                f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about "
-                "its accuracy. Predictions of held-out samples are in predictions.tsv of the run."
-            )
-        in_training = np.flatnonzero(trained_N | checked_N)
-        alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], in_training)
-        if len(alike):
-            ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
-            warn(
-                f"Samples that may be sequenced again from a training sample: {ids}. They resemble "
-                "it as much as two draws of reads from one sample do. If they are the same sample, "
-                "these predictions say nothing about the accuracy of the model."
-            )
-        if (unknown := len(self.train_N) + len(self.validation_N) - len(places)) > 0:
-            info(
-                f"This model was stored without the reads of {unknown} of its samples, by an "
-                "earlier version: they are recognized by their ids only."
-            )
+        split = self._sets(study, asvs.length, reads_N)
         share = known_N.sum() / study.reads.sum()
         info(
             f"Known ASVs: {weights_F.mean():.1%} of {len(weights_F)}, with {share:.1%} of the "
@@ -370,6 +320,63 @@ class TrainingSummary:
             "distance": distances_N,
             "unlike_training": np.where(far_N, "yes", "no"),
         }
+
+    def _sets(self, study: Study, length: int | None, reads_N: F64) -> list[str]:
+        """Return the set of each sample (train, validation or new); print what they overlap.
+
+        `length` nucleotides of each ASV are compared; `reads_N` are the shares of known reads.
+        """
+        # A sample with equal reads is a training sample, whatever its id. Whole sequences are
+        # compared too: a cut sequence may stand for several ASVs, some of which a filter removed.
+        pairs = np.empty((0, 2), dtype=np.int64)
+        for compared in dict.fromkeys((None, length)):
+            stored, places = self.abundances(compared)
+            here_N = Abundances.of(study, compared)
+            pairs = np.concatenate([pairs, stored.equal_pairs(here_N)])
+        # Samples with equal ids are one sample, unless their reads differ (two studies may both
+        # have an S1) or most of their reads are unknown ASVs.
+        ids_N, trained = hash_ids(study.table.sample_ids), [self.train_N, self.validation_N]
+        of_training_N = np.concatenate(trained)
+        names = [hashes.astype(str).tolist() for hashes in (of_training_N[places], ids_N)]
+        named_N = np.isin(ids_N, of_training_N) & (reads_N > SAME_SAMPLE)
+        if named_N.any() and not stored.same_names(here_N, names):
+            info(
+                f"{int(named_N.sum())} samples have the id of a training sample and other reads: "
+                "they count as new."
+            )
+            named_N[:] = False
+        trained_N, checked_N = (np.isin(ids_N, part_N) & named_N for part_N in trained)
+        trains = places[pairs[:, 0]] < len(self.train_N)
+        renamed = np.setdiff1d(pairs[:, 1], np.flatnonzero(trained_N | checked_N))
+        trained_N[pairs[trains, 1]] = True
+        checked_N[pairs[~trains, 1]] = True
+        checked_N &= ~trained_N
+        overlaps = [
+            f"{int(rows_N.sum())} of {len(ids_N)} samples {did}"
+            for rows_N, did in ((trained_N, "trained this model"), (checked_N, "chose its epoch"))
+            if rows_N.any()
+        ]
+        if overlaps:
+            by = f", {len(renamed)} with another id but equal reads" if len(renamed) else ""
+            warn(
+                f"{', '.join(overlaps)}{by} (column 'split'): these predictions say nothing about "
+                "its accuracy. Predictions of held-out samples are in predictions.tsv of the run."
+            )
+        in_training = np.flatnonzero(trained_N | checked_N)
+        alike = np.setdiff1d(stored.alike_pairs(here_N)[:, 1], in_training)
+        if len(alike):
+            ids = first_few(study.table.sample_ids[row] for row in alike.tolist())
+            warn(
+                f"Samples that may be sequenced again from a training sample: {ids}. They resemble "
+                "it as much as two draws of reads from one sample do. If they are the same sample, "
+                "these predictions say nothing about the accuracy of the model."
+            )
+        if (unknown := len(self.train_N) + len(self.validation_N) - len(places)) > 0:
+            info(
+                f"This model was stored without the reads of {unknown} of its samples, by an "
+                "earlier version: they are recognized by their ids only."
+            )
+        return np.where(trained_N, "train", np.where(checked_N, "validation", "new")).tolist()
 
     def has_subjects(
         self, study: Study, column: str, names: Sequence[str], values: GroupValues

@@ -1,4 +1,4 @@
-"""Inference settings, samples of each rank, and output tables; without PyTorch."""
+"""Inference settings, samples of each rank, and checks of outputs; without PyTorch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from aam import wings
 from aam.contract.errors import NotFinite, UsageError, first_few
-from aam.contract.files import atomic_write
 from aam.contract.options.groups import AsvVectorOptions, DeviceOptions, RankOptions
-from aam.data.formats.text import quoting
 from aam.data.study import Study
 from aam.environment import SINGLE_RANK, Ranks, read_environment
 
@@ -30,9 +26,7 @@ class InferenceSettings:
 
     batch_size: int = 32  # samples at a time; the outputs depend on it by rounding alone
     passes: int = 1  # number of rarefactions
-    vectors: AsvVectorOptions = (
-        NO_VECTORS  # folder of ASV vectors, see `network.inference.asv_vectors`
-    )
+    vectors: AsvVectorOptions = NO_VECTORS  # folder of ASV vectors
 
 
 @dataclass(frozen=True)
@@ -81,10 +75,3 @@ def require_finite(
         evidence = f"samples {first_few(ids)} of {len(sample_ids)}"
         remedy = "run `aam check` on this device, or use another checkpoint"
         raise NotFinite(f"The model's {quantity} are not finite numbers", evidence, remedy)
-
-
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a tab-separated file with numbers in full precision."""
-    with atomic_write(path) as temporary:
-        texts = table.select_dtypes(exclude="number").to_numpy().ravel()
-        table.to_csv(temporary, sep="\t", index=False, quoting=quoting(texts))

@@ -15,13 +15,7 @@ from aam.arrays import F64
 from aam.console import Message, collected, info, warn
 from aam.contract.options.commands.use import Predict
 from aam.contract.options.conditions import no_effect
-from aam.contract.options.groups import (
-    KERNEL,
-    DeviceOptions,
-    RankOptions,
-    TableOptions,
-    networks,
-)
+from aam.contract.options.groups import KERNEL, DeviceOptions, RankOptions, TableOptions, networks
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.data.targets import OutputRange

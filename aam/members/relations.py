@@ -223,10 +223,9 @@ class AsvRelations:
 
     @cached_property
     def _rows(self) -> dict[bytes, int]:
-        rows: dict[bytes, int] = {}
-        for row, sequence in enumerate(_sequences(self.tokens_FL)):
-            rows.setdefault(sequence, row)
-        return rows
+        # In reverse, so that equal sequences have the first row.
+        numbered = [*enumerate(_sequences(self.tokens_FL))]
+        return {sequence: row for row, sequence in reversed(numbered)}
 
 
 def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:

@@ -59,12 +59,12 @@ from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.studies import Unifrac
 from aam.contract.options.groups import DeviceOptions, Metric
 from aam.data.distances import DistanceMatrix, checked_suffix, hdf5_matrix
+from aam.data.formats.text import write_table
 from aam.data.metadata import ID_HEADER
 from aam.data.phylogeny import Phylogeny
 from aam.data.store import Store, is_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
-from aam.members.output_tables import write_table
 from aam.memory import GIB, memory_available, shown_size
 from aam.network.numerics.device import choose_device, print_device
 

@@ -19,6 +19,7 @@ from aam.contract.options.groups import (
 )
 from aam.contract.run_files import PREDICTIONS, REPEATS
 from aam.data.distances import coordinates_of_kernel, write_ordination
+from aam.data.formats.text import write_table
 from aam.data.metadata import ID_HEADER
 from aam.data.study import Study
 from aam.data.table import auto_depth
@@ -33,7 +34,6 @@ from aam.members.kernel import Landmarks
 from aam.members.member import estimator
 from aam.members.model_file import ModelFacts, TrainedModel
 from aam.members.new_samples import TrainingSummary
-from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table, label_names
 from aam.pipeline.cross_validation import Result
 from aam.pipeline.labelled_study import LabelledStudy

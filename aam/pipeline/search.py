@@ -49,6 +49,7 @@ from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.groups import TRANSFORMER, SplitOptions
 from aam.contract.version import __version__
+from aam.data.formats.text import write_table
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.evaluation.intervals import COMPARED
 from aam.evaluation.metrics import ScoredPredictions
@@ -56,7 +57,6 @@ from aam.evaluation.prediction_files import class_predictions, numeric_predictio
 from aam.evaluation.splits import Split, check_covariates
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
-from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate
 from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study

@@ -26,10 +26,10 @@ from aam.contract.options.conditions import without_effect
 from aam.contract.preflight import check_run_folder
 from aam.contract.records import Sourced, read_yaml_entries
 from aam.contract.run_files import PREDICTIONS, REPEATS, target_folder
+from aam.data.formats.text import write_table
 from aam.data.metadata import Metadata
 from aam.data.study import Study
 from aam.evaluation.splits import read_studies, split_samples, write_splits
-from aam.members.output_tables import write_table
 from aam.members.prediction_tables import join_targets
 from aam.pipeline import run_folder
 from aam.pipeline.labelled_study import (

@@ -26,6 +26,7 @@ from aam.contract.options.groups import (
     TableOptions,
 )
 from aam.contract.preflight import check_run_folder
+from aam.data.formats.text import write_table
 from aam.data.joined_metadata import STUDY, relabelled
 from aam.data.metadata import ID_HEADER, Metadata, read_metadata
 from aam.data.study import Study, load_study
@@ -46,7 +47,6 @@ from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
-from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table, predict_study, unwritten
 from aam.number_format import significant
 from aam.pipeline import run_folder

@@ -8,15 +8,18 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, first_few, reason_of
-from aam.contract.files import require
+from aam.contract.files import atomic_write, require
 from aam.contract.records import EDITED
 from aam.memory import check_memory, memory_budget
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _OBJECT_BYTES = 8  # bytes of memory per byte of text once it is split into cells
 
@@ -209,3 +212,10 @@ def id_remedy(ids: Iterable[str], expected: Iterable[str], otherwise: str) -> st
     """Return the remedy for unexpected ids: the likely difference, or `otherwise`."""
     reason = likely_difference(ids, expected)
     return f"make the ids alike: they differ in {reason}" if reason else otherwise
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a tab-separated file with numbers in full precision."""
+    with atomic_write(path) as temporary:
+        texts = table.select_dtypes(exclude="number").to_numpy().ravel()
+        table.to_csv(temporary, sep="\t", index=False, quoting=quoting(texts))
