@@ -316,9 +316,8 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
         longest = max(len(value.split()) for value in (*first_classes, *second_classes))
         if longest >= _FREE_TEXT and first_classes.keys().isdisjoint(second_classes):
             continue
-        if first_classes.keys() - second_classes.keys() and (
-            free := second_classes.keys() - first_classes.keys()
-        ):
+        free = second_classes.keys() - first_classes.keys()
+        if free and first_classes.keys() - second_classes.keys():
             old = next(value for value in second_classes if value in free)
             lists = (
                 f"{', '.join(map(shortened, values))} in '{name_of_study}'"
