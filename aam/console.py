@@ -84,27 +84,25 @@ class AamWarning(UserWarning):
     """Warning of a computation that was called from Python."""
 
 
-class Clock:
-    """Thread that calls a function after `first` seconds, and then every `every` seconds."""
+class Clock(threading.Timer):
+    """Timer that calls a function after `first` seconds, and then every `every` seconds."""
 
     def __init__(self, show: Callable[[], None], first: float, every: float) -> None:
-        self._done = threading.Event()
         # In the context of the caller, by which a kernel finds the cell of an output.
-        run = contextvars.copy_context().run
-        arguments = (self._run, show, first, every)
-        self._thread = threading.Thread(target=run, args=arguments, name="clock", daemon=True)
-        self._thread.start()
+        super().__init__(first, contextvars.copy_context().run, (show,))
+        self.daemon, self._every = True, every
+        self.start()
 
-    def _run(self, show: Callable[[], None], first: float, every: float) -> None:
-        wait = first
-        while not self._done.wait(wait):
-            wait = every
-            show()
+    def run(self) -> None:
+        """Call the function until `stop`."""
+        while not self.finished.wait(self.interval):
+            self.interval = self._every
+            self.function(*self.args)
 
     def stop(self) -> None:
         """End the thread."""
-        self._done.set()
-        self._thread.join()
+        self.cancel()
+        self.join()
 
 
 _DESCRIPTION = TextColumn(

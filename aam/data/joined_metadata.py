@@ -22,7 +22,6 @@ from aam.contract.files import require
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.groups import listed
 from aam.data.formats.text import decoded, id_remedy
-from aam.data.joined_tables import study_names
 from aam.data.metadata import Metadata, as_numbers, normalized, read_metadata
 from aam.data.targets import spelling
 
@@ -48,9 +47,11 @@ class Relabelling:
     new: str
 
 
-def join_metadata(options: Prepare, id_of_sample: Sequence[Mapping[str, str]]) -> Metadata | None:
+def join_metadata(
+    options: Prepare, studies: Sequence[str], id_of_sample: Sequence[Mapping[str, str]]
+) -> Metadata | None:
     """Read the metadata of `aam prepare`, and join them if there are several tables."""
-    studies, files = study_names(options), [read_metadata(path) for path in options.metadata]
+    files = [read_metadata(path) for path in options.metadata]
     if not files and not studies:
         return None
     one_for_all = len(files) == 1 < len(id_of_sample)
@@ -315,9 +316,8 @@ def _other_classes(name: str, columns: Sequence[StudyColumn]) -> str:
         longest = max(len(value.split()) for value in (*first_classes, *second_classes))
         if longest >= _FREE_TEXT and first_classes.keys().isdisjoint(second_classes):
             continue
-        if first_classes.keys() - second_classes.keys() and (
-            free := second_classes.keys() - first_classes.keys()
-        ):
+        free = second_classes.keys() - first_classes.keys()
+        if free and first_classes.keys() - second_classes.keys():
             old = next(value for value in second_classes if value in free)
             lists = (
                 f"{', '.join(map(shortened, values))} in '{name_of_study}'"

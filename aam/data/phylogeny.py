@@ -266,9 +266,8 @@ def _shear(tree: newick.NewickTree, tips: NDArray[np.int64], path: Path, budget:
     bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
     tops = np.concatenate((bottoms[1:], [nodes.size])) - 1
     lengths_G = np.add.reduceat(lengths, bottoms)
-    branch_of = np.full(
-        tree.parents.size + 1, -1, dtype=np.int64
-    )  # the last entry: the root's parent
+    # The last entry is the parent of the root.
+    branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)
     branch_of[nodes] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
     parents = branch_of[tree.parents[nodes[tops]]]
     if lengths_G[-1] == 0.0 and lengths_G.size > 1:

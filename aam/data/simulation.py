@@ -469,7 +469,7 @@ def write_study(study: SimulatedStudy, options: Example) -> tuple[Path, ...]:
         if options.studies and number == min(OTHER_LABORATORY, options.studies - 1):
             length = round(OTHER_LENGTH * length)
         names_K.append([dna[:length] for dna in study.feature_ids])
-        ids = [study.sample_ids[row] for row in rows]
+        ids = [study.sample_ids[row] for row in rows.tolist()]
         contents.append(_table_bytes(study.counts[rows], ids, names_K[-1]))
         is_other = length < options.length
         contents.append(
@@ -539,7 +539,7 @@ def _truth(study: SimulatedStudy, options: Example, taxon_of: Mapping[str, str])
         "disease": {
             letter: {
                 taxon_of[study.feature_ids[asv]].rpartition("; ")[2]: effects_F[asv]
-                for asv in np.flatnonzero(effects_F)
+                for asv in np.flatnonzero(effects_F).tolist()
                 if study.feature_ids[asv] in taxon_of
             }
             for letter, effects_F in zip(letters, study.studies.disease_KF, strict=False)

@@ -71,9 +71,8 @@ def has_classes(metadata: Metadata, column: str) -> bool:
         for cell, number in zip(counts, as_numbers(list(counts)).tolist(), strict=True)
     }
     # Words must be the majority of the samples and of the distinct values.
-    are_words = 2 * sum(counts[cell] for cell in counts if is_word[cell]) > len(
-        present
-    ) and 2 * sum(is_word.values()) > len(counts)
+    samples_with_words = sum(counts[cell] for cell in counts if is_word[cell])
+    are_words = 2 * samples_with_words > len(present) and 2 * sum(is_word.values()) > len(counts)
     return (are_words or column in metadata.categorical) and not _as_ids(len(counts), len(present))
 
 

@@ -264,9 +264,8 @@ def _size_note(run: Run) -> str:
     if not isinstance(numbers, dict) or len(run.curves) > 1 or (run.scored and run.scored.folds):
         return ""
     estimators, more = [name for name in run.members if name != TRANSFORMER], ""
-    if estimators and numbers.get(
-        "test"
-    ):  # they have no epoch that validation samples could choose
+    # Estimators have no epoch that validation samples could choose.
+    if estimators and numbers.get("test"):
         train = int(numbers.get("train", 0)) + int(numbers.get("validation", 0))
         if TRANSFORMER in run.members:
             more = f" ({' and '.join(estimators)}: {train} train)"

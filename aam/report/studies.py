@@ -5,6 +5,7 @@ K studies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -178,7 +179,7 @@ def ordination_picture(report: ReportInput, subject: Literal["study", "target"])
     return Drawing(figure, caption, f"Ordination. {caption}")
 
 
-PICTURES = {
+PICTURES: dict[str, Callable[[ReportInput], Drawing | None]] = {
     "studies": forest_picture,
     "transfer": transfer_picture,
     "ordination-study": partial(ordination_picture, subject="study"),

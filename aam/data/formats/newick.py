@@ -59,9 +59,8 @@ def parse(text: bytes, source: str) -> NewickTree:
     lengths: list[float] = []
     tips: list[int] = []
     names: list[str] = []
-    opened: list[
-        tuple[int, int, list[int]]
-    ] = []  # for each bracket: position, number of nodes before, siblings
+    # for each bracket: position, number of nodes before, siblings
+    opened: list[tuple[int, int, list[int]]] = []
     siblings: list[int] = []
     start, children = 0, list[int]()  # of the node whose label follows; a tip has no children
     name: bytes | None = None  # set when the text reaches the length of the branch
