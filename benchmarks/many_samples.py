@@ -2,17 +2,19 @@
 
     python -m benchmarks.many_samples DATA RESULTS [--tasks TASK ...] [--sizes 125 250 500 1000]
 
-Studies with more than 4,000 samples are fitted in this way; here studies of fewer samples are
-(DATA, RESULTS and TASK as in `benchmarks.members`; FOLDER is a folder of `benchmarks.joined_studies`
-after `aam prepare`, whose studies are left out). A row for each size: the score of the member, the
-paired difference from the member that reads all samples with its 95 % interval over groups or
-studies, and CPU-seconds. Kernel and forest have the same folds.
+Studies with more than 4,000 samples are fitted in this way; here studies of fewer samples are. DATA,
+RESULTS and TASK are arguments of `benchmarks.members`. Each FOLDER of --joined is one of
+`benchmarks.joined_studies` with its store; some of its studies are left out in turn. A row for each
+size: the score of the member, the paired difference from the member that reads all samples with its
+95 % interval over groups or studies, and CPU-seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+import numpy as np
 
 from aam.contract.options.groups import TableOptions
 from aam.data.metadata import read_metadata
@@ -26,8 +28,6 @@ from aam.members.kernel import Kernel
 from aam.members.member import TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-import numpy as np
-
 from benchmarks.members import TASKS, load, study_folder
 
 
@@ -63,16 +63,14 @@ def joined(folder: Path, held_out: int, seed: int) -> tuple[Samples, Folds]:
         Split(np.flatnonzero(of_sample != name), none, np.flatnonzero(of_sample == name))
         for name in names[:held_out]
     )
-    labels = Labels.of(
-        cases.astype(float), ("control", "case"), ids, studies=of_sample.tolist()
-    )
+    labels = Labels.of(cases.astype(float), ("control", "case"), ids, studies=of_sample.tolist())
     return Samples.of(study), Folds(labels, splits, seed, None, "study", tuple(names))
 
 
 def compare(title: str, samples: Samples, folds: Folds, arguments: argparse.Namespace) -> None:
     """Print the rows of a task."""
     study = TrainingSamples(samples, AsvRelations(samples.tokens_FL))
-    metric, function = COMPARED[folds.labels.type]
+    metric, _ = COMPARED[folds.labels.type]
     smallest = min(len(split.train) for split in folds.splits)
     for member in arguments.members:
         exact = None
@@ -80,13 +78,17 @@ def compare(title: str, samples: Samples, folds: Folds, arguments: argparse.Name
             if member == "kernel":
                 estimator = Kernel() if size is None else Kernel(largest=0, landmarks=size)
             else:
-                estimator = Forest(n_jobs=1) if size is None else Forest(largest=0, bag=size, n_jobs=1)
+                estimator = (
+                    Forest(n_jobs=1) if size is None else Forest(largest=0, bag=size, n_jobs=1)
+                )
             result = estimator.cross_validate(study, folds, final=False)
             scored = folds.resampled(result.predictions_MC)
             text = f"{title} | {member} | {size or smallest} | {metric} {scored.values[metric]:.4f}"
             if exact is not None:
                 difference = scored.paired_difference(exact)[1]
-                text += f" | {difference.value:+.4f} ({difference.lower:.4f} to {difference.upper:.4f})"
+                text += (
+                    f" | {difference.value:+.4f} ({difference.lower:.4f} to {difference.upper:.4f})"
+                )
             exact = exact or scored
             print(f"{text} | {result.cpu_seconds:.1f}", flush=True)
 

@@ -262,8 +262,8 @@ class Forest(Estimator[ForestInputs]):
         if (number := relative.shape[0]) > self.largest:
             bag = self.bag
             info(
-                f"Each tree of the forest draws {bag} of the {number} samples, and reads the ASVs "
-                f"that {self.min_samples_leaf} of them are expected to have."
+                f"Forest: each tree draws {bag} of the {number} samples, and reads the ASVs and "
+                f"clades that at least {self.min_samples_leaf} of these are expected to have."
             )
         return ForestInputs(relative, samples.covariates, clades(relations), bag)
 

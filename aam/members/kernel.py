@@ -72,6 +72,7 @@ LANDMARKS = 500
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Fractions of covariates in the variance of the linear kernel; one is chosen."""
 
+
 @dataclass(frozen=True)
 class KernelTerms:
     """Kernels that are added to the kernel of the sequences, with the factors of their features.
@@ -552,8 +553,8 @@ class Kernel(Estimator[KernelInputs]):
         landmarks, every = np.arange(number), np.arange(number)
         if number > self.largest:
             info(
-                f"The kernel is approximated from {self.landmarks} of the {number} samples "
-                "(Nyström); all of them are fitted."
+                f"Kernel: {self.landmarks} of the {number} samples are landmarks (Nyström "
+                "approximation); it is fitted to all samples."
             )
             drawn = np.random.default_rng(0).choice(number, self.landmarks, replace=False)
             landmarks = np.sort(drawn)

@@ -22,7 +22,13 @@ from aam.data.simulation import simulate
 from aam.evaluation.labels import Labels
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel, KernelModel
-from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
+from aam.members.kernel_ridge import (
+    PENALTIES,
+    fit_ridge,
+    huber_weights,
+    leave_groups_out,
+    leave_large_groups_out,
+)
 from aam.members.member import estimator as estimator_of
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.members.samples import Samples
@@ -78,6 +84,11 @@ def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
                 out = groups == group
                 model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out], weights_N[~out])
                 assert found[out] == pytest.approx(model.predict(features[out]), abs=1e-6)
+        trace = np.square(values).sum()
+        shrunk = values**2 / (values**2 + PENALTIES[:, None] * trace)
+        expected = leave_groups_out(U, shrunk, projected, y_NC, groups, weights_N)
+        large = leave_large_groups_out(U, values**2, y_NC, groups, weights_N)
+        assert large == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("landmarks", [np.arange(40), np.arange(39)])
@@ -146,7 +157,7 @@ def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels
 
 SIZES = [
     *((Kernel(largest=largest, landmarks=60), Kernel(), "60 landmarks") for largest in (89, 90)),
-    *((Forest(n_jobs=1, largest=largest, bag=30), Forest(n_jobs=1), "30 samples drawn")
+    *((Forest(40, n_jobs=1, largest=largest, bag=30), Forest(40, n_jobs=1), "30 samples drawn")
       for largest in (89, 90)),
 ]  # fmt: skip
 
