@@ -66,8 +66,9 @@ SPREADS = (0.5, 2.0)
 CLADE_SHARES = (0.0, 0.3, 0.7)
 """Fractions of clades in the variance of the linear kernel of the counts; one is chosen."""
 
-LANDMARKS = 500
-"""Landmarks of a study with more than `EXACT_KERNEL` samples (docs/experiments/members.md)."""
+LANDMARKS, COMPARED = 1000, 500
+"""Landmarks of a study with more than `EXACT_KERNEL` samples, and those of them with which forms of
+its kernel are compared (docs/experiments/members.md)."""
 
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Fractions of covariates in the variance of the linear kernel; one is chosen."""
@@ -522,6 +523,7 @@ class Kernel(Estimator[KernelInputs]):
 
     largest: int = EXACT_KERNEL  # samples of a study up to which the kernel is exact
     landmarks: int = LANDMARKS  # of a larger study
+    compared: int = COMPARED  # landmarks with which forms of its kernel are compared
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
@@ -583,27 +585,36 @@ class Kernel(Estimator[KernelInputs]):
         """Fit every sum of kernels, width and penalty; keep the least left-out error."""
         stored = inputs.products
         rows = np.arange(len(inputs.norms_N)) if stored is None else stored.landmark_rows
+        approximated = len(rows) < len(labels.values)
+        # The form of an approximated kernel is chosen with fewer landmarks: this takes most fits.
+        few = rows[:: -(-len(rows) // self.compared)] if approximated else rows
         encoder = CovariateEncoder.fit(inputs.covariates)
-        sequences, clades, covariates = _grams(inputs, rows, encoder)
+        sequences, clades, covariates = _grams(inputs, few, encoder)
         fits = []
         for clade_scale in sequences.scales(clades, CLADE_SHARES):
             counts = sequences.plus(clades, clade_scale)
             for scale in counts.scales(covariates, SHARES):
                 kernel_NR = counts.plus(covariates, scale).kernel_NR
-                fits.append((fit_ridge(kernel_NR, rows, labels), clade_scale, scale, 0.0))
+                fits.append((fit_ridge(kernel_NR, few, labels), clade_scale, scale, 0.0))
         ridge, clade_scale, scale, gamma = min(fits, key=lambda fit: fit[0].error)
         # Widths are tried for the best linear sum alone: five fits instead of nine, without a
         # significant difference of the scores (docs/experiments/members.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
         # Each takes 8 bytes a pair, and every further fit needs two more.
         del sequences, clades, covariates, counts, kernel_NR
-        squared_NR, median = gram.distances(rows)
+        squared_NR, median = gram.distances(few)
         del gram
         for width in (1 / (spread * median) for spread in SPREADS):
-            gaussian = fit_ridge(np.exp(-width * squared_NR), rows, labels)
+            gaussian = fit_ridge(np.exp(-width * squared_NR), few, labels)
             if gaussian.error < ridge.error:
                 ridge, gamma = gaussian, width
         del squared_NR, gaussian
+        if approximated:
+            sequences, clades, covariates = _grams(inputs, rows, encoder)
+            gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
+            del sequences, clades, covariates
+            kernel_NR = np.exp(-gamma * gram.distances(rows)[0]) if gamma else gram.kernel_NR
+            ridge = fit_ridge(kernel_NR, rows, labels)
         logits = fit_logistic(ridge.aligned_NC, labels) if labels.classes else np.empty((0, 0))
         dendrogram = inputs.dendrogram if clade_scale else None
         terms = KernelTerms(dendrogram, clade_scale, encoder, scale)
@@ -613,14 +624,15 @@ class Kernel(Estimator[KernelInputs]):
         )
         model = KernelModel(
             landmarks, gamma, ridge.dual_RC, ridge.offset_C, logits, terms, limits,
-            probabilities(ridge.aligned_NC, logits), len(rows) < len(labels.values),
+            probabilities(ridge.aligned_NC, logits), approximated,
         )  # fmt: skip
         if labels.classes:
             return model
         weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
         # With a skewed target the weights pull predictions from the mean to the median: R² 0.597
         # instead of 0.613 for exp(2 z) of a simulated pH. So the left-out error decides.
-        robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
+        kernel_NR = kernel_NR if approximated else model.kernel(inputs)
+        robust = fit_ridge(kernel_NR, rows, labels, weights_N)
         squares_NC = np.square(robust.left_out_NC - labels.outputs_NC)
         if (labels.weights_N[:, None] * squares_NC).mean() <= ridge.error:
             ridge = robust
