@@ -49,8 +49,9 @@ WITH_COVARIATES = 0.3
 """Fraction of the columns among which a node chooses with metadata: with a tenth, few splits would
 consider a single decisive column (docs/experiments/members.md)."""
 
-BAG = 500
-"""Samples that a tree draws of more than `EXACT_KERNEL` (docs/experiments/members.md)."""
+BAG, FRACTION = 1000, 0.4
+"""Samples that a tree draws of more than `EXACT_KERNEL`, and the fraction of the trees that is then
+grown (docs/experiments/members.md)."""
 
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
@@ -278,7 +279,7 @@ class Forest(Estimator[ForestInputs]):
         # 200 trees the seed alone changes an AUC by 0.03 (benchmarks/members.py).
         small = labels.studies is not None and len(labels.values) < SMALL_SAMPLES
         forest = forest_class(
-            self.n_estimators * (REPEATS if small else 1),
+            max(1, int(self.n_estimators * (FRACTION if inputs.bag else REPEATS if small else 1))),
             max_features=share,
             min_samples_leaf=self.min_samples_leaf,
             random_state=seed,

@@ -339,6 +339,8 @@ class KernelModel(FittedModel[KernelInputs]):
         else:
             # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
             to_samples = new_relations.smoothed(inputs.weights, tokens_UL)
+            if (smoothed_NF := inputs.smoothed_NF) is not None and new_relations is relations:
+                to_samples = ((k, smoothed_NF[:, k]) for k in chunks(len(tokens_UL)))
             for (block, to_landmarks_RK), (_, to_samples_NK) in zip(
                 to_landmarks, to_samples, strict=True
             ):
