@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_samples DATA RESULTS [--tasks TASK ...] [--sizes 125 250 500 1000]
 
-Studies with more than 4,000 samples are fitted in this way; here studies of fewer samples are. DATA,
-RESULTS and TASK are arguments of `benchmarks.members`. Each FOLDER of --joined is one of
+Studies with more than 4,000 samples are fitted in this way; here studies of fewer samples are.
+DATA, RESULTS and TASK are arguments of `benchmarks.members`. Each FOLDER of --joined is one of
 `benchmarks.joined_studies` with its store; some of its studies are left out in turn. A row for each
 size: the score of the member, the paired difference from the member that reads all samples with its
 95 % interval over groups or studies, and CPU-seconds.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from aam.evaluation.labels import Labels
 from aam.evaluation.splits import Split
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
-from aam.members.member import TrainingSamples
+from aam.members.member import Estimator, TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
 from benchmarks.members import TASKS, load, study_folder
@@ -75,13 +76,11 @@ def compare(title: str, samples: Samples, folds: Folds, arguments: argparse.Name
     for member in arguments.members:
         exact = None
         for size in (None, *(size for size in arguments.sizes if size < smallest)):
-            if member == "kernel":
-                estimator = Kernel() if size is None else Kernel(largest=0, landmarks=size)
-            else:
-                estimator = (
-                    Forest(n_jobs=1) if size is None else Forest(largest=0, bag=size, n_jobs=1)
-                )
-            result = estimator.cross_validate(study, folds, final=False)
+            estimators: dict[str, Estimator[Any]] = {
+                "kernel": Kernel(largest=0, landmarks=size) if size else Kernel(),
+                "forest": Forest(largest=0, bag=size, n_jobs=1) if size else Forest(n_jobs=1),
+            }
+            result = estimators[member].cross_validate(study, folds, final=False)
             scored = folds.resampled(result.predictions_MC)
             text = f"{title} | {member} | {size or smallest} | {metric} {scored.values[metric]:.4f}"
             if exact is not None:

@@ -347,6 +347,16 @@ def test_products_of_samples_are_the_kernel_of_smoothed_abundances(number: int, 
     np.testing.assert_allclose(relations.self_products(weights), expected.diagonal(), rtol=1e-5)
 
 
+def test_samples_of_a_study_with_many_asvs_are_smoothed_by_the_asvs_that_they_have() -> None:
+    rng = np.random.default_rng(2)
+    tokens = rng.integers(1, 5, (17_000, 8)).astype(np.uint8)
+    weights = sparse.csr_array(sparse.random_array((3, 17_000), density=1e-3, rng=rng))
+    seen = np.unique(weights.indices)
+    expected = weights.toarray()[:, seen] @ similarity(mismatches(tokens[seen], tokens))
+    found = AsvRelations(tokens).smooth(weights, tokens)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_models_of_a_study_of_more_asvs_than_samples_are_those_of_its_similarities(
     samples: Samples, numbers: Labels
 ) -> None:
