@@ -24,10 +24,12 @@ from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
 from aam.arrays import F64, Rows, Tokens
+from aam.console import info
 from aam.contract.options.groups import DeviceOptions
-from aam.contract.records import Mismatch, convert
+from aam.contract.records import Count, Mismatch, convert
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.evaluation.labels import Labels
+from aam.evaluation.permutation import EXACT_KERNEL
 from aam.evaluation.splits import REPEATS, SMALL_SAMPLES
 from aam.members.member import (
     Estimator,
@@ -47,6 +49,10 @@ WITH_COVARIATES = 0.3
 """Fraction of the columns among which a node chooses with metadata: with a tenth, few splits would
 consider a single decisive column (docs/experiments/members.md)."""
 
+BAG, FRACTION = 1000, 0.4
+"""Samples that a tree draws of more than `EXACT_KERNEL`, and the fraction of the trees that is then
+grown (docs/experiments/members.md)."""
+
 _MAX_DENSE = 2**29
 """Bytes up to which columns are dense: up to half the time for numbers, the same for classes."""
 
@@ -61,10 +67,11 @@ class ForestInputs:
     abundances: sparse.csr_array  # float32 [N, F], relative, of the ASVs of the training study
     covariates: Covariates | None = None  # metadata columns; None without any
     clades_VF: Rows | None = None  # by `clades`; None for samples of another study or ASVs alone
+    bag: int | None = None  # samples that a tree draws; None for as many as there are
 
     def take(self, rows: Rows) -> ForestInputs:
         covariates = self.covariates and self.covariates.take(rows)
-        return ForestInputs(self.abundances[rows], covariates, self.clades_VF)
+        return dataclasses.replace(self, abundances=self.abundances[rows], covariates=covariates)
 
     def columns(self, clades_VF: Rows | None, encoder: CovariateEncoder | None) -> sparse.csr_array:
         """Return the abundances of the ASVs, of G clades, and P covariates, [N, F + G + P]."""
@@ -81,6 +88,7 @@ class ForestInputs:
 
 class _ForestSettings(msgspec.Struct):
     covariates: CovariateEncoder | None
+    bag: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ class ForestModel(FittedModel[ForestInputs]):
     values: F64  # [nodes, C], predictions of a leaf
     encoder: CovariateEncoder | None = None  # encoder of the covariates; None without any
     clades_VF: Rows | None = None  # clades of the ASVs, see `clades`; None to read the ASVs alone
+    bag: int | None = None  # samples that a tree drew; None for as many as there were
     # out-of-bag predictions of the training samples (`Estimator.left_out`), not stored; None with
     # groups, since the bag has other samples of the same group
     left_out_NC: F64 | None = None
@@ -107,6 +116,7 @@ class ForestModel(FittedModel[ForestInputs]):
         return (
             f"{len(self.roots)} trees, {share:.0%} of the features at a node, at least "
             f"{Forest.min_samples_leaf} samples in a leaf"
+            + ("" if self.bag is None else f", {self.bag} samples drawn for each tree")
         )
 
     def predict(self, inputs: ForestInputs) -> F64:
@@ -220,9 +230,10 @@ class ForestModel(FittedModel[ForestInputs]):
     def state(self) -> State:
         encoder = self.encoder and dataclasses.asdict(self.encoder)
         arrays = {name: value for name, value in vars(self).items() if value is not None}
-        for name in ("encoder", "left_out_NC"):
+        for name in ("encoder", "bag", "left_out_NC"):
             arrays.pop(name, None)
-        return State({"covariates": encoder}, arrays)
+        settings = {"covariates": encoder} | ({} if self.bag is None else {"bag": self.bag})
+        return State(settings, arrays)
 
 
 @dataclass(frozen=True)
@@ -234,6 +245,8 @@ class Forest(Estimator[ForestInputs]):
     # `WITH_COVARIATES`
     max_features: float = 0.1
     min_samples_leaf: int = 2  # samples in a leaf, at least
+    largest: int = EXACT_KERNEL  # samples of a study up to which a tree draws as many as there are
+    bag: int = BAG  # samples that a tree draws in a larger study
     n_jobs: int = -1  # threads; -1 for all CPUs
 
     def read(self, samples: Samples, relations: AsvRelations) -> ForestInputs:
@@ -244,7 +257,16 @@ class Forest(Estimator[ForestInputs]):
             shape = (len(samples.tokens_FL), len(relations.tokens_FL))
             indicator = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
             relative = sparse.csr_array(relative @ indicator)
-        return ForestInputs(relative, samples.covariates, clades(relations) if trained_on else None)
+        if not trained_on:
+            return ForestInputs(relative, samples.covariates)
+        bag = None
+        if (number := relative.shape[0]) > self.largest:
+            bag = self.bag
+            info(
+                f"Forest: each tree draws {bag} of the {number} samples, and reads the ASVs and "
+                f"clades that at least {self.min_samples_leaf} of these are expected to have."
+            )
+        return ForestInputs(relative, samples.covariates, clades(relations), bag)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -257,18 +279,21 @@ class Forest(Estimator[ForestInputs]):
         # 200 trees the seed alone changes an AUC by 0.03 (benchmarks/members.py).
         small = labels.studies is not None and len(labels.values) < SMALL_SAMPLES
         forest = forest_class(
-            self.n_estimators * (REPEATS if small else 1),
+            max(1, int(self.n_estimators * (FRACTION if inputs.bag else REPEATS if small else 1))),
             max_features=share,
             min_samples_leaf=self.min_samples_leaf,
             random_state=seed,
             n_jobs=self.n_jobs,
             oob_score=not grouped,
+            max_samples=inputs.bag,
         )
         matrix = inputs.columns(inputs.clades_VF, encoder)
         # A column that fewer samples have than a leaf needs cannot be split. Without these columns,
         # 39 % and 61 % in two studies, the matrix is more often small enough to be dense.
         having = np.bincount(matrix.indices, minlength=matrix.shape[1])
-        splittable = having >= self.min_samples_leaf
+        # In a bag of some of the samples, fewer are expected to have it.
+        drawn = (inputs.bag or len(labels.values)) / len(labels.values)
+        splittable = having * drawn >= self.min_samples_leaf
         # scikit-learn refuses a matrix without columns.
         used_columns = np.flatnonzero(splittable | ~splittable.any())
         matrix = matrix[:, used_columns]
@@ -294,7 +319,7 @@ class Forest(Estimator[ForestInputs]):
                 None if labels.studies is None else labels.weights_N,
             )
         model = model_of(forest, labels, used_columns, encoder, inputs.clades_VF)
-        model = dataclasses.replace(model, values=model.values * scale + shift)
+        model = dataclasses.replace(model, values=model.values * scale + shift, bag=inputs.bag)
         if grouped:
             return model
         y_NC = labels.outputs_NC
@@ -337,7 +362,8 @@ class Forest(Estimator[ForestInputs]):
         if (((left_child <= nodes) | (right_child <= nodes)) & ~leaf).any():
             raise Mismatch("a node of the forest has a child before it")
         roots = indices(arrays, "roots", number, None)
-        encoder = convert(state.settings, _ForestSettings, "forest").covariates
+        settings = convert(state.settings, _ForestSettings, "forest")
+        encoder = settings.covariates
         clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
         columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(
@@ -349,6 +375,7 @@ class Forest(Estimator[ForestInputs]):
             numbers(arrays, "values", number, outputs),
             encoder,
             clades_VF,
+            settings.bag,
         )
 
 

@@ -58,7 +58,6 @@ from aam.members.member import (
 )
 from aam.members.relations import AsvRelations, Dendrogram, NearestAsvs, chunks, similarity
 from aam.members.samples import Samples
-from aam.memory import shown_size
 from aam.serialization.model_folder import State, indices, numbers
 
 SPREADS = (0.5, 2.0)
@@ -67,10 +66,12 @@ SPREADS = (0.5, 2.0)
 CLADE_SHARES = (0.0, 0.3, 0.7)
 """Fractions of clades in the variance of the linear kernel of the counts; one is chosen."""
 
+LANDMARKS, COMPARED = 1000, 500
+"""Landmarks of a study with more than `EXACT_KERNEL` samples, and those of them with which forms of
+its kernel are compared (docs/experiments/members.md)."""
+
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Fractions of covariates in the variance of the linear kernel; one is chosen."""
-
-_BYTES = 80  # memory of a pair of a sample and a landmark, measured: ten numbers
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,25 @@ class KernelTerms:
 
 @dataclass(frozen=True, eq=False)
 class SampleProducts:
-    """Kernel of the sequences between samples of the training study, computed once for all."""
+    """Kernels between samples and landmarks of the training study, computed once for all fits."""
 
-    products_MM: F32  # of all pairs of the M samples of the study
-    rows_N: Rows  # int64, these samples among them
+    sequences_ML: F32  # kernel of the sequences of the M samples and L landmarks of the study
+    clades: _Gram | None  # the same of the clades
+    landmarks_L: Rows  # int64, the landmarks among the M samples: all of them, or a random subset
+    rows_N: Rows  # int64, these samples among the M
 
     def take(self, rows: Rows) -> SampleProducts:
-        return SampleProducts(self.products_MM, self.rows_N[rows])
+        return dataclasses.replace(self, rows_N=self.rows_N[rows])
 
-    def between(self, landmarks: SampleProducts) -> F32:
-        """Return the kernel of these samples with others of the same study, [N, R]."""
-        assert self.products_MM is landmarks.products_MM
-        return self.products_MM[np.ix_(self.rows_N, landmarks.rows_N)]
+    @property
+    def landmark_rows(self) -> Rows:
+        """Which of these samples are landmarks."""
+        return np.flatnonzero(np.isin(self.rows_N, self.landmarks_L))
+
+    def cells(self, landmarks: SampleProducts) -> tuple[Rows, ...]:
+        """Return the rows and columns of these samples and of landmarks of the same study."""
+        assert self.sequences_ML is landmarks.sequences_ML
+        return np.ix_(self.rows_N, np.searchsorted(self.landmarks_L, landmarks.rows_N))
 
 
 @dataclass(frozen=True)
@@ -174,7 +182,8 @@ class Landmarks:
         if inputs.smoothed_NF is None:
             assert inputs.products is not None
             assert self.products is not None
-            kernel_NR = inputs.products.between(self.products).astype(np.float64)
+            cells = inputs.products.cells(self.products)
+            kernel_NR = inputs.products.sequences_ML[cells].astype(np.float64)
         else:
             kernel_NR = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
         if self.clades_RG is not None and inputs.clades_NG is not None:
@@ -246,6 +255,7 @@ class _KernelSettings(msgspec.Struct):
     clade_scale: float | None
     covariates: CovariateEncoder | None
     scale: float
+    approximated: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,13 +273,15 @@ class KernelModel(FittedModel[KernelInputs]):
     # linear kernel extrapolates to any number. Empty for classes.
     limits: F64
     left_out_NC: F64 | None = None  # predictions without the group of a sample; not stored
+    approximated: bool = False  # whether some of the training samples are landmarks (Nyström)
 
     @property
     def settings(self) -> str:
         low, *_, high = PENALTIES
+        landmarks = f" of {len(self.dual_RC)} landmarks (Nyström)" if self.approximated else ""
         return (
-            f"{'Gaussian' if self.gamma else 'linear'} kernel, {len(PENALTIES)} penalties from "
-            f"{low:g} to {high:g} compared on left-out groups"
+            f"{'Gaussian' if self.gamma else 'linear'} kernel{landmarks}, {len(PENALTIES)} "
+            f"penalties from {low:g} to {high:g} compared on left-out groups"
         )
 
     @property
@@ -327,6 +339,8 @@ class KernelModel(FittedModel[KernelInputs]):
         else:
             # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
             to_samples = new_relations.smoothed(inputs.weights, tokens_UL)
+            if (smoothed_NF := inputs.smoothed_NF) is not None and new_relations is relations:
+                to_samples = ((k, smoothed_NF[:, k]) for k in chunks(len(tokens_UL)))
             for (block, to_landmarks_RK), (_, to_samples_NK) in zip(
                 to_landmarks, to_samples, strict=True
             ):
@@ -466,6 +480,7 @@ class KernelModel(FittedModel[KernelInputs]):
             "covariates": terms.encoder and dataclasses.asdict(terms.encoder),
             "scale": terms.scale,
         }
+        settings |= {"approximated": True} if self.approximated else {}
         return State(settings, arrays)
 
 
@@ -508,7 +523,9 @@ class _Gram:
 class Kernel(Estimator[KernelInputs]):
     """Ridge regression on a kernel of sequences, clades and covariates."""
 
-    largest: int = EXACT_KERNEL  # samples of an exact kernel; number of landmarks beyond
+    largest: int = EXACT_KERNEL  # samples of a study up to which the kernel is exact
+    landmarks: int = LANDMARKS  # of a larger study
+    compared: int = COMPARED  # landmarks with which forms of its kernel are compared
     clades: bool = True  # whether to add the kernel of the clades
 
     def read(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
@@ -536,65 +553,88 @@ class Kernel(Estimator[KernelInputs]):
     def read_training(self, samples: Samples, relations: AsvRelations) -> KernelInputs:
         # Products of pairs of samples if these are fewer than similarities to ASVs.
         weights, asvs = samples.log_abundances, len(relations.tokens_FL)
-        if weights.shape[0] > asvs:
+        number = weights.shape[0]
+        landmarks, every = np.arange(number), np.arange(number)
+        if number > self.largest:
+            info(
+                f"Kernel: {self.landmarks} of the {number} samples are landmarks (Nyström "
+                "approximation); it is fitted to all samples."
+            )
+            drawn = np.random.default_rng(0).choice(number, self.landmarks, replace=False)
+            landmarks = np.sort(drawn)
+            products_ML = relations.landmark_products(weights, landmarks)
+            norms_N = relations.self_products(weights)
+        elif number > asvs:
             return self.read(samples, relations)
-        products_MM = relations.sample_products(weights)
+        else:
+            products_ML = relations.sample_products(weights)
+            norms_N = products_ML.diagonal().astype(np.float64)
+        nearest, clades = NearestAsvs.of_training(asvs), None
+        dendrogram = relations.dendrogram if self.clades else None
+        if dendrogram is not None:
+            clades = _clade_gram(dendrogram, weights, nearest, landmarks)
         return KernelInputs(
             weights,
             None,
-            products_MM.diagonal().astype(np.float64),
-            NearestAsvs.of_training(asvs),
-            relations.dendrogram if self.clades else None,
+            norms_N,
+            nearest,
+            dendrogram,
             samples.covariates,
-            products=SampleProducts(products_MM, np.arange(len(products_MM))),
+            products=SampleProducts(products_ML, clades, landmarks, every),
         )
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
         """Fit every sum of kernels, width and penalty; keep the least left-out error."""
-        samples = len(inputs.norms_N)
-        rows = np.arange(samples)
-        if samples > self.largest:
-            info(approximation(samples, self.largest))
-            chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
-            rows = np.sort(chosen)
+        stored = inputs.products
+        rows = np.arange(len(inputs.norms_N)) if stored is None else stored.landmark_rows
+        approximated = len(rows) < len(labels.values)
+        # The form of an approximated kernel is chosen with fewer landmarks: this takes most fits.
+        few = rows[:: -(-len(rows) // self.compared)] if approximated else rows
         encoder = CovariateEncoder.fit(inputs.covariates)
-        sequences, clades, covariates = _grams(inputs, rows, encoder)
+        sequences, clades, covariates = _grams(inputs, few, encoder)
         fits = []
         for clade_scale in sequences.scales(clades, CLADE_SHARES):
             counts = sequences.plus(clades, clade_scale)
             for scale in counts.scales(covariates, SHARES):
                 kernel_NR = counts.plus(covariates, scale).kernel_NR
-                fits.append((fit_ridge(kernel_NR, rows, labels), clade_scale, scale, 0.0))
+                fits.append((fit_ridge(kernel_NR, few, labels), clade_scale, scale, 0.0))
         ridge, clade_scale, scale, gamma = min(fits, key=lambda fit: fit[0].error)
         # Widths are tried for the best linear sum alone: five fits instead of nine, without a
         # significant difference of the scores (docs/experiments/members.md).
         gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
         # Each takes 8 bytes a pair, and every further fit needs two more.
         del sequences, clades, covariates, counts, kernel_NR
-        squared_NR, median = gram.distances(rows)
+        squared_NR, median = gram.distances(few)
         del gram
         for width in (1 / (spread * median) for spread in SPREADS):
-            gaussian = fit_ridge(np.exp(-width * squared_NR), rows, labels)
+            gaussian = fit_ridge(np.exp(-width * squared_NR), few, labels)
             if gaussian.error < ridge.error:
                 ridge, gamma = gaussian, width
         del squared_NR, gaussian
+        if approximated:
+            sequences, clades, covariates = _grams(inputs, rows, encoder)
+            gram = sequences.plus(clades, clade_scale).plus(covariates, scale)
+            del sequences, clades, covariates
+            kernel_NR = np.exp(-gamma * gram.distances(rows)[0]) if gamma else gram.kernel_NR
+            ridge = fit_ridge(kernel_NR, rows, labels)
         logits = fit_logistic(ridge.aligned_NC, labels) if labels.classes else np.empty((0, 0))
         dendrogram = inputs.dendrogram if clade_scale else None
         terms = KernelTerms(dendrogram, clade_scale, encoder, scale)
-        landmarks = Landmarks.of(inputs.with_features(terms), rows)
+        landmarks = Landmarks.of(inputs.take(rows).with_features(terms), np.arange(len(rows)))
         limits = (
             np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
         )
         model = KernelModel(
             landmarks, gamma, ridge.dual_RC, ridge.offset_C, logits, terms, limits,
-            probabilities(ridge.aligned_NC, logits),
+            probabilities(ridge.aligned_NC, logits), approximated,
         )  # fmt: skip
         if labels.classes:
             return model
         weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
         # With a skewed target the weights pull predictions from the mean to the median: R² 0.597
         # instead of 0.613 for exp(2 z) of a simulated pH. So the left-out error decides.
-        robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
+        kernel_NR = kernel_NR if approximated else model.kernel(inputs)
+        robust = fit_ridge(kernel_NR, rows, labels, weights_N)
         squares_NC = np.square(robust.left_out_NC - labels.outputs_NC)
         if (labels.weights_N[:, None] * squares_NC).mean() <= ridge.error:
             ridge = robust
@@ -635,19 +675,11 @@ class Kernel(Estimator[KernelInputs]):
             numbers(arrays, "logits", classes + bool(classes), classes),
             terms,
             numbers(arrays, "limits", 0 if classes else 2),
+            approximated=settings.approximated,
         )
 
 
 MEMBER = Kernel()
-
-
-def approximation(samples: int, landmarks: int) -> str:
-    """Return the sentence about the approximated kernel of many samples."""
-    return (
-        f"The kernel of {samples} samples is approximated from {landmarks} of them (Nyström): this "
-        f"needs {shown_size(_BYTES * samples * landmarks)} of memory; the exact kernel needs "
-        f"{shown_size(_BYTES * samples**2)}."
-    )
 
 
 def label_free_kernel(inputs: KernelInputs) -> F32:
@@ -659,14 +691,24 @@ def label_free_kernel(inputs: KernelInputs) -> F32:
     return gram.kernel_NR.astype(np.float32)
 
 
+def _clade_gram(
+    dendrogram: Dendrogram, weights: sparse.csr_array, nearest: NearestAsvs, rows: Rows
+) -> _Gram:
+    features = dendrogram.features(weights, nearest)
+    return _Gram(products(features, features[rows]), squared_norms(features))
+
+
 def _grams(
     inputs: KernelInputs, rows: Rows, encoder: CovariateEncoder | None
 ) -> tuple[_Gram, _Gram | None, _Gram | None]:
     sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
     clades, covariates = None, None
     if inputs.dendrogram is not None:
-        features = inputs.dendrogram.features(inputs.weights, inputs.nearest)
-        clades = _Gram(products(features, features[rows]), squared_norms(features))
+        if (stored := inputs.products) is not None and stored.clades is not None:
+            cells = stored.cells(stored.take(rows))
+            clades = _Gram(stored.clades.kernel_NR[cells], stored.clades.norms_N[stored.rows_N])
+        else:
+            clades = _clade_gram(inputs.dendrogram, inputs.weights, inputs.nearest, rows)
     if encoder is not None:
         assert inputs.covariates is not None
         features_NW = encoder.features_NW(inputs.covariates)

@@ -82,7 +82,11 @@ def fit_ridge(
         to_dual = whitening @ (vectors / np.sqrt(values))
     projected = U.T @ (roots_N1 * (y_NC - mean_C))
     shrunk_PK = values / (values + PENALTIES[:, None] * values.sum())
-    left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
+    sizes = np.unique(labels.groups, return_counts=True)[1]
+    if len(landmarks) < samples and len(sizes) > 1 and 2 * sizes.mean() > len(values):
+        left_out_PNC = leave_large_groups_out(U, values, y_NC, labels.groups, weights_N)
+    else:
+        left_out_PNC = leave_groups_out(U, shrunk_PK, projected, y_NC, labels.groups, weights_N)
     # The error belongs to one fit, so these predictions keep the mean of their fit.
     errors_P = (weights_N @ (left_out_PNC - y_NC) ** 2).mean(axis=1) / samples
     best = int(errors_P.argmin())
@@ -129,6 +133,31 @@ def leave_groups_out(
                 remaining = unit - (U_rows * shrunk) @ U_rows.T
                 left_out_NC[rows] = np.linalg.solve(remaining, residuals_NC[rows])
     predicted_PNC: F64 = y_NC - left_out_PNC / roots_N1
+    return predicted_PNC
+
+
+def leave_large_groups_out(U: F64, values: F64, y_NC: F64, groups: Rows, weights_N: F64) -> F64:
+    """Predict as `leave_groups_out`, in less time for groups of more than K / 2 samples.
+
+    The regression on U multiplied by the roots of its eigenvalues, without the group, takes one
+    eigendecomposition [K, K] for all penalties.
+    """
+    roots_N1, penalties_P11 = np.sqrt(weights_N)[:, None], (PENALTIES * values.sum())[:, None, None]
+    features_NK, scaled_NC = U * np.sqrt(values), roots_N1 * (y_NC - weights_N @ y_NC / len(y_NC))
+    predicted_PNC = np.empty((len(PENALTIES), *y_NC.shape))
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        features_nK, roots_n1, scaled_nC = features_NK[rows], roots_N1[rows], scaled_NC[rows]
+        # Means of the other samples: features and labels have the weighted mean 0 over all samples.
+        others = len(y_NC) - weights_N[rows].sum()
+        mean_1K, mean_1C = (-roots_n1.T @ array / others for array in (features_nK, scaled_nC))
+        gram_KK = np.diag(values) - features_nK.T @ features_nK - others * mean_1K.T @ mean_1K
+        products_KC = features_NK.T @ scaled_NC - features_nK.T @ scaled_nC
+        products_KC -= others * mean_1K.T @ mean_1C
+        eigenvalues, vectors = np.linalg.eigh(gram_KK)
+        shrunk_PKC = (vectors.T @ products_KC) / (eigenvalues.clip(0)[:, None] + penalties_P11)
+        fitted_PnC = ((features_nK / roots_n1 - mean_1K) @ vectors) @ shrunk_PKC + mean_1C
+        predicted_PNC[:, rows] = fitted_PnC + weights_N @ y_NC / len(y_NC)
     return predicted_PNC
 
 

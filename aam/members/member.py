@@ -279,7 +279,7 @@ class TrainingSamples:
     def is_large(self) -> bool:
         """Whether the models of the folds are not kept, and what needs them is left out.
 
-        Each has the clades of thousands of landmarks, and is explained by all pairs of ASVs.
+        Each has the clades of hundreds of landmarks, and is explained by all pairs of ASVs.
         """
         samples, asvs = self.samples.counts.shape
         return bool(samples > EXACT_KERNEL and asvs > MAX_LINKED)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -154,6 +155,9 @@ class AsvRelations:
 
     def smoothed(self, weights: sparse.csr_array, tokens_VL: Tokens) -> Iterator[tuple[slice, F32]]:
         """Yield blocks of K ASVs and the columns [N, K] of `smooth` of each."""
+        if len(tokens_VL) > _MAX_KEPT:  # only ASVs that these samples have
+            seen = np.unique(weights.indices)
+            weights, tokens_VL = weights[:, seen], tokens_VL[seen]
         for chunk, mismatches_VK in self.mismatches(tokens_VL):
             yield chunk, weights @ similarity(mismatches_VK)
 
@@ -181,6 +185,25 @@ class AsvRelations:
             products_NN[rows, rows.start :] = symmetric
             products_NN[rows.start :, rows] = symmetric.T
         return products_NN
+
+    def landmark_products(self, weights: sparse.csr_array, landmarks: Rows) -> F32:
+        """Return the columns of `sample_products` of some samples, [N, R]."""
+        by_asv, of_landmarks = sparse.csc_array(weights), weights[landmarks]
+        products_NR = np.zeros((weights.shape[0], len(landmarks)), dtype=np.float32)
+        for block, smoothed_RK in self.smoothed(of_landmarks, self.tokens_FL):
+            products_NR += by_asv[:, block] @ smoothed_RK.T
+        return products_NR
+
+    def self_products(self, weights: sparse.csr_array) -> F64:
+        """Return the diagonal of `sample_products`, [N]."""
+        norms = []
+        for start, stop in pairwise(weights.indptr.tolist()):
+            tokens_SL, of_sample = (
+                self.tokens_FL[weights.indices[start:stop]],
+                weights.data[start:stop],
+            )
+            norms.append(of_sample @ similarity(mismatches(tokens_SL, tokens_SL)) @ of_sample)
+        return np.array(norms, dtype=np.float64)
 
     def _mismatches_between(self, rows: slice, columns: slice) -> F32:
         if len(self.tokens_FL) <= _MAX_KEPT:

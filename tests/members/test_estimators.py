@@ -21,8 +21,14 @@ from aam.data.sequences import encode
 from aam.data.simulation import simulate
 from aam.evaluation.labels import Labels
 from aam.members.forest import Forest
-from aam.members.kernel import Kernel, KernelModel, approximation
-from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
+from aam.members.kernel import Kernel, KernelModel
+from aam.members.kernel_ridge import (
+    PENALTIES,
+    fit_ridge,
+    huber_weights,
+    leave_groups_out,
+    leave_large_groups_out,
+)
 from aam.members.member import estimator as estimator_of
 from aam.members.relations import AsvRelations, mismatches, similarity
 from aam.members.samples import Samples
@@ -78,6 +84,11 @@ def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
                 out = groups == group
                 model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out], weights_N[~out])
                 assert found[out] == pytest.approx(model.predict(features[out]), abs=1e-6)
+        trace = np.square(values).sum()
+        shrunk = values**2 / (values**2 + PENALTIES[:, None] * trace)
+        expected = leave_groups_out(U, shrunk, projected, y_NC, groups, weights_N)
+        large = leave_large_groups_out(U, values**2, y_NC, groups, weights_N)
+        assert large == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("landmarks", [np.arange(40), np.arange(39)])
@@ -144,20 +155,43 @@ def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels
     assert error(model) < 0.8 * error(squares)
 
 
-@pytest.mark.parametrize("kernel", [Kernel(), Kernel(largest=60)])
-def test_the_kernel_learns_the_gradient(
-    kernel: Kernel, samples: Samples, numbers: Labels, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inputs = kernel.read(samples, AsvRelations(samples.tokens_FL))
+SIZES = [
+    *((Kernel(largest=largest, landmarks=60), Kernel(), "60 landmarks") for largest in (89, 90)),
+    *((Forest(40, n_jobs=1, largest=largest, bag=30), Forest(40, n_jobs=1), "30 samples drawn")
+      for largest in (89, 90)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("member", "default", "rule"), SIZES)
+def test_a_study_above_a_size_is_sampled_and_any_other_is_not(
+    member: Kernel | Forest, default: Kernel | Forest, rule: str, samples: Samples,
+    numbers: Labels, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The study has 90 samples: what is sampled is said when it is read, and in the settings."""
     test = numbers.groups % 5 == 0
     fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
-    model = kernel.fit(inputs.take(fitted), numbers.take(fitted), 0)
-    found = model.predict(inputs.take(predicted))[:, 0]
+
+    def fit(estimator: Any) -> tuple[Any, npt.NDArray[np.float64]]:
+        inputs = estimator.read_training(samples, AsvRelations(samples.tokens_FL))
+        model = estimator.fit(inputs.take(fitted), numbers.take(fitted), 0)
+        return model, model.predict(inputs.take(predicted))[:, 0]
+
+    model, found = fit(member)
+    shown = capsys.readouterr().err
     assert np.corrcoef(found, numbers.values[predicted])[0, 1] > 0.7
-    landmarks = min(kernel.largest, len(fitted))
-    assert len(model.landmarks.norms_R) == landmarks
-    shown = " ".join(capsys.readouterr().err.split())
-    assert (approximation(len(fitted), landmarks) in shown) == (landmarks < len(fitted))
+    expected = fit(default)[1]
+    if member.largest == 90:
+        assert found.tolist() == expected.tolist()
+        assert not shown
+        assert "landmarks" not in model.settings
+        assert "drawn" not in model.settings
+        return
+    assert found.tolist() != expected.tolist()
+    assert "of the 90 samples" in " ".join(shown.split())
+    restored = member.restore(model.state(), len(samples.tokens_FL), 1, DeviceOptions())
+    number = rule if isinstance(member, Forest) else f"{len(model.dual_RC)} landmarks"
+    assert number in restored.settings == model.settings
+    assert not isinstance(member, Kernel) or 30 < len(model.dual_RC) < 60
 
 
 def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
@@ -306,6 +340,21 @@ def test_products_of_samples_are_the_kernel_of_smoothed_abundances(number: int, 
     found = relations.sample_products(weights)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert (found == found.T).all()
+    # Of a study with many samples, some columns and the diagonal alone.
+    landmarks = np.arange(0, number, 7)
+    columns = relations.landmark_products(weights, landmarks)
+    np.testing.assert_allclose(columns, expected[:, landmarks], rtol=1e-5)
+    np.testing.assert_allclose(relations.self_products(weights), expected.diagonal(), rtol=1e-5)
+
+
+def test_samples_of_a_study_with_many_asvs_are_smoothed_by_the_asvs_that_they_have() -> None:
+    rng = np.random.default_rng(2)
+    tokens = rng.integers(1, 5, (17_000, 8)).astype(np.uint8)
+    weights = sparse.csr_array(sparse.random_array((3, 17_000), density=1e-3, rng=rng))
+    seen = np.unique(weights.indices)
+    expected = weights.toarray()[:, seen] @ similarity(mismatches(tokens[seen], tokens))
+    found = AsvRelations(tokens).smooth(weights, tokens)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_models_of_a_study_of_more_asvs_than_samples_are_those_of_its_similarities(
