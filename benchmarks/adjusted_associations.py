@@ -14,14 +14,16 @@ and of the ten that is named.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import numpy as np
 from scipy import sparse
 
 from aam.arrays import Rows
 from aam.data.covariates import Covariates
-from aam.evaluation.association import RATE, rank_test
+from aam.evaluation.association import rank_test
 from aam.evaluation.labels import Labels
+from benchmarks.associations import discovery_rates, significant_asvs
 
 SAMPLES, ASVS, PLANTED, FOLLOWING, EFFECT = 100, 200, 10, 40, 0.7
 TARGETS = ("numbers", "two", "subjects")
@@ -65,6 +67,15 @@ def simulated(
     return sparse.csr_array(counts_NF / 3000), labels, covariates, planted_P
 
 
+def significant_of_tests(
+    rng: np.random.Generator, planted: int, target: str, covariate: str, r: float
+) -> tuple[list[Rows], Rows]:
+    """Return the significant ASVs without and with adjustment, and the planted ASVs."""
+    shares, labels, covariates, planted_P = simulated(rng, target, covariate, r, planted)
+    tests = rank_test(shares, labels), rank_test(shares, labels, covariates=covariates)
+    return [significant_asvs(test) for test in tests], planted_P
+
+
 def main() -> None:
     """Run the settings, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -78,24 +89,10 @@ def main() -> None:
     for target in arguments.targets:
         for covariate in COVARIATES:
             for r in CORRELATIONS:
-                rates = np.zeros((arguments.runs, len(tests), 3))
+                tested = partial(significant_of_tests, target=target, covariate=covariate, r=r)
                 setting = TARGETS.index(target), COVARIATES.index(covariate), int(10 * r)
-                for run in range(arguments.runs):
-                    for planted in (0, PLANTED):
-                        rng = np.random.default_rng([arguments.seed, *setting, run])
-                        shares, labels, covariates, planted_P = simulated(
-                            rng, target, covariate, r, planted
-                        )
-                        for k, adjusted in enumerate((None, covariates)):
-                            test = rank_test(shares, labels, covariates=adjusted)
-                            named = np.flatnonzero([] if test is None else test.q_values < RATE)
-                            right = len(np.intersect1d(named, planted_P))
-                            if planted:
-                                rates[run, k, 1] = (len(named) - right) / max(len(named), 1)
-                                rates[run, k, 2] = right / planted
-                            else:
-                                rates[run, k, 0] = len(named) > 0
-                cells = " | ".join(f"{rate:.2f}" for rate in rates.mean(axis=0).ravel())
+                rates = discovery_rates(tested, PLANTED, (arguments.seed, *setting), arguments.runs)
+                cells = " | ".join(f"{rate:.2f}" for rate in rates.ravel())
                 print(f"| {target} | {covariate} | {r:g} | {cells} |", flush=True)
 
 

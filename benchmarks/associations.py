@@ -11,12 +11,14 @@ that it names in the mean where the first ten follow the label.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from aam.arrays import F64, Rows
 from aam.console import as_library
-from aam.evaluation.association import ASSOCIATED, CONDITIONAL, RATE, rank_test
+from aam.evaluation.association import ASSOCIATED, CONDITIONAL, RATE, RankTest, rank_test
 from aam.members.importance import q_values
 from benchmarks.random_labels import SETTINGS, study
 
@@ -54,6 +56,42 @@ def main() -> None:
             for k in range(len(tests))
         ]
         print(f"| {setting} | {' | '.join(cells)} |", flush=True)
+
+
+def significant_asvs(test: RankTest | None) -> Rows:
+    """Return the ASVs below the false discovery rate."""
+    return np.flatnonzero([] if test is None else test.q_values < RATE)
+
+
+def discovery_rates(
+    tested: Callable[[np.random.Generator, int], tuple[Sequence[Rows], Rows]],
+    planted: int,
+    seed: Sequence[int],
+    runs: int,
+) -> F64:
+    """Return false discoveries and power of each test, means over simulated studies [K, 3].
+
+    The columns are the fraction of the studies without association that have a significant ASV;
+    with planted ASVs, the fraction of the significant ASVs that are not planted, and the fraction
+    of the planted ASVs that are significant.
+
+    Args:
+        tested: draws a study with a number of planted ASVs, and returns the significant ASVs of
+            each test, and the planted ones.
+        planted: number of planted ASVs.
+        seed: seed of the setting, to which the number of the run is appended.
+        runs: number of studies without, and with planted ASVs.
+    """
+    rates = []
+    for run in range(runs):
+        by_chance, _ = tested(np.random.default_rng([*seed, run]), 0)
+        significant, planted_P = tested(np.random.default_rng([*seed, run]), planted)
+        for without, asvs in zip(by_chance, significant, strict=True):
+            right = len(np.intersect1d(asvs, planted_P))
+            false = (len(asvs) - right) / max(len(asvs), 1)
+            rates.append((len(without) > 0, false, right / planted))
+    means_K3: F64 = np.reshape(rates, (runs, -1, 3)).mean(axis=0)
+    return means_K3
 
 
 if __name__ == "__main__":

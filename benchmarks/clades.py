@@ -36,7 +36,6 @@ from benchmarks.members import (
     load,
     mean_score,
     shown,
-    study_folder,
 )
 
 
@@ -54,7 +53,7 @@ def main() -> None:
         return
     for name in arguments.tasks:
         task = TASKS[name]
-        found = load(task, study_folder(task.study, arguments.data, arguments.results))
+        found = load(task, arguments.data, arguments.results)
         tokens_FL = found.samples.tokens_FL
         length = (tokens_FL > 0).sum(axis=1).mean()
         trees = [average_linkage(tokens_FL, most) for most in (10_000, len(tokens_FL) // 10)]

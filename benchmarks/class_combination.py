@@ -36,7 +36,6 @@ from aam.data.table import auto_depth
 from aam.evaluation.calibration import log_losses
 from aam.evaluation.ensemble import choose_weights, combine_members, weighted_mean
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.members.forest import Forest
 from aam.members.kernel import (
@@ -58,13 +57,14 @@ from benchmarks.class_order import SETTINGS, study
 from benchmarks.members import TASKS as ALL_TASKS
 from benchmarks.members import (
     Labelled,
-    ScoredSeed,
     Task,
+    cross_validate,
+    left_out_predictions,
     load,
     mean_score,
     predictions_file,
+    score_predictions,
     shown,
-    study_folder,
 )
 
 TASKS = {
@@ -192,7 +192,7 @@ def main() -> None:
         return
     for name in arguments.tasks:
         task = TASKS[name]
-        labelled = load(task, study_folder(task.study, arguments.data, arguments.results))
+        labelled = load(task, arguments.data, arguments.results)
         for comparison in compared:
             print_task(name, labelled, comparison, arguments.seeds, arguments.results)
 
@@ -213,16 +213,15 @@ def combine(comparison: str, folds: Folds, arrays: Mapping[str, Arrays]) -> dict
 
 def rules(folds: Folds, forest: Arrays, kernel: Arrays, ridge: Arrays) -> dict[str, F64]:
     """Return the held-out probabilities of the ways to combine forest and kernel."""
-    number = len(folds.fitted_rows)
     left_out_of = {
-        name: [arrays.get(f"left_out_{k}") for k in range(number)]
-        for name, arrays in (("kernel", kernel), ("forest", forest))
+        "kernel": left_out_predictions(kernel, folds),
+        "forest": left_out_predictions(forest, folds),
     }
     held_out = {"kernel": kernel["predictions_MC"], "forest": forest["predictions_MC"]}
     on_one_scale = held_out | {"kernel": fractions(ridge["predictions_MC"])}
     fractions_of = [
-        None if (left_out_NC := ridge.get(f"left_out_{k}")) is None else fractions(left_out_NC)
-        for k in range(number)
+        None if left_out_NC is None else fractions(left_out_NC)
+        for left_out_NC in left_out_predictions(ridge, folds)
     ]
     found = {
         "present": combine_members(held_out, folds, left_out_of).predictions_MC,
@@ -301,16 +300,9 @@ def print_task(
             for variant in READ[comparison]
         }
         combined = combine(comparison, folds, arrays)
-        units = Units.of(folds.held_out.groups)
-        drawn = {
-            rule: resample_metrics(folds.scored(chances_MC), units)
-            for rule, chances_MC in combined.items()
-        }
-        first = next(iter(drawn.values()))
-        scores = {rule: metrics.score()["auc"] for rule, metrics in drawn.items()}
-        for rule, metrics in drawn.items():
-            scores[f"{rule} - first"] = metrics.paired_difference(first)[1]
-        scored.append(ScoredSeed(scores, {}, units.number))
+        first = next(iter(combined))
+        pairs = [(rule, first) for rule in combined]
+        scored.append(score_predictions(combined, folds, TASKS[name].metric, pairs))
         codes_M = folds.held_out.values.astype(np.int64)
         for rule, chances_MC in combined.items():
             # In the order of the samples, which are held out once.
@@ -323,7 +315,7 @@ def print_task(
     for rule, of_seeds in losses.items():
         loss_N = np.mean(of_seeds, axis=0)
         auc = f"{mean_score(scored, rule)[0]:.3f}"
-        auc += f", {shown(mean_score(scored, f'{rule} - first'), '+')}"
+        auc += f", {shown(mean_score(scored, f'{rule} - {first}'), '+')}"
         difference_N = loss_N - reference_N
         loss = f"{loss_N.mean():.3f}, {clustered(difference_N, group_N[np.sort(folds.rows_M)])}"
         row = (f"{name}, {comparison}", rule, auc, loss, f"{np.mean(slopes[rule]):.2f}")
@@ -402,11 +394,7 @@ def predictions(
         if folds.studies == () and folds.labels.studies is not None and member is FOREST:
             member = SMALL_FOREST
         with as_library():
-            run = member.cross_validate(samples, folds, final=False, weighed=True)
-        inner: dict[str, Any] = {
-            f"left_out_{k}": x for k, x in enumerate(run.left_out) if x is not None
-        }
-        np.savez(file, predictions_MC=run.predictions_MC, **inner)
+            cross_validate(member, samples, folds, file)
     return dict(np.load(file))
 
 

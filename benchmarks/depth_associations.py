@@ -15,6 +15,7 @@ named.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from scipy import sparse
 
 from aam.arrays import Rows
 from aam.data.table import auto_depth
-from aam.evaluation.association import RATE, rank_test
+from aam.evaluation.association import rank_test
 from aam.evaluation.labels import Labels
+from benchmarks.associations import discovery_rates, significant_asvs
 
 SAMPLES, ASVS, PLANTED, EFFECT, MEDIAN = 100, 200, 10, 0.7, 3000
 SETTINGS = ("numbers", "two", "shallow", "deep", "groups")
@@ -59,10 +61,11 @@ def simulated(
     return sparse.csr_array(counts), Labels.of(values_N, classes, groups), planted_P
 
 
-def named_of_tests(
-    rng: np.random.Generator, counts: sparse.csr_array, labels: Labels
-) -> list[Rows]:
-    """Return the ASVs that each of `TESTS` names."""
+def significant_of_tests(
+    rng: np.random.Generator, planted: int, setting: str, sd: float, r: float
+) -> tuple[list[Rows], Rows]:
+    """Return the significant ASVs of each of `TESTS`, and the planted ASVs."""
+    counts, labels, planted_P = simulated(rng, setting, sd, r, planted)
     reads = np.asarray(counts.sum(axis=1), dtype=np.int64)
     relative = sparse.csr_array(counts / reads[:, None])
     depth = auto_depth(reads)
@@ -74,7 +77,7 @@ def named_of_tests(
         rank_test(sparse.csr_array(once), labels.take(rows)),
         rank_test(relative, labels, reads),
     )
-    return [np.flatnonzero([] if test is None else test.q_values < RATE) for test in tests]
+    return [significant_asvs(test) for test in tests], planted_P
 
 
 def main() -> None:
@@ -88,21 +91,10 @@ def main() -> None:
     print("|---" * (2 + 3 * len(TESTS)) + "|")
     for setting in arguments.settings:
         for sd, r in DEPTHS:
-            rates = np.zeros((arguments.runs, len(TESTS), 3))
-            for run in range(arguments.runs):
-                for planted in (0, PLANTED):
-                    rng = np.random.default_rng(
-                        [arguments.seed, SETTINGS.index(setting), int(10 * sd), int(10 * r), run]
-                    )
-                    counts, labels, planted_P = simulated(rng, setting, sd, r, planted)
-                    for k, named in enumerate(named_of_tests(rng, counts, labels)):
-                        right = len(np.intersect1d(named, planted_P))
-                        if planted:
-                            rates[run, k, 1] = (len(named) - right) / max(len(named), 1)
-                            rates[run, k, 2] = right / planted
-                        else:
-                            rates[run, k, 0] = len(named) > 0
-            cells = " | ".join(f"{rate:.2f}" for rate in rates.mean(axis=0).ravel())
+            tested = partial(significant_of_tests, setting=setting, sd=sd, r=r)
+            seed = arguments.seed, SETTINGS.index(setting), int(10 * sd), int(10 * r)
+            rates = discovery_rates(tested, PLANTED, seed, arguments.runs)
+            cells = " | ".join(f"{rate:.2f}" for rate in rates.ravel())
             print(f"| {setting} | {sd:g}, {r:g} | {cells} |", flush=True)
 
 

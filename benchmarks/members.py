@@ -21,9 +21,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     arguments = parser.parse_args()
     labelled = {
-        name: load(TASKS[name], study_folder(TASKS[name].study, arguments.data, arguments.results))
-        for name in arguments.tasks
+        name: load(TASKS[name], arguments.data, arguments.results) for name in arguments.tasks
     }
     for seed in arguments.seeds:
         for name, found in labelled.items():
@@ -193,8 +193,9 @@ class Labelled:
         return Folds(labels, splits, seed, group, column, studies=names)
 
 
-def load(task: Task, folder: Path) -> Labelled:
-    """Read the samples that have a label and reach the rarefaction depth."""
+def load(task: Task, data: Path, results: Path) -> Labelled:
+    """Read the samples of a task that have a label and reach the rarefaction depth."""
+    folder = study_folder(task.study, data, results)
     metadata = read_metadata(folder / "metadata.tsv")
     study = load_study(TableOptions(table=folder / "table.biom", drop_empty_samples=True))
     target = TargetOptions(
@@ -230,22 +231,33 @@ def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -
     """Write a member's held-out predictions of the folds of a seed, and its CPU-seconds."""
     task = TASKS[name]
     folds = found.folds(task, seed)
-    left_out: dict[str, Any] = {}
+    file = predictions_file(results, name, seed, member)
     if member == TRANSFORMER:
         encoder = pretrained_encoder(task.study, found.folder, results)
         began = time.process_time()
         folder = results / f"{name}-{seed}-{TRANSFORMER}"
         train_transformer(task, found, seed, encoder, folder)
         predictions_MC = read_transformer(folder, found, folds)
-        seconds = time.process_time() - began
+        np.savez(file, predictions_MC=predictions_MC, cpu_seconds=time.process_time() - began)
     else:
         samples = TrainingSamples(found.samples, AsvRelations(found.samples.tokens_FL))
-        run = estimator(member).cross_validate(samples, folds, final=False, weighed=True)
-        predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
-        left_out = {f"left_out_{k}": each_NC for k, each_NC in enumerate(run.left_out)
-                    if each_NC is not None}  # fmt: skip
-    file = predictions_file(results, name, seed, member)
-    np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds, **left_out)
+        cross_validate(estimator(member), samples, folds, file)
+
+
+def cross_validate(
+    member: Estimator[Any], samples: TrainingSamples, folds: Folds, file: Path
+) -> None:
+    """Write held-out and left-out predictions of an estimator, and its CPU-seconds."""
+    run = member.cross_validate(samples, folds, final=False, weighed=True)
+    left_out: dict[str, Any] = {
+        f"left_out_{k}": each_NC for k, each_NC in enumerate(run.left_out) if each_NC is not None
+    }
+    np.savez(file, predictions_MC=run.predictions_MC, cpu_seconds=run.cpu_seconds, **left_out)
+
+
+def left_out_predictions(arrays: Mapping[str, F64], folds: Folds) -> list[F64 | None]:
+    """Return the left-out predictions of a file for each fit of the folds, if it has any."""
+    return [arrays.get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
 
 
 def pretrained_encoder(study: str, folder: Path, results: Path) -> Path:
@@ -319,10 +331,7 @@ def score_seed(
     members = {name: arrays["predictions_MC"] for name, arrays in read.items()}
     estimators = {name: members[name] for name in ("kernel", "forest")}  # the order of `aam train`
     # Weights of each fold, as `aam train` chooses them.
-    left_out = {
-        name: [arrays.get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
-        for name, arrays in read.items()
-    }
+    left_out = {name: left_out_predictions(arrays, folds) for name, arrays in read.items()}
     combined = combine_members(estimators, folds, left_out)
     predictions = members | {"ensemble": combined.predictions_MC}
     pairs = [("ensemble", name) for name in ESTIMATORS]
@@ -330,15 +339,27 @@ def score_seed(
         together = combine_members(estimators | members, folds, left_out).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
-    units = Units.of(folds.held_out.groups)
-    drawn = {
-        name: resample_metrics(folds.scored(predicted), units)
-        for name, predicted in predictions.items()
-    }
-    scores = {name: model.score()[task.metric] for name, model in drawn.items()}
-    for one, two in pairs:
-        scores[f"{one} - {two}"] = drawn[one].paired_difference(drawn[two])[1]
     seconds = {name: float(arrays["cpu_seconds"]) for name, arrays in read.items()}
+    return score_predictions(predictions, folds, task.metric, pairs, seconds)
+
+
+def score_predictions(
+    predictions: Mapping[str, F64],
+    folds: Folds,
+    metric: str,
+    pairs: Iterable[tuple[str, str]],
+    seconds: Mapping[str, float] = MappingProxyType({}),
+) -> ScoredSeed:
+    """Score held-out predictions [M, C] by name, and the first minus the second of each pair."""
+    units = Units.of(folds.held_out.groups)
+    resampled = {
+        name: resample_metrics(folds.scored(predictions_MC), units)
+        for name, predictions_MC in predictions.items()
+    }
+    scores = {name: metrics.score()[metric] for name, metrics in resampled.items()}
+    for model, reference in pairs:
+        difference = resampled[model].paired_difference(resampled[reference])[1]
+        scores[f"{model} - {reference}"] = difference
     return ScoredSeed(scores, seconds, units.number)
 
 

@@ -31,7 +31,6 @@ from scipy import sparse
 from aam.arrays import F64, Rows
 from aam.evaluation.ensemble import combine_members
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import Units, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.scores import Scores
 from benchmarks.members import (
@@ -39,12 +38,13 @@ from benchmarks.members import (
     TASKS,
     Labelled,
     ScoredSeed,
+    left_out_predictions,
     load,
     mean_score,
     predictions_file,
     read_members,
     run_aam,
-    study_folder,
+    score_predictions,
 )
 
 PEERS = {
@@ -74,8 +74,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true")
     arguments = parser.parse_args()
     labelled = {
-        name: load(TASKS[name], study_folder(TASKS[name].study, arguments.data, arguments.results))
-        for name in arguments.tasks
+        name: load(TASKS[name], arguments.data, arguments.results) for name in arguments.tasks
     }
     for seed in arguments.seeds:
         for name, study in labelled.items():
@@ -349,10 +348,7 @@ def read_predicted(
     predictions: dict[str, F64] = {}
     if read.keys() >= ESTIMATORS.keys():
         members = {member: read[member]["predictions_MC"] for member in ("kernel", "forest")}
-        left_out = {
-            member: [read[member].get(f"left_out_{k}") for k in range(len(folds.fitted_rows))]
-            for member in members
-        }
+        left_out = {member: left_out_predictions(read[member], folds) for member in members}
         combined_MC = combine_members(members, folds, left_out).predictions_MC
         predictions = {ENSEMBLE: combined_MC, **members}
     for peer in peers:
@@ -368,15 +364,9 @@ def score_seed(
     task = TASKS[name]
     folds = study.folds(task, seed)
     predictions = read_predicted(name, folds, seed, results, peers)
-    units = Units.of(folds.held_out.groups)
-    drawn = {
-        model: resample_metrics(folds.scored(predicted_MC), units)
-        for model, predicted_MC in predictions.items()
-    }
-    scores = {model: metrics.score()[task.metric] for model, metrics in drawn.items()}
-    for model in drawn.keys() - {ENSEMBLE} if ENSEMBLE in drawn else ():
-        scores[f"{ENSEMBLE} - {model}"] = drawn[ENSEMBLE].paired_difference(drawn[model])[1]
-    return ScoredSeed(scores, {}, units.number)
+    others = predictions.keys() - {ENSEMBLE} if ENSEMBLE in predictions else ()
+    pairs = [(ENSEMBLE, model) for model in others]
+    return score_predictions(predictions, folds, task.metric, pairs)
 
 
 if __name__ == "__main__":

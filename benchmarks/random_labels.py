@@ -4,9 +4,11 @@
 
 Each run is a new study of 48 to 60 samples whose ASVs, sequences and communities of subjects are
 drawn at random, with labels that do not depend on them; `--subjects 6` draws six subjects with all
-samples in the settings with groups. Prints for each setting and model how many runs have p <= 0.05,
-how many an interval above the dummy's score, how many both; the same below the dummy's score; and
-the mean score with its standard error: that of the dummy is the right one.
+samples in the settings with groups. Prints for each setting and model the fractions of runs with
+p <= 0.05, with an interval above the baseline and with the verdict "better"; with p worse <= 0.025,
+an interval below the baseline and the verdict "worse", with its exact 95 % interval (Clopper and
+Pearson 1934); and the mean scores, with a standard error, of the model and of the baseline, which
+is what random labels allow.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from aam.arrays import F64
 from aam.console import as_library
 from aam.contract.options.groups import MEMBERS, SplitOptions
 from aam.data.metadata import Metadata
+from aam.evaluation.ensemble import combine_members
+from aam.evaluation.external_validation import exact_proportion
 from aam.evaluation.folds import Folds
 from aam.evaluation.labels import Labels
 from aam.evaluation.permutation import permutation_test
+from aam.evaluation.scores import evaluate
 from aam.evaluation.splits import split_samples
 from aam.evaluation.subjects import find_subjects
 from aam.members.member import TrainingSamples, estimator
@@ -32,12 +37,12 @@ from aam.members.samples import Samples
 from aam.pipeline.cross_validation import combine_results
 
 ESTIMATORS = [name for name, entry in MEMBERS.items() if not entry.network]
-TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying")
+TARGETS = ("two", "three", "ordered", "rare", "numbers", "varying", "varying-two")
 SETTINGS = tuple(
     f"{target}{groups}"
     for target in TARGETS
     for groups in ("", "/groups")
-    if (target, groups) != ("varying", "")  # numbers that vary within the groups
+    if groups or not target.startswith("varying")  # labels that vary within the groups
 )
 
 
@@ -52,12 +57,12 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     arguments = parser.parse_args()
     print(
-        "| setting | model | p <= 0.05 | interval | both | p worse <= 0.025 | interval | both | "
-        f"mean score |\n|{'---|' * 9}"
+        "| setting | model | p <= 0.05 | interval above | better | p worse <= 0.025 "
+        f"| interval below | worse (95 % interval) | mean score | baseline |\n|{'---|' * 10}"
     )
     for setting in arguments.settings:
         target, _, groups = setting.partition("/")
-        rows: dict[str, list[tuple[bool, bool, bool, bool, float]]] = {}
+        rows: dict[str, list[tuple[float, ...]]] = {}
         for run in range(arguments.runs):
             rng = np.random.default_rng([arguments.seed, SETTINGS.index(setting), run])
             with as_library():
@@ -65,28 +70,30 @@ def main() -> None:
                     rng, target, bool(groups), arguments.signal, arguments.subjects
                 )
                 predictions = member_predictions(samples, folds, arguments.members)
-            dummy = folds.resampled(folds.baseline_MC)
             for name, predictions_MC in predictions.items():
-                model = folds.resampled(predictions_MC)
-                metric, ahead = model.paired_difference(dummy)
                 test = permutation_test(folds, predictions_MC)
-                above = ahead.lower is not None and ahead.lower > 0
-                below = ahead.upper is not None and ahead.upper < 0
-                tails = (1.0, 1.0) if test is None else (test.p, test.p_worse)
+                combined = combine_members({name: predictions_MC}, folds)
+                verdict = evaluate(target, folds, combined, {}, test).verdict
                 rows.setdefault(name, []).append(
-                    (tails[0] <= 0.05, above, tails[1] <= 0.025, below, model.values[metric])
+                    (
+                        test is not None and test.p <= 0.05,
+                        verdict.lower is not None and verdict.lower > 0,
+                        verdict.outcome == "better",
+                        test is not None and test.p_worse <= 0.025,
+                        verdict.upper is not None and verdict.upper < 0,
+                        verdict.outcome == "worse",
+                        np.nan if verdict.model is None else verdict.model,
+                        np.nan if verdict.guess is None else verdict.guess,
+                    )
                 )
-        for name, found in rows.items():
-            *tails_R, score_R = (np.array(column) for column in zip(*found, strict=True))
-            rates = " | ".join(
-                f"{small_R.mean():.3f} | {beyond_R.mean():.3f} | {(small_R & beyond_R).mean():.3f}"
-                for small_R, beyond_R in (tails_R[:2], tails_R[2:])
-            )
-            error = np.nanstd(score_R) / np.sqrt(len(score_R))
-            print(
-                f"| {setting} | {name} | {rates} | {np.nanmean(score_R):.3f} ({error:.3f}) |",
-                flush=True,
-            )
+        for name, of_runs in rows.items():
+            *rates, score, baseline = np.nanmean(of_runs, axis=0)
+            worse = exact_proportion(float(rates[-1]), arguments.runs)
+            error = np.nanstd([row[-2] for row in of_runs]) / np.sqrt(arguments.runs)
+            cells = [setting, name, *(f"{rate:.3f}" for rate in rates)]
+            cells[-1] += f" ({worse.lower:.3f} to {worse.upper:.3f})"
+            cells += [f"{score:.3f} ({error:.3f})", f"{baseline:.3f}"]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def study(
@@ -122,13 +129,15 @@ def study(
     shares = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
     counts = np.stack([rng.multinomial(3000, share) for share in shares]).astype(np.int32)
     score = signal * factor + rng.normal(size=subjects)[subject]
-    if target == "varying":
+    if target.startswith("varying"):
         score += rng.normal(size=number)
     classes: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
-    if target in ("two", "three", "ordered", "rare"):
-        names = ("a", "b") if target in ("two", "rare") else ("a", "b", "c")
-        limits = {"two": [0.5], "rare": [0.85]}.get(target, [1 / 3, 2 / 3])
+    if target not in ("numbers", "varying"):
+        limits = {"rare": [0.85], "three": [1 / 3, 2 / 3], "ordered": [1 / 3, 2 / 3]}.get(
+            target, [0.5]
+        )
+        names = ("a", "b", "c")[: len(limits) + 1]
         if target == "ordered":
             levels = names
         else:
@@ -157,14 +166,14 @@ def study(
 def member_predictions(
     samples: TrainingSamples, folds: Folds, members: Sequence[str]
 ) -> dict[str, F64]:
-    """Return the held-out predictions of the members, of several the ensemble, and of the dummy."""
+    """Return the held-out predictions of the members, and of the ensemble of several."""
     results = {
         name: estimator(name).cross_validate(samples, folds, final=False, weighed=len(members) > 1)
         for name in members
     }
     combined = combine_results(results, folds)
-    predictions = {"dummy": folds.baseline_MC, **combined.members}
-    return predictions | ({"ensemble": combined.predictions_MC} if len(members) > 1 else {})
+    ensemble = {"ensemble": combined.predictions_MC} if len(members) > 1 else {}
+    return {**combined.members, **ensemble}
 
 
 if __name__ == "__main__":

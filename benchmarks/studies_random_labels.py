@@ -52,7 +52,6 @@ def main() -> None:
             with as_library():
                 samples, folds = studies(rng, *setting.split("/"))
                 predictions = member_predictions(samples, folds, arguments.members)
-            del predictions["dummy"]
             for name, predictions_MC in predictions.items():
                 model = folds.resampled(predictions_MC)
                 metric, score = next(iter(model.score().items()))
