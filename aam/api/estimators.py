@@ -310,7 +310,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             study = make_study(table, records, options.input, phylogeny, length)
             if options.taxonomy is not None:
                 require_common(read_taxonomy(options.taxonomy), study.table.feature_ids)
-            labelled = label_study(options, study, Metadata(ids, columns), options.split)
+            labelled = label_study(options, study, Metadata(ids, columns))
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
             network = options.uses_network
             with wings.network().own_generators() if network else nullcontext():

@@ -108,7 +108,9 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         return options
     loop, speed = options.loop, options.speed
     groups: dict[str, Any] = {"loop": loop, "speed": speed}
-    resumed = run_folder.resumed_checkpoint(options.run) if loop.batch_size == "auto" else None
+    resumed = None
+    if loop.batch_size == "auto":
+        resumed = run_folder.resumed_checkpoint(options.run.output_dir, options.run.resume_from)
     if resumed is not None:
         stored_loop = from_plain(type(options), checkpoints.read(resumed).config.options).loop
         batch, steps = stored_loop.batch_size, stored_loop.gradient_accumulation_steps

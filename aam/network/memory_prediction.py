@@ -53,7 +53,12 @@ from aam.network.training.runs import (
 )
 from aam.network.training.runtime import check_heads
 from aam.nucleotide_codes import PAD
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    label_study,
+    read_study,
+)
 
 BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 
@@ -410,8 +415,8 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     if labelled is None:
         metadata = read_metadata(options.target.metadata)
         options = classes_of_words(options, metadata)
-        length = choose_length(base, options.sample)
-        labelled = load_labelled_study(options, length, options.split, metadata)
+        study = read_study(options, choose_length(base, options.sample))
+        labelled = label_study(options, study, metadata)
     split = labelled.splits[0]
     config = configure_model(options, labelled, base, split)
     weights = LossWeights.of(options.task, options.target_penalty)

@@ -59,7 +59,12 @@ from aam.members.option_checks import choose_members
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    label_study,
+    read_study,
+)
 from aam.pipeline.plan import plan, sequence_length, start_session
 from aam.pipeline.stop_requests import StopRequests
 from aam.serialization.folders import temporary_folder
@@ -76,9 +81,9 @@ class Trials:
     samples: TrainingSamples
 
     @classmethod
-    def of(cls, base: Train, folder: Path, metadata: Metadata | None = None) -> Trials:
+    def of(cls, base: Train, folder: Path, metadata: Metadata) -> Trials:
         """Read the study of a search, and split it."""
-        labelled = load_labelled_study(base, sequence_length(base), base.split, metadata)
+        labelled = label_study(base, read_study(base, sequence_length(base)), metadata)
         return cls(base, folder, labelled, plan(base, labelled).samples())
 
     def train(self, values: Mapping[str, Any], split: Split) -> Result:
@@ -89,7 +94,7 @@ class Trials:
         trials = self
         if _reading(options) != _reading(self.base):
             read = dataclasses.replace(options, members=self.base.members)
-            trials = Trials.of(read, self.folder)
+            trials = Trials.of(read, self.folder, self.labelled.metadata)
             sample_ids = self.labelled.study.table.sample_ids
             row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
             # The samples of the split that the other options leave.

@@ -55,7 +55,7 @@ from aam.network.training.module import LossWeights, TrainingModule, target_metr
 from aam.network.training.runtime import Runtime, check_resources
 from aam.network.unifrac import faith_pd
 from aam.pipeline import run_folder
-from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
+from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough
 from aam.pipeline.run_folder import RecordFact
 from aam.serialization import model_folder
 
@@ -85,7 +85,9 @@ def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
         base = read_pretrained_encoder(options.pretrained_encoder)
         study, metric, plan = load_pretraining_study(options, base)
         metadata = None if options.metadata is None else read_metadata(options.metadata)
-        splits, seed = prepared.split_options(options.split), options.loop.seed
+        splits, seed = options.split, options.loop.seed
+        if prepared.splits is not None:
+            splits = dataclasses.replace(splits, splits=prepared.splits)
         ids = study.table.sample_ids
         subjects = find_subjects(splits.group_column, "same", metadata, ids)
         (split, *_), subjects = split_samples(splits, 1, seed, ids, subjects)
@@ -300,7 +302,7 @@ def train_fold(
         config.standard,
         options.speed.chunk_size,
         covariates,
-        _study_weights(labelled, options.target.levels, split),
+        _study_weights(labelled, split),
     )
     batches = batches_of(options, study, config.plan, split)
     trained = fit(task, config, *batches, options, runtime, record_fact, fold, folds)
@@ -311,8 +313,8 @@ def train_fold(
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
     """Build the target, with class weights or a transform fitted to the training samples."""
-    weights, transform = fit_labels(options, labelled, split)
-    column = options.target.metadata_column
+    weights, transform = labelled.fit_labels(split, options.target_transform, options.class_weights)
+    column = labelled.column
     if labelled.classes:
         return Target(column, labelled.classes, weights)
     return Target(
@@ -322,8 +324,8 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
-        range=OutputRange.of(options.target.levels, options.output_min, options.output_max),
-        levels=options.target.levels,
+        range=OutputRange.of(labelled.levels, options.output_min, options.output_max),
+        levels=labelled.levels,
     )
 
 
@@ -409,12 +411,13 @@ def encode_frozen(
     return encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
 
 
-def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
+def _study_weights(labelled: LabelledStudy, split: Split) -> F64 | None:
     """Return weights [N] that make categories and studies independent in each set of a split.
 
     None for numbers and for a single study.
     """
-    labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
+    levels, studies = labelled.levels, labelled.studies
+    labels = Labels.of(labelled.values, labelled.classes, None, levels, studies)
     if labels.studies is None or labels.type == "regression":
         return None
     weights_N = np.ones(len(labelled.values))
