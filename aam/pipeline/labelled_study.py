@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
 from aam.data.metadata import Metadata, as_numbers, normalized
-from aam.data.study import Study, load_study
-from aam.data.table import auto_depth
+from aam.data.study import Study, load_study, make_study
+from aam.data.table import FeatureTable, auto_depth
 from aam.data.targets import (
     LabelledSamples,
     OutputRange,
@@ -170,12 +170,23 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
     return options
 
 
-def read_study(options: Train, max_bp: int | None) -> Study:
-    """Read the study; a phylogeny is read for the transformer alone."""
+def read_study(
+    options: Train,
+    max_bp: int | None,
+    table: FeatureTable | None = None,
+    sequences: Path | Mapping[str, str] | None = None,
+) -> Study:
+    """Read the study, or complete a table in memory.
+
+    A phylogeny is read for the transformer alone: no other member may lose an ASV to it.
+    """
     # Read before the training, although used after it: a wrong file must not cost a run.
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
-    study = load_study(options.input, phylogeny, max_bp)
+    if table is None:
+        study = load_study(options.input, phylogeny, max_bp)
+    else:
+        study = make_study(table, sequences, options.input, phylogeny, max_bp)
     if taxa is not None:
         require_common(taxa, study.table.feature_ids)
     return study

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from aam import run_record, wings
-from aam.console import info, later_step, warn
+from aam.console import info, warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
@@ -175,8 +175,7 @@ def begin(
         record.write()
         yield record
         if is_main:
-            with later_step("research object"):
-                write_crate(folder)
+            write_crate(folder)
             record.record_fact("files", run_files.files_of(folder))
 
 
