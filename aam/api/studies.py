@@ -96,9 +96,8 @@ def inspect(
         require_paths("inspect", values_of(options))
         if page is not None:
             require_page(page)
-        inspection, target = inspect_files(input, options.tree, options.metadata), None
-        if column is not None and inspection.metadata is not None:
-            target = inspect_target(inspection, options, inspection.metadata, column)
+        inspection = inspect_files(input, options.tree, options.metadata)
+        target = inspect_target(inspection, options)
         if page is not None:
             name = input.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
             write_inspection(inspection, target, name, page)

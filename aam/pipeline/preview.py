@@ -148,13 +148,15 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
 
 
 def inspect_target(
-    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
+    inspection: Inspection, options: Inspect
 ) -> tuple[MetadataColumn, list[Association]] | None:
     """Add the labels of a column, and columns that predict them, as `aam train` prints them.
 
-    None if a training would refuse the column.
+    None without a column, or if a training would refuse it.
     """
-    study = inspection.study
+    study, metadata, column = inspection.study, inspection.metadata, options.metadata_column
+    if metadata is None or column is None:
+        return None
     inspection.read("target", lambda: metadata.require(column))
     if column not in metadata.columns or study is None:
         return None
