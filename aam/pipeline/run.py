@@ -19,7 +19,7 @@ from aam.evaluation.splits import write_splits
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.pipeline import run_folder
-from aam.pipeline.cross_validation import cross_validate
+from aam.pipeline.cross_validation import cross_validate, cross_validate_study
 from aam.pipeline.labelled_study import LabelledStudy, label_study, read_study
 from aam.pipeline.loggers import log_scores
 from aam.pipeline.plan import plan, start_session
@@ -126,13 +126,7 @@ def run(
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
     """Train the members on a study in memory, without a run folder and without scores."""
-    with start_session(options, labelled) as session:
-        options = session.options
-        training = plan(options, labelled)
-        session.check(labelled)
-        with blas_threads(len(labelled.values)):
-            result = cross_validate(training, training.samples(), session)
-        assert result is not None  # several ranks write a run folder
-        model, _ = with_associations(trained_model(training, result), labelled, result)
-        # Without the mismatches of all pairs of ASVs, 4 bytes each for as long as the model lives.
-        return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
+    training, result = cross_validate_study(options, labelled)
+    model, _ = with_associations(trained_model(training, result), labelled, result)
+    # Without the mismatches of all pairs of ASVs, 4 bytes each for as long as the model lives.
+    return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))

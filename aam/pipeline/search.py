@@ -58,17 +58,16 @@ from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
 from aam.members.output_tables import write_table
 from aam.members.prediction_tables import held_out_table
-from aam.pipeline.cross_validation import Result, cross_validate
+from aam.pipeline.cross_validation import Result, cross_validate_study
 from aam.pipeline.labelled_study import (
     LabelledStudy,
     classes_of_words,
     label_study,
     read_study,
 )
-from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.stop_requests import StopRequests
 from aam.serialization.folders import temporary_folder
-from aam.threads import blas_threads
 
 
 @dataclass(frozen=True)
@@ -113,17 +112,10 @@ class Trials:
         scratch = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
         with as_library(), scratch as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with (
-                start_session(dataclasses.replace(options, run=run), study) as session,
-                blas_threads(len(study.values)),
-            ):
-                planned = plan(session.options, study)
-                session.check(study)
-                # A final fit, the bootstrap and the comparison with other columns would take longer
-                # than the fits of a kernel: 100 instead of 17 CPU-seconds (2 x 2 folds, 2 trials).
-                result = cross_validate(planned, trials.samples, session, final=False)
-        assert result is not None  # a search runs in one process
-        return result
+            options = dataclasses.replace(options, run=run)
+            # A final fit, the bootstrap and the comparison with other columns would take longer
+            # than the fits of a kernel: 100 instead of 17 CPU-seconds (2 x 2 folds, 2 trials).
+            return cross_validate_study(options, study, trials.samples, final=False)[1]
 
 
 def _reading(options: Train) -> tuple[object, ...]:
