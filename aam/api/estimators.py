@@ -147,6 +147,42 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         options: Any = vars(self.network) if record else self.network
         return {**vars(TransformerOptions()), **(options if isinstance(options, Mapping) else {})}
 
+    def _columns(
+        self,
+        X: Table,
+        path: Path | None,
+        ids: list[str],
+        groups: Any,
+        target: str,
+        labels: Sequence[str],
+    ) -> tuple[dict[str, list[str]], str | None]:
+        """Return metadata columns with the target and the groups, and the column of the groups."""
+        columns: dict[str, list[str]] = {}
+        if path is not None:
+            metadata = read_metadata(path)
+            columns = {
+                name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
+            }
+        described = list(columns)
+        columns[target] = list(labels)
+        if groups is None or isinstance(groups, str):
+            group_column = groups or self.group_column
+            if group_column not in (None, *described):
+                names_of_columns = first_few(described) or "none"
+                evidence = f"{group_column!r}, the metadata have {names_of_columns}"
+                remedy = "give metadata with this column, or the labels as groups of fit"
+                raise UsageError("No such column for the groups", evidence, remedy)
+            return columns, group_column
+        group_N = np.asarray(_aligned(groups, _ids(X), "groups"))
+        if group_N.shape != (len(ids),):
+            remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
+            raise UsageError("Invalid groups", short_repr(groups), remedy)
+        group_column = str(getattr(groups, "name", None) or "group")
+        # Under the same name the groups would replace the target.
+        group_column += " (groups)" if group_column == target else ""
+        columns[group_column] = [str(name) for name in group_N]
+        return columns, group_column
+
     def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
         """Train on the table and the targets `y`, as metadata names them, and load the model."""
         column = str(getattr(y, "name", None) or "target")
@@ -158,30 +194,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         with library_call(title) as files:
             read = as_biom(X)
             ids = metadata_ids(read.ids())
-            columns: dict[str, list[str]] = {}
-            if (path := files.metadata(self._metadata(X))) is not None:
-                metadata = read_metadata(path)
-                columns = {
-                    name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
-                }
-            described = list(columns)
-            columns[column] = list(names)
-            if groups is None or isinstance(groups, str):
-                group_column = groups or self.group_column
-                if group_column not in (None, *described):
-                    names_of_columns = first_few(described) or "none"
-                    evidence = f"{group_column!r}, the metadata have {names_of_columns}"
-                    remedy = "give metadata with this column, or the labels as groups of fit"
-                    raise UsageError("No such column for the groups", evidence, remedy)
-            else:
-                labels = np.asarray(_aligned(groups, _ids(X), "groups"))
-                if labels.shape != (len(ids),):
-                    remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
-                    raise UsageError("Invalid groups", short_repr(groups), remedy)
-                group_column = str(getattr(groups, "name", None) or "group")
-                # Under the same name the groups would replace the target.
-                group_column += " (groups)" if group_column == column else ""
-                columns[group_column] = [str(label) for label in labels]
+            path = files.metadata(self._metadata(X))
+            columns, group_column = self._columns(X, path, ids, groups, column, names)
             records = sequences_in_memory(X, self.sequences)
             output_dir = files.folder / "run"
             if self.output_dir is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import SampleOptions, TargetOptions, TransformName
+from aam.contract.options.groups import TargetOptions, TransformName
 from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
@@ -52,11 +52,11 @@ from aam.evaluation.subjects import Subjects, find_subjects
 AnyTrain = TypeVar("AnyTrain", bound=Train)
 
 
-def choose_depth(study: Study, options: SampleOptions) -> int:
+def choose_depth(study: Study, depth: int | Literal["auto"]) -> int:
     """Return the rarefaction depth; 0 takes all reads. A table without reads is refused."""
     require_reads(study.table.quantity, "--table")
-    if options.rarefy_depth != "auto":
-        return options.rarefy_depth
+    if depth != "auto":
+        return depth
     depth = auto_depth(study.reads)
     info(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
     return depth
@@ -207,7 +207,7 @@ def label_study(
     study = study.take_samples(labels.rows)
     depth, values = 0, labels.values
     if options.uses_network:
-        depth = choose_depth(study, options.sample)
+        depth = choose_depth(study, options.sample.rarefy_depth)
         deep = deep_enough(study, depth, len(options.members) > 1)
         study, values = study.take_samples(deep), values[deep]
     # Again after `read_labels`: the shallow samples may have been a whole class.

@@ -108,7 +108,7 @@ def load_pretraining_study(
     """Read the study of a pretraining without shallow samples; return its metric and batch plan."""
     length = choose_length(base, options.sample)
     study = load_study(options.input, options.phylogeny, length).sorted_by_id()
-    depth = choose_depth(study, options.sample)
+    depth = choose_depth(study, options.sample.rarefy_depth)
     study = study.take_samples(deep_enough(study, depth))
     metric = choose_metric(base, options.phylogeny)
     return study, metric, batch_plan(options, options.task, study, depth, metric)
