@@ -86,6 +86,7 @@ class LabelledStudy:
     values: F64  # [N]: numbers, ranks of `levels`, or codes of `classes`
     classes: tuple[str, ...]  # empty for numbers and ranks
     levels: tuple[str, ...]  # ordered categories, the lowest first; else empty
+    strata: Rows | None  # [N]: codes or ranks by which splits are stratified; None for none
     splits: tuple[Split, ...]
     subjects: Subjects
     studies: list[str] | None  # study of each sample; None for a single study
@@ -93,11 +94,6 @@ class LabelledStudy:
     metadata: Metadata
     covariates: Covariates | None = None  # columns that the model reads
     adjustment: Covariates | None = None  # columns of --adjust-for
-
-    @property
-    def strata(self) -> Rows | None:
-        """Codes or ranks of the samples, [N]; None for numbers."""
-        return self.values.astype(np.int64) if self.classes or self.levels else None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -151,7 +147,7 @@ class LabelledStudy:
             test_size=options.split.test_size,
             seed=options.loop.seed,
             groups=None if groups is None else [groups[row] for row in rows],
-            classes=strata[rows] if strata is not None and options.split.stratify else None,
+            classes=None if strata is None else strata[rows],
         )
         return [
             Split(rows[split.train], rows[split.validation], rows[split.test])
@@ -241,6 +237,7 @@ def label_study(
         values,
         labels.classes,
         levels,
+        codes if options.split.stratify else None,
         splits_of_samples,
         subjects,
         studies,

@@ -33,7 +33,6 @@ class TrainingPlan:
     members: tuple[str, ...]
     study: LabelledStudy
     folds: Folds
-    stratify: bool
     device: str
     options: dict[str, Any]  # as the model and trackers record them
 
@@ -74,7 +73,6 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
         tuple(options.members),
         study,
         folds,
-        options.split.stratify,
         options.device.device,
         to_plain(options),
     )

@@ -197,13 +197,12 @@ def _score_with_groups(
     `ungrouped_MC` are its predictions without, if it is a member.
     """
     kernel, folds = estimator(KERNEL), plan.folds
-    codes = plan.study.strata if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
     number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
     try:
         splits = make_splits(
             len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),
-            seed=folds.seed, groups=repeated.labels, classes=codes,
+            seed=folds.seed, groups=repeated.labels, classes=plan.study.strata,
         )  # fmt: skip
         labels = dataclasses.replace(folds.labels, groups=groups_N, studies=None)
         apart = Folds(labels, splits, folds.seed, repeated.column, scale=folds.scale)
