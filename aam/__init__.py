@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from aam.contract.version import __version__
 
 if TYPE_CHECKING:
-    from aam.api.estimators import AAMClassifier, AAMRegressor, TransformerOptions
+    from aam.api.estimators import AAMClassifier, AAMRegressor
     from aam.api.model import Model, compare, load
     from aam.api.studies import inspect, join_studies, unifrac
+    from aam.api.transformer_options import TransformerOptions
     from aam.console import AamWarning
 
 _MODULES = {
@@ -24,7 +25,7 @@ _MODULES = {
     "AAMRegressor": "api.estimators",
     "AamWarning": "console",
     "Model": "api.model",
-    "TransformerOptions": "api.estimators",
+    "TransformerOptions": "api.transformer_options",
     "compare": "api.model",
     "inspect": "api.studies",
     "join_studies": "api.studies",

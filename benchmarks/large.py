@@ -163,7 +163,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())
     loaded = loaded.take_samples(np.arange(samples))
-    depth = choose_depth(loaded, sample)
+    depth = choose_depth(loaded, sample.rarefy_depth)
     loaded = loaded.take_samples(deep_enough(loaded, depth))
     plan = BatchPlan(
         loop.seed, depth, sample.token_limit,

@@ -32,7 +32,7 @@ import numpy as np
 from aam.arrays import F64
 from aam.cli import main as aam
 from aam.contract.options.commands.studies import Example
-from aam.contract.options.groups import SampleOptions, SplitOptions, TableOptions, TargetOptions
+from aam.contract.options.groups import SplitOptions, TableOptions, TargetOptions
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.simulation import simulate, write_study
 from aam.data.study import load_study
@@ -206,7 +206,7 @@ def load(task: Task, data: Path, results: Path) -> Labelled:
     )
     found = read_labels(target, metadata, study.table.sample_ids)
     study = study.take_samples(found.rows)
-    deep = deep_enough(study, choose_depth(study, SampleOptions()))
+    deep = deep_enough(study, choose_depth(study, "auto"))
     study = study.take_samples(deep)
     samples = Samples.of(study)
     ids = tuple(study.table.sample_ids)

@@ -20,11 +20,12 @@ from aam.console import as_library
 from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Train
+from aam.data.metadata import read_metadata
 from aam.evaluation.intervals import COMPARED
 from aam.members.member import estimator
 from aam.members.option_checks import resolve
 from aam.pipeline.cross_validation import combine_results
-from aam.pipeline.labelled_study import load_labelled_study
+from aam.pipeline.labelled_study import label_study, read_study
 from aam.pipeline.plan import plan
 
 
@@ -37,7 +38,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, as_library():
         words = [*arguments.train, "--output-dir", folder, "--repeats", str(arguments.partitions)]
         options = resolve(build(Train, parse_command("train", words)))
-        study = load_labelled_study(options, None, options.split)
+        study = label_study(
+            options, read_study(options, None), read_metadata(options.target.metadata)
+        )
         planned = plan(options, study)
         folds, samples = planned.folds, planned.samples()
         began = time.process_time()

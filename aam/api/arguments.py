@@ -14,6 +14,7 @@ import tempfile
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -36,6 +37,7 @@ from aam.contract.version import __version__
 from aam.data.formats.tables import PARTS, check_ids
 from aam.data.metadata import ID_HEADER, is_id_header
 from aam.data.table import read_table
+from aam.data.taxonomy import read_taxonomy
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
     from skbio import TreeNode
@@ -89,16 +91,6 @@ def library_messages(title: str = "", unnamed: str = "", folder: str = "") -> It
             error.args = tuple(map(rendered, error.args))
             error.cause, error.evidence, error.remedy = error.args
             raise
-
-
-@contextmanager
-def library_call(title: str = "", unnamed: str = "") -> Iterator[Path]:
-    """Yield a temporary folder for tables in memory, within `library_messages`."""
-    with (
-        tempfile.TemporaryDirectory(prefix="aam-") as folder,
-        library_messages(title, unnamed, folder),
-    ):
-        yield Path(folder)
 
 
 def as_parameters(text: str) -> str:
@@ -330,6 +322,91 @@ def sequences_in_memory(table: Table, sequences: Sequences) -> Path | Mapping[st
     return path_argument("sequences", sequences, instead)
 
 
+@dataclass(frozen=True)
+class TemporaryFiles:
+    """Files of a call from Python: what is in memory is written to a temporary folder."""
+
+    folder: Path
+
+    def table(
+        self, table: Table, sequences: Sequences, unnamed: str = ""
+    ) -> tuple[Path, Path | None]:
+        """Return the paths of a table and its sequences."""
+        records = sequences_in_memory(table, sequences)
+        if isinstance(records, Mapping):
+            fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
+            records = self.folder / "sequences.fasta"
+            records.write_text(fasta)
+        if isinstance(table, (str, PathLike)):
+            return Path(table), records
+        path = self.folder / "table.biom"
+        with h5py.File(path, "w") as file:
+            as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
+        return path, records
+
+    def metadata(self, metadata: MetadataTable) -> Path | None:
+        """Return the path of metadata, also of a DataFrame with sample ids as index."""
+        if metadata is None:
+            return None
+        if not isinstance(metadata, pd.DataFrame):
+            return path_argument("metadata", metadata, "a DataFrame with sample ids as index")
+        id_columns = [name for name in metadata.columns if is_id_header(str(name))]
+        if id_columns and isinstance(metadata.index, pd.RangeIndex):
+            evidence = f"row numbers as index, and the column {id_columns[0]!r}"
+            remedy = f"give metadata.set_index({id_columns[0]!r})"
+            raise DataError("Metadata whose index has no sample ids", evidence, remedy)
+        path = self.folder / "metadata.tsv"
+        ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)
+        metadata.set_axis(ids).to_csv(path, sep="\t")
+        return path
+
+    def taxonomy(self, taxonomy: Taxonomy) -> Path | None:
+        """Return the path of a taxonomy."""
+        if taxonomy is None:
+            return None
+        if isinstance(taxonomy, pd.DataFrame):
+            frame = taxonomy.set_index("Feature ID") if "Feature ID" in taxonomy else taxonomy
+            if "Taxon" not in frame:
+                evidence = f"it has {first_few(frame.columns)}"
+                remedy = "give a DataFrame with the column Taxon and the feature ids as index"
+                raise DataError("The taxonomy has no column 'Taxon'", evidence, remedy)
+            taxonomy = frame["Taxon"]
+        if not isinstance(taxonomy, (Mapping, pd.Series)):
+            instead = "a dictionary or DataFrame from feature id to taxon"
+            return path_argument("taxonomy", taxonomy, instead)
+        path = self.folder / "taxonomy.tsv"
+        lines = (
+            f"{feature}\t{' '.join(str(taxon).split())}\n" for feature, taxon in taxonomy.items()
+        )
+        path.write_text("Feature ID\tTaxon\n" + "".join(lines))
+        return path
+
+    def taxa(self, taxonomy: Taxonomy) -> Mapping[str, str] | None:
+        """Return the taxon of each feature id; None without a taxonomy."""
+        path = self.taxonomy(taxonomy)
+        return None if path is None else read_taxonomy(path)
+
+    def tree(self, tree: str | PathLike[str] | TreeNode | None) -> Path | None:
+        """Return the path of a tree."""
+        if tree is None:
+            return None
+        if isinstance(tree, (str, PathLike)) or not hasattr(tree, "write"):
+            return path_argument("tree", tree, "a skbio.TreeNode")
+        path = self.folder / "tree.nwk"
+        tree.write(str(path), "newick")
+        return path
+
+
+@contextmanager
+def library_call(title: str = "", unnamed: str = "") -> Iterator[TemporaryFiles]:
+    """Yield temporary files for tables in memory, within `library_messages`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="aam-") as folder,
+        library_messages(title, unnamed, folder),
+    ):
+        yield TemporaryFiles(Path(folder))
+
+
 @contextmanager
 def table_files(
     title: str,
@@ -337,74 +414,9 @@ def table_files(
     sequences: Sequences = None,
     drop_empty_samples: bool = False,
     unnamed: str = "",
-) -> Iterator[tuple[TableOptions, Path]]:
-    """Yield the options that name the files of a table, and the folder of a `library_call`."""
-    with library_call(title, unnamed) as folder:
-        path, records = written_table(table, sequences, folder, unnamed)
+) -> Iterator[tuple[TableOptions, TemporaryFiles]]:
+    """Yield the options that name the files of a table, and the files of a `library_call`."""
+    with library_call(title, unnamed) as files:
+        path, records = files.table(table, sequences, unnamed)
         options = arguments(TableOptions, {"drop_empty_samples": drop_empty_samples})
-        yield TableOptions(table=path, sequences=records, **options), folder
-
-
-def written_table(
-    table: Table, sequences: Sequences, folder: Path, unnamed: str = ""
-) -> tuple[Path, Path | None]:
-    """Return the paths of a table and its sequences; those in memory are written to `folder`."""
-    records = sequences_in_memory(table, sequences)
-    if isinstance(records, Mapping):
-        fasta = "".join(f">{feature}\n{dna}\n" for feature, dna in records.items())
-        records = folder / "sequences.fasta"
-        records.write_text(fasta)
-    if isinstance(table, (str, PathLike)):
-        return Path(table), records
-    path = folder / "table.biom"
-    with h5py.File(path, "w") as file:
-        as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
-    return path, records
-
-
-def metadata_file(metadata: MetadataTable, folder: Path) -> Path | None:
-    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`."""
-    if metadata is None:
-        return None
-    if not isinstance(metadata, pd.DataFrame):
-        return path_argument("metadata", metadata, "a DataFrame with sample ids as index")
-    id_columns = [name for name in metadata.columns if is_id_header(str(name))]
-    if id_columns and isinstance(metadata.index, pd.RangeIndex):
-        evidence = f"row numbers as index, and the column {id_columns[0]!r}"
-        remedy = f"give metadata.set_index({id_columns[0]!r})"
-        raise DataError("Metadata whose index has no sample ids", evidence, remedy)
-    path = folder / "metadata.tsv"
-    ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)
-    metadata.set_axis(ids).to_csv(path, sep="\t")
-    return path
-
-
-def taxonomy_file(taxonomy: Taxonomy, folder: Path) -> Path | None:
-    """Return the path of a taxonomy; one in memory is written to `folder`."""
-    if taxonomy is None:
-        return None
-    if isinstance(taxonomy, pd.DataFrame):
-        frame = taxonomy.set_index("Feature ID") if "Feature ID" in taxonomy else taxonomy
-        if "Taxon" not in frame:
-            evidence = f"it has {first_few(frame.columns)}"
-            remedy = "give a DataFrame with the column Taxon and the feature ids as index"
-            raise DataError("The taxonomy has no column 'Taxon'", evidence, remedy)
-        taxonomy = frame["Taxon"]
-    if not isinstance(taxonomy, (Mapping, pd.Series)):
-        instead = "a dictionary or DataFrame from feature id to taxon"
-        return path_argument("taxonomy", taxonomy, instead)
-    path = folder / "taxonomy.tsv"
-    lines = (f"{feature}\t{' '.join(str(taxon).split())}\n" for feature, taxon in taxonomy.items())
-    path.write_text("Feature ID\tTaxon\n" + "".join(lines))
-    return path
-
-
-def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path | None:
-    """Return the path of a tree; one in memory is written to `folder`."""
-    if tree is None:
-        return None
-    if isinstance(tree, (str, PathLike)) or not hasattr(tree, "write"):
-        return path_argument("tree", tree, "a skbio.TreeNode")
-    path = folder / "tree.nwk"
-    tree.write(str(path), "newick")
-    return path
+        yield TableOptions(table=path, sequences=records, **options), files

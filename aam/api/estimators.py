@@ -38,125 +38,37 @@ from aam.api.arguments import (
     is_anndata,
     is_array,
     library_call,
-    metadata_file,
     metadata_ids,
     path_argument,
     require_paths,
     require_type,
     sequences_in_memory,
     short_repr,
-    taxonomy_file,
-    tree_file,
 )
-from aam.api.model import IN_MEMORY, Model, Results, fitted
+from aam.api.model import Model, fitted
+from aam.api.run_results import IN_MEMORY, Results
+from aam.api.transformer_options import TransformerOptions
 from aam.console import level_of_caller
-from aam.contract.errors import DataError, UsageError, first_few, nearest
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
 from aam.contract.options.groups import (
-    AttnImplementation,
-    CompileModel,
-    Device,
     GroupValues,
-    LossType,
-    Metric,
-    MixedPrecision,
     TransformName,
 )
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import Metadata, as_numbers, read_metadata
-from aam.data.study import make_study
 from aam.data.table import table_of
-from aam.data.taxonomy import read_taxonomy, require_common
 from aam.members.option_checks import resolve
-from aam.pipeline.labelled_study import label_study
+from aam.pipeline.labelled_study import label_study, read_study
 from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
 
 if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    from skbio import TreeNode
+    pass
 
 E = TypeVar("E", bound=type)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerOptions:
-    """Options of the network (member `transformer`), for the parameter `network` of an estimator.
-
-    Each has the name, meaning and default of an option of `aam train`; `aam train --help-all`
-    explains them. `tree` may also be a skbio.TreeNode.
-
-    >>> from aam import AAMRegressor, TransformerOptions
-    >>> AAMRegressor(network=TransformerOptions(lr=1e-3, epochs=20)).network
-    TransformerOptions(epochs=20, lr=0.001)
-    """
-
-    # Start, sizes and inputs
-    pretrained_encoder: str | PathLike[str] | None = None
-    freeze_base: bool = False
-    embedding_dim: int = 128
-    attention_heads: int = 4
-    attention_layers: int = 2
-    nucleotide_patch: Literal[1, 3, 5] = 5
-    dropout: float = 0.1
-    profile_features: int = 1024
-    profile_dropout: float = 0.7
-    categorical_embed_dim: int = 16
-    categorical_fusion: Literal["concat", "add"] = "concat"
-    max_bp: int | Literal["auto"] = "auto"
-    token_limit: int = 1024
-    rarefy_depth: int | Literal["auto"] = "auto"
-    rarefy_each_epoch: bool = True
-    # Losses
-    loss_type: LossType = "huber"
-    quantiles: Sequence[float] = (0.1, 0.5, 0.9)
-    over_penalty: float = 1.0
-    under_penalty: float = 1.0
-    class_weights: str = "none"
-    target_penalty: float = 1.0
-    penalty: float = 1.0
-    nuc_mask_ratio: float = 0.15
-    nuc_penalty: float = 1.0
-    count_penalty: float = 0.0
-    # UniFrac
-    tree: str | PathLike[str] | TreeNode | None = None
-    unifrac_matrix: str | PathLike[str] | None = None
-    unifrac_metric: Metric = "unweighted"
-    unifrac_alpha: float = 0.5
-    drop_missing_asvs: bool = False
-    root_at_midpoint: bool = False
-    # Training loop
-    epochs: int = 50
-    batch_size: int | Literal["auto"] = 16
-    global_batch_size: int = 16
-    gradient_accumulation_steps: int = 1
-    even_batches: bool = False
-    lr: float = 3e-4
-    warmup_fraction: float = 0.1
-    weight_decay: float = 0.1
-    max_grad_norm: float = 1.0
-    patience: int = 20
-    best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = "val_loss"
-    # Device, precision and memory
-    device: Device | Literal["gpu"] = "auto"
-    check: bool = True
-    attn_implementation: AttnImplementation = "auto"
-    mixed_precision: MixedPrecision = "none"
-    report_fp32_fallbacks: bool = False
-    compile_model: CompileModel = "off"
-    gradient_checkpointing: bool = False
-    asv_chunk: int | Literal["auto"] = 0
-    num_workers: int | Literal["auto"] = "auto"
-    cpu_threads: int | Literal["auto"] = "auto"
-    prefetch_factor: int = 2
-    asv_vectors_dir: str | PathLike[str] | None = None
-    asv_vectors_dtype: Literal["float32", "float16"] = "float32"
-
-    def __repr__(self) -> str:
-        defaults = {option.name: option.default for option in fields(self)}
-        changed = {n: v for n, v in vars(self).items() if repr(v) != repr(defaults[n])}
-        return f"TransformerOptions({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
 
 
 _PLACES = {"seed": "random_state"} | {
@@ -226,7 +138,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         of_network = {n.removeprefix(prefix): v for n, v in params.items() if n.startswith(prefix)}
         super().set_params(**{n: v for n, v in params.items() if not n.startswith(prefix)})
         if of_network:
-            self.network = _network(self._of_network() | of_network)
+            self.network = TransformerOptions.of(self._of_network() | of_network)
         return self
 
     def _of_network(self) -> dict[str, Any]:
@@ -234,6 +146,42 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         record = isinstance(self.network, TransformerOptions)
         options: Any = vars(self.network) if record else self.network
         return {**vars(TransformerOptions()), **(options if isinstance(options, Mapping) else {})}
+
+    def _columns(
+        self,
+        X: Table,
+        path: Path | None,
+        ids: list[str],
+        groups: Any,
+        target: str,
+        labels: Sequence[str],
+    ) -> tuple[dict[str, list[str]], str | None]:
+        """Return metadata columns with the target and the groups, and the column of the groups."""
+        columns: dict[str, list[str]] = {}
+        if path is not None:
+            metadata = read_metadata(path)
+            columns = {
+                name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
+            }
+        described = list(columns)
+        columns[target] = list(labels)
+        if groups is None or isinstance(groups, str):
+            group_column = groups or self.group_column
+            if group_column not in (None, *described):
+                names_of_columns = first_few(described) or "none"
+                evidence = f"{group_column!r}, the metadata have {names_of_columns}"
+                remedy = "give metadata with this column, or the labels as groups of fit"
+                raise UsageError("No such column for the groups", evidence, remedy)
+            return columns, group_column
+        group_N = np.asarray(_aligned(groups, _ids(X), "groups"))
+        if group_N.shape != (len(ids),):
+            remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
+            raise UsageError("Invalid groups", short_repr(groups), remedy)
+        group_column = str(getattr(groups, "name", None) or "group")
+        # Under the same name the groups would replace the target.
+        group_column += " (groups)" if group_column == target else ""
+        columns[group_column] = [str(name) for name in group_N]
+        return columns, group_column
 
     def _train(self, X: Table, y: Any, names: Sequence[str], groups: Any, **target: Any) -> None:
         """Train on the table and the targets `y`, as metadata names them, and load the model."""
@@ -243,46 +191,24 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(f"{name}_", None)
         # A run without output_dir has a temporary folder.
         title = f"{type(self).__name__}.fit" if self.verbose else ""
-        with library_call(title) as folder:
+        with library_call(title) as files:
             read = as_biom(X)
             ids = metadata_ids(read.ids())
-            columns: dict[str, list[str]] = {}
-            if (path := metadata_file(self._metadata(X), folder)) is not None:
-                metadata = read_metadata(path)
-                columns = {
-                    name: [t or "" for t in metadata.texts(name, ids)] for name in metadata.columns
-                }
-            described = list(columns)
-            columns[column] = list(names)
-            if groups is None or isinstance(groups, str):
-                group_column = groups or self.group_column
-                if group_column not in (None, *described):
-                    names_of_columns = first_few(described) or "none"
-                    evidence = f"{group_column!r}, the metadata have {names_of_columns}"
-                    remedy = "give metadata with this column, or the labels as groups of fit"
-                    raise UsageError("No such column for the groups", evidence, remedy)
-            else:
-                labels = np.asarray(_aligned(groups, _ids(X), "groups"))
-                if labels.shape != (len(ids),):
-                    remedy = f"give {len(ids)} labels, such as the column of a DataFrame"
-                    raise UsageError("Invalid groups", short_repr(groups), remedy)
-                group_column = str(getattr(groups, "name", None) or "group")
-                # Under the same name the groups would replace the target.
-                group_column += " (groups)" if group_column == column else ""
-                columns[group_column] = [str(label) for label in labels]
+            path = files.metadata(self._metadata(X))
+            columns, group_column = self._columns(X, path, ids, groups, column, names)
             records = sequences_in_memory(X, self.sequences)
-            output_dir = folder / "run"
+            output_dir = files.folder / "run"
             if self.output_dir is not None:
                 output_dir = path_argument("output_dir", self.output_dir, "None")
             instead = "TransformerOptions, a dictionary or None"
             require_type("network", self.network, TransformerOptions | Mapping | None, instead)
-            of_network = vars(_network(self._of_network()))
+            of_network = vars(TransformerOptions.of(self._of_network()))
             values = {
                 **self.get_params(deep=False),
                 **of_network,
                 "seed": self.random_state,
-                "tree": tree_file(of_network["tree"], folder),
-                "taxonomy": taxonomy_file(self.taxonomy, folder),
+                "tree": files.tree(of_network["tree"]),
+                "taxonomy": files.taxonomy(self.taxonomy),
                 "table": X if isinstance(X, (str, PathLike)) else "a table in memory",
                 "sequences": records if isinstance(records, Path) else None,
                 "metadata": IN_MEMORY,
@@ -301,16 +227,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             check_run_folder(output_dir, options.run.overwrite, resumable=False)
             require_paths("train", values_of(options) | {"--metadata": path})
             options = resolve(options)
-            # Kernel and forest read no phylogeny, so no ASV may be refused because of one.
-            phylogeny = options.phylogeny if options.uses_network else None
-            length = sequence_length(options)
             # A copy, since `table_of` converts the values in place and the caller keeps them.
             values_NF = sparse.csr_array(read.matrix_data.T, dtype=np.float64, copy=True)
             table = table_of(values_NF, list(ids), list(read.ids("observation")))
-            study = make_study(table, records, options.input, phylogeny, length)
-            if options.taxonomy is not None:
-                require_common(read_taxonomy(options.taxonomy), study.table.feature_ids)
-            labelled = label_study(options, study, Metadata(ids, columns), options.split)
+            study = read_study(options, sequence_length(options), table, records)
+            labelled = label_study(options, study, Metadata(ids, columns))
             # A training seeds PyTorch; the random numbers of the caller stay as they are.
             network = options.uses_network
             with wings.network().own_generators() if network else nullcontext():
@@ -588,17 +509,6 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             dtype = np.result_type(dtype, np.array([*map(str, np.atleast_1d(self.ordinal)), ""]))
         labels = np.array([label_of.get(name, name) for name in predicted], dtype=object)
         return labels.astype(dtype)
-
-
-def _network(options: Mapping[str, Any]) -> TransformerOptions:
-    """Return options of the network by name as their record; refuse unknown names."""
-    try:
-        return TransformerOptions(**options)
-    except TypeError as error:
-        available = [option.name for option in fields(TransformerOptions)]
-        unknown = next(name for name in options if name not in available)
-        remedy = nearest(str(unknown), available, f"give one of {', '.join(available)}")
-        raise UsageError("No such option of the network", short_repr(unknown), remedy) from error
 
 
 def _aligned(values: Any, ids: list[str] | None, argument: str) -> Any:

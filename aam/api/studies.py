@@ -19,18 +19,16 @@ from aam.api.arguments import (
     MetadataTable,
     Sequences,
     Table,
+    TemporaryFiles,
     arguments,
     checked_ids,
     is_anndata,
     library_call,
-    metadata_file,
     path_argument,
     require_paths,
     require_type,
     short_repr,
     table_files,
-    tree_file,
-    written_table,
 )
 from aam.contract.errors import UsageError, first_few
 from aam.contract.options import build, flag_of, values_of
@@ -90,19 +88,18 @@ def inspect(
     columns = {"group_column": group_column, "metadata_column": column}
     values = arguments(Inspect, target_options | columns)
     page = None if report is None else path_argument("report", report, "None")
-    with table_files("inspect", table, sequences, drop_empty_samples) as (files, folder):
-        paths = {"--tree": tree_file(tree, folder), "--metadata": metadata_file(metadata, folder)}
+    with table_files("inspect", table, sequences, drop_empty_samples) as (input, files):
+        paths = {"--tree": files.tree(tree), "--metadata": files.metadata(metadata)}
         values = {flag_of(name): value for name, value in values.items()}
-        options = build(Inspect, values_of(files) | values | paths | {"--report": page})
+        options = build(Inspect, values_of(input) | values | paths | {"--report": page})
         require_consistent(options)
         require_paths("inspect", values_of(options))
         if page is not None:
             require_page(page)
-        inspection, target = inspect_files(files, options.tree, options.metadata), None
-        if column is not None and inspection.metadata is not None:
-            target = inspect_target(inspection, options, inspection.metadata, column)
+        inspection = inspect_files(input, options.tree, options.metadata)
+        target = inspect_target(inspection, options)
         if page is not None:
-            name = files.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
+            name = input.table.name if isinstance(table, (str, PathLike)) else "Table in memory"
             write_inspection(inspection, target, name, page)
     findings = [
         (finding.severity, finding.subject, finding.text) for finding in inspection.findings
@@ -148,12 +145,12 @@ def unifrac(
 
     if metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
-    with table_files("unifrac", table) as (input, folder):
+    with table_files("unifrac", table) as (input, files):
         values = {"unifrac_metric": metric, "unifrac_alpha": alpha, "device": device}
         values |= {"drop_missing_asvs": drop_missing_asvs, "root_at_midpoint": root_at_midpoint}
         names = {"unifrac_metric": "metric", "unifrac_alpha": "alpha"}
         checked = arguments(Unifrac, values, names)
-        tree = tree_file(tree, folder)
+        tree = files.tree(tree)
         options = Unifrac(input=input, tree=tree, output=Path("unwritten.tsv"), **checked)
         distances = wings.network().unifrac_matrix(options)
     return DistanceMatrix(distances.values, distances.ids)
@@ -209,29 +206,30 @@ def join_studies(
     if metadata is None and all(map(is_anndata, tables.values())):
         metadata = {name: table.obs for name, table in tables.items()}
     values = {"trim_length": trim_length, "drop_empty_samples": drop_empty_samples}
-    with library_call("join_studies") as folder:
+    with library_call("join_studies") as files:
         paths, fastas, described = [], [], []
         for number, (name, table) in enumerate(tables.items(), start=1):
             # Any text is the name of a study, but not of a folder: `..`, or one of 300 letters.
-            of_study = folder / f"{number} {quote(names[number - 1], safe='')[:50]}"
+            of_study = files.folder / f"{number} {quote(names[number - 1], safe='')[:50]}"
             of_study.mkdir()
-            path, fasta = written_table(table, (sequences or {}).get(name), of_study)
+            of_study_files = TemporaryFiles(of_study)
+            path, fasta = of_study_files.table(table, (sequences or {}).get(name))
             paths.append(path)
             fastas += [] if fasta is None else [fasta]
-            file = metadata_file((metadata or {}).get(name), of_study)
+            file = of_study_files.metadata((metadata or {}).get(name))
             described += [] if file is None else [file]
         if 0 < len(fastas) < len(tables):
             evidence = f"{len(fastas)} of {len(tables)} studies"
             remedy = "give them for every study; {id: id} if the ids are the sequences"
             raise UsageError("Sequences are missing for some studies", evidence, remedy)
-        store = folder / "joined.aam"
+        store = files.folder / "joined.aam"
         store.mkdir()
         options = Prepare(
             table=tuple(paths),
             sequences=tuple(fastas),
             metadata=tuple(described),
             studies=tuple(names),
-            relabel_file=_relabel_file(relabel, folder),
+            relabel_file=_relabel_file(relabel, files.folder),
             **arguments(Prepare, values),
         )
         # Joined as files: one implementation, with the same checks and messages.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aam.console import info, later_step, print_text, warn, working
+from aam.console import info, print_text, warn, working
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Compare, Evaluate, Report
@@ -55,8 +55,7 @@ def run_report(options: Report) -> None:
             )
             write_report(report_input, page)
         if options.output is None:
-            with later_step("research object"):  # the folder may be read-only
-                write_crate(folder)
+            write_crate(folder)
         info(f"Report: {page}")
         if options.figures is not None:
             # Matplotlib takes half a CPU-second to import; the other commands do not need it.

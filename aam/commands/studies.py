@@ -10,6 +10,7 @@ import textwrap
 from aam.console import info, working
 from aam.contract.errors import CannotCreate, UsageError, printable
 from aam.contract.files import refuse_existing
+from aam.contract.options import build, values_of
 from aam.contract.options.commands.studies import Example, Inspect, Prepare
 from aam.contract.options.groups import TableOptions
 from aam.contract.options.help_page import WIDEST
@@ -94,11 +95,7 @@ def run_inspect(options: Inspect) -> int:
         from aam.report.page import require_page
 
         require_page(options.report)
-    input = TableOptions(
-        table=options.table,
-        sequences=options.sequences,
-        drop_empty_samples=options.drop_empty_samples,
-    )
+    input = build(TableOptions, values_of(options))
     with working("Reading the study"):
         inspection, target = inspect(input, options.tree, options.metadata), None
     if options.metadata_column is not None and inspection.metadata is not None:
@@ -106,9 +103,7 @@ def run_inspect(options: Inspect) -> int:
         from aam.pipeline.preview import inspect_target
 
         with working("Looking for columns that predict the target"):
-            target = inspect_target(
-                inspection, options, inspection.metadata, options.metadata_column
-            )
+            target = inspect_target(inspection, options)
     elif (study := inspection.study) is not None:
         ids = study.table.sample_ids
         inspection.read(

@@ -99,6 +99,13 @@ def files_of(run: Path) -> list[str]:
     return [name for name in listed(run) or () if os.path.lexists(run / name)]
 
 
+def small_files(run: Path) -> dict[str, bytes]:
+    """Read the files of a run that a report needs, by name."""
+    paths = map(PurePosixPath, files_of(run))
+    names = [str(path) for path in paths if path.name in FILES and COUNTS_ALONE not in path.parts]
+    return {name: (run / name).read_bytes() for name in (RECORD, *names)}
+
+
 def not_listed(names: Iterable[str], files: Iterable[str]) -> list[str]:
     """Return the `names` that are neither listed files nor in a listed folder."""
     listed_paths = set(map(PurePosixPath, files))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aam.arrays import F64
 from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options.groups import TargetOptions, TransformName
+from aam.contract.options.groups import TransformName
 from aam.contract.records import AboveZero
 from aam.data.formats.text import likely_difference, number_remedy
 from aam.data.metadata import (
@@ -262,11 +262,6 @@ def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.i
     """
     code_of = {name: code for code, name in enumerate(classes)}
     return np.array([code_of[label] for label in labels], dtype=np.int64)
-
-
-def category_codes(target: TargetOptions, values: F64) -> NDArray[np.int64] | None:
-    """Return the strata of the samples [N], codes or ranks; None for a numeric target."""
-    return values.astype(np.int64) if target.type != "regression" else None
 
 
 @dataclass(frozen=True)

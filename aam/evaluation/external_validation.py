@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import betaincinv, expit, logit
 
-from aam.arrays import F64
+from aam.arrays import F64, Rows
 from aam.evaluation.calibration import SMALLEST
-from aam.evaluation.intervals import TITLES, Score, Units, jackknife_interval
+from aam.evaluation.intervals import TITLES, Score, Units, jackknife_interval, resample_metrics
 from aam.evaluation.labels import Labels
 from aam.evaluation.metrics import ScoredPredictions, rows_of
 
@@ -82,6 +82,14 @@ class PartScores:
     value: str
     samples: int
     metrics: dict[str, Score]
+
+    @classmethod
+    def of(
+        cls, column: str, value: str, scored: ScoredPredictions, groups_M: Rows, rows: Rows
+    ) -> PartScores:
+        """Score the samples at `rows`; several studies are scored by their mean."""
+        metrics = resample_metrics(scored.take(rows), Units.of(groups_M[rows])).score()
+        return cls(column, value, len(rows), metrics)
 
 
 @dataclass(frozen=True)

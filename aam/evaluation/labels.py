@@ -13,6 +13,7 @@ import numpy as np
 from aam.arrays import F64, Rows
 from aam.contract.options.groups import TargetType
 from aam.evaluation.splits import MIN_STUDIES
+from aam.number_format import significant
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,16 @@ class Labels:
         return np.hstack([self.outputs_NC, np.eye(len(self.levels))[self.values.astype(np.int64)]])
 
 
+_OTHER_SCALE = 4.0
+"""If the labels of two studies differ in spread by this ratio, their units may differ."""
+
+_OUTSIDE = 0.25
+"""Share of labels outside the training range from which a note is made."""
+
+_OTHER_SHARE = 0.1
+"""Difference between two frequencies of a class from which a note is made."""
+
+
 @dataclass(frozen=True)
 class LabelSummary:
     """Summary of the training labels: baseline for other samples, and quantiles to compare with."""
@@ -142,6 +153,51 @@ class LabelSummary:
         if labels.type == "regression":
             quantiles = tuple(np.quantile(labels.values, (0, 0.05, 0.5, 0.95, 1)).tolist())
         return cls(tuple(labels.predicted_NC.mean(axis=0).tolist()), quantiles)
+
+    def notes(self, column: str, labels: Labels) -> list[str]:
+        """State how the labels of another study differ from the training labels.
+
+        For classes: frequencies that differ by more than 0.1. For numbers: labels outside the
+        training range, and a different spread, which may come from other units.
+        """
+        if names := labels.classes or labels.levels:
+            counts_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
+            shares = zip(
+                names, counts_C / len(labels.values), self.guess[-len(names) :], strict=True
+            )
+            # With two classes the share of the second determines the first.
+            shifts = [
+                f"{share:.0%} of the samples are '{name}' ({training_share:.0%} in training)"
+                for name, share, training_share in list(shares)[len(names) == 2 :]
+                if abs(share - training_share) > _OTHER_SHARE
+            ]
+            if not shifts:
+                return []
+            return [
+                f"{', '.join(shifts)}: predicted probabilities assume the training frequencies."
+            ]
+        low, q05, middle, q95, high = self.quantiles
+        values_M, notes = labels.values, []
+        outside = int(((values_M < low) | (values_M > high)).sum())
+        if outside > _OUTSIDE * len(values_M):
+            notes.append(
+                f"{outside} of {len(values_M)} values of '{column}' are outside the training range "
+                f"({significant(low)} to {significant(high)})."
+            )
+        new_q05, new_middle, new_q95 = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
+        ratio = (new_q95 - new_q05) / max(q95 - q05, 1e-300)
+        if not 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE:
+            notes.append(
+                f"The values of '{column}' spread {significant(ratio)} times as far as in training "
+                f"(middle 90 %: {significant(new_q05)} to {significant(new_q95)}; in training: "
+                f"{significant(q05)} to {significant(q95)}). Are they in the same units?"
+            )
+        elif not q05 <= new_middle <= q95 and not notes:
+            notes.append(
+                f"The median of '{column}' is {significant(new_middle)} ({significant(middle)} in "
+                "training): predictions start from the training mean."
+            )
+        return notes
 
 
 def _numbered(names: Sequence[str] | Rows) -> Rows:

@@ -548,7 +548,7 @@ def split_samples(
             groups=subjects.groups, classes=classes,
         )  # fmt: skip
     else:
-        number, repeats = _numbers(options, folds, repeats, subjects.groups, len(sample_ids))
+        number, repeats = _numbers(folds, repeats, subjects, len(sample_ids))
         splits = make_splits(
             len(sample_ids), test_size=options.test_size, folds=number, seed=seed,
             groups=subjects.groups, classes=classes, repeats=repeats,
@@ -635,16 +635,12 @@ def _splits_of_file(
 
 
 def _numbers(
-    options: SplitOptions,
-    folds: int | Literal["auto"],
-    repeats: int | Literal["auto"],
-    labels: Sequence[str] | None,
-    samples: int,
+    folds: int | Literal["auto"], repeats: int | Literal["auto"], subjects: Subjects, samples: int
 ) -> tuple[int, int]:
-    units = samples if labels is None else len(set(labels))
+    units = samples if subjects.groups is None else len(set(subjects.groups))
     number = min(FOLDS, max(2, units)) if folds == "auto" else folds
-    if folds == "auto" and options.group_column is not None and number < FOLDS:
-        info(f"Folds: {number}, one for each group of '{options.group_column}'.")
+    if folds == "auto" and subjects.column is not None and number < FOLDS:
+        info(f"Folds: {number}, one for each group of '{subjects.column}'.")
     if repeats == "auto":
         small = samples < SMALL_SAMPLES or units < SMALL_GROUPS
         repeats = REPEATS if small and number > 1 else 1

@@ -24,7 +24,7 @@ def resolve(options: Train) -> Train:
     one split, since it takes long to train.
     """
     check_groups(options.target.metadata_column, options.split.group_column, options.study_column)
-    is_distributed, number = several_processes(options), options.scale.processes
+    is_distributed, number = several_processes(options.scale.fsdp), options.scale.processes
     if not options.uses_network and (number > 1 or is_distributed):
         # Each process would train the same models.
         started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
@@ -47,9 +47,9 @@ def resolve(options: Train) -> Train:
     return dataclasses.replace(options, members=members, folds=folds, repeats=repeats)
 
 
-def several_processes(options: Train) -> bool:
+def several_processes(fsdp: bool) -> bool:
     """Return whether the command is one of several processes, or starts them."""
-    return options.scale.fsdp or read_environment(os.environ).world_size > 1
+    return fsdp or read_environment(os.environ).world_size > 1
 
 
 def choose_members(options: Train) -> tuple[str, ...]:
@@ -76,6 +76,6 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
     if options.run.resume_from not in (None, "auto"):
         remedy = "give --resume-from auto and the --output-dir of the run"
         raise UsageError("A checkpoint belongs to one target", evidence, remedy)
-    if TRANSFORMER in options.members and several_processes(options):
+    if TRANSFORMER in options.members and several_processes(options.scale.fsdp):
         remedy = "train in one process, or the targets in separate runs"
         raise UsageError("The transformer with several targets and processes", evidence, remedy)

@@ -67,7 +67,12 @@ from aam.network.training.fit import freeze_unused, make_optimizer
 from aam.network.training.module import LossWeights, TrainingModule
 from aam.nucleotide_codes import PAD
 from aam.pipeline import run_folder
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    label_study,
+    read_study,
+)
 
 BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 
@@ -422,8 +427,8 @@ def training_run(options: Train, labelled: LabelledStudy | None = None) -> Train
     if labelled is None:
         metadata = read_metadata(options.target.metadata)
         options = classes_of_words(options, metadata)
-        length = choose_length(base, options.sample)
-        labelled = load_labelled_study(options, length, options.split, metadata)
+        study = read_study(options, choose_length(base, options.sample))
+        labelled = label_study(options, study, metadata)
     split = labelled.splits[0]
     config = configure_model(options, labelled, base, split)
     weights = LossWeights.of(options.task, options.target_penalty)
@@ -511,7 +516,9 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         return options
     loop, speed = options.loop, options.speed
     groups: dict[str, Any] = {"loop": loop, "speed": speed}
-    resumed = run_folder.resumed_checkpoint(options.run) if loop.batch_size == "auto" else None
+    resumed = None
+    if loop.batch_size == "auto":
+        resumed = run_folder.resumed_checkpoint(options.run.output_dir, options.run.resume_from)
     if resumed is not None:
         stored_loop = from_plain(type(options), checkpoints.read(resumed).config.options).loop
         batch, steps = stored_loop.batch_size, stored_loop.gradient_accumulation_steps

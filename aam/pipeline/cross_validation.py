@@ -17,13 +17,16 @@ from types import MappingProxyType
 
 from aam.arrays import F64
 from aam.console import info
+from aam.contract.options.commands.train import Train
 from aam.contract.options.groups import MEMBERS, default_members
 from aam.evaluation.ensemble import Combined, combine_members
 from aam.evaluation.folds import Folds
 from aam.evaluation.metrics import ScoredPredictions
 from aam.members.member import CrossValidated, TrainingSamples, estimator
-from aam.pipeline.plan import Session, TrainingPlan
+from aam.pipeline.labelled_study import LabelledStudy
+from aam.pipeline.plan import Session, TrainingPlan, plan, start_session
 from aam.pipeline.run_folder import RecordFact, no_record
+from aam.threads import blas_threads
 
 METADATA, COUNTS = "metadata alone", "counts alone"
 
@@ -64,7 +67,7 @@ def ensemble_predictions(
 
 
 def cross_validate(
-    plan: TrainingPlan,
+    planned: TrainingPlan,
     samples: TrainingSamples,
     session: Session,
     record_fact: RecordFact = no_record,
@@ -75,7 +78,7 @@ def cross_validate(
     The only files are the checkpoints from which a network resumes, in the run folder of the
     session's options. Without `final` the members predict the held-out samples alone.
     """
-    study, folds = plan.study, plan.folds
+    study, folds = planned.study, planned.folds
     compares = final and study.covariates is not None
     # Networks come first, since all ranks train them. `leave` then ends the group of the ranks: one
     # process fits the estimators.
@@ -91,9 +94,9 @@ def cross_validate(
                 of_counts[name] = trained
     if not session.leave():
         return None
-    estimators = {name: estimator(name) for name in plan.members if not MEMBERS[name].network}
+    estimators = {name: estimator(name) for name in planned.members if not MEMBERS[name].network}
     # Left-out predictions choose the weights, and the threshold of two classes.
-    weighed = len(plan.members) > 1 or (final and len(folds.labels.classes) == 2)
+    weighed = len(planned.members) > 1 or (final and len(folds.labels.classes) == 2)
     results = {
         name: member.cross_validate(samples, folds, final, weighed=weighed)
         for name, member in estimators.items()
@@ -116,6 +119,21 @@ def cross_validate(
                 "not significantly lower the error of the other members."
             )
     return Result(samples, folds, results, combined, predictions_of)
+
+
+def cross_validate_study(
+    options: Train,
+    study: LabelledStudy,
+    samples: TrainingSamples | None = None,
+    final: bool = True,
+) -> tuple[TrainingPlan, Result]:
+    """Train the members on a study in memory, or on `samples` of it, without a run folder."""
+    with start_session(options, study) as session, blas_threads(len(study.values)):
+        planned = plan(session.options, study)
+        session.check(study)
+        result = cross_validate(planned, samples or planned.samples(), session, final=final)
+    assert result is not None  # several ranks write a run folder
+    return planned, result
 
 
 def combine_results(results: Mapping[str, CrossValidated], folds: Folds) -> Combined:

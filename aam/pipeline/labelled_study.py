@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,23 +18,17 @@ from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few, nearest
 from aam.contract.options.commands.train import Search, Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import SampleOptions, SplitOptions, TargetOptions
+from aam.contract.options.groups import TargetOptions, TransformName
 from aam.data.covariates import Covariates
 from aam.data.formats.tables import require_reads
 from aam.data.identity import Abundances
-from aam.data.metadata import (
-    Metadata,
-    as_numbers,
-    normalized,
-    read_metadata,
-)
-from aam.data.study import Study, load_study
-from aam.data.table import auto_depth
+from aam.data.metadata import Metadata, as_numbers, normalized
+from aam.data.study import Study, load_study, make_study
+from aam.data.table import FeatureTable, auto_depth
 from aam.data.targets import (
     LabelledSamples,
     OutputRange,
     TargetTransform,
-    category_codes,
     has_classes,
     label_samples,
     likely_positive,
@@ -57,11 +52,11 @@ from aam.evaluation.subjects import Subjects, find_subjects
 AnyTrain = TypeVar("AnyTrain", bound=Train)
 
 
-def choose_depth(study: Study, options: SampleOptions) -> int:
+def choose_depth(study: Study, depth: int | Literal["auto"]) -> int:
     """Return the rarefaction depth; 0 takes all reads. A table without reads is refused."""
     require_reads(study.table.quantity, "--table")
-    if options.rarefy_depth != "auto":
-        return options.rarefy_depth
+    if depth != "auto":
+        return depth
     depth = auto_depth(study.reads)
     info(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
     return depth
@@ -87,8 +82,11 @@ class LabelledStudy:
     """Study whose samples all have a label and enough reads."""
 
     study: Study
-    values: F64  # [N]: numbers, ranks of ordered categories, or class codes
+    column: str  # metadata column that is predicted
+    values: F64  # [N]: numbers, ranks of `levels`, or codes of `classes`
     classes: tuple[str, ...]  # empty for numbers and ranks
+    levels: tuple[str, ...]  # ordered categories, the lowest first; else empty
+    strata: Rows | None  # [N]: codes or ranks by which splits are stratified; None for none
     splits: tuple[Split, ...]
     subjects: Subjects
     studies: list[str] | None  # study of each sample; None for a single study
@@ -109,14 +107,39 @@ class LabelledStudy:
             "classes": self.classes,
         }
 
+    def fit_labels(
+        self, split: Split, transform: TransformName, weights: str | None
+    ) -> tuple[tuple[float, ...], TargetTransform | None]:
+        """Fit class weights, or the transform of a number, to the training samples of a split.
+
+        `weights` is --class-weights; None without a network, to whose loss they belong.
+        """
+        # Kernel and forest are fitted to the validation samples too.
+        values = self.values[split.training_rows if weights is None else split.train]
+        if not self.classes:
+            return (), TargetTransform.fit(transform, values)
+        # Of the training samples alone: weights and transforms that saw held-out labels would leak
+        # them.
+        number = np.bincount(values.astype(int), minlength=len(self.classes))
+        present = number > 0
+        # Kernel and forest give a class without training samples the probability 0; the network
+        # would begin with the logarithm of 0.
+        if present.sum() < 2 or (weights is not None and not present.all()):
+            raise DataError(
+                "A class has no training sample",
+                first_few([self.classes[i] for i in np.flatnonzero(~present)]),
+                "merge the class with another, or leave its samples out (--where)"
+                + (", or leave out the member transformer" if present.sum() > 1 else ""),
+            )
+        return () if weights is None else class_weights(weights, self.classes, number), None
+
     def inner_splits(self, options: Search, rows: Rows) -> list[Split]:
         """Split samples into inner folds: by study if enough studies are left, else by group.
 
         As in a training, the choice must serve a new study.
         """
-        codes = category_codes(options.target, self.values[rows])
         studies = None if self.studies is None else [self.studies[row] for row in rows]
-        groups = self.subjects.groups
+        groups, strata = self.subjects.groups, self.strata
         split = partial(make_splits, len(rows), folds=options.inner_folds)
         if studies is not None and len(set(studies)) >= MIN_STUDIES:
             split = partial(study_splits, studies, fitted=np.arange(len(rows)))
@@ -124,7 +147,7 @@ class LabelledStudy:
             test_size=options.split.test_size,
             seed=options.loop.seed,
             groups=None if groups is None else [groups[row] for row in rows],
-            classes=codes if options.split.stratify else None,
+            classes=None if strata is None else strata[rows],
         )
         return [
             Split(rows[split.train], rows[split.validation], rows[split.test])
@@ -143,43 +166,44 @@ def classes_of_words(options: AnyTrain, metadata: Metadata) -> AnyTrain:
     return options
 
 
-def load_labelled_study(
-    options: Train, max_bp: int | None, splits: SplitOptions, metadata: Metadata | None = None
-) -> LabelledStudy:
-    """Read the study, no longer sequences than `max_bp`, and its labels; split the samples."""
-    study = read_study(options, max_bp)
-    metadata = metadata or read_metadata(options.target.metadata)
-    return label_study(options, study, metadata, splits)
+def read_study(
+    options: Train,
+    max_bp: int | None,
+    table: FeatureTable | None = None,
+    sequences: Path | Mapping[str, str] | None = None,
+) -> Study:
+    """Read the study, or complete a table in memory.
 
-
-def read_study(options: Train, max_bp: int | None) -> Study:
-    """Read the study; a phylogeny is read for the transformer alone."""
+    A phylogeny is read for the transformer alone: no other member may lose an ASV to it.
+    """
     # Read before the training, although used after it: a wrong file must not cost a run.
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     phylogeny = options.phylogeny if options.uses_network else None
-    study = load_study(options.input, phylogeny, max_bp)
+    if table is None:
+        study = load_study(options.input, phylogeny, max_bp)
+    else:
+        study = make_study(table, sequences, options.input, phylogeny, max_bp)
     if taxa is not None:
         require_common(taxa, study.table.feature_ids)
     return study
 
 
 def label_study(
-    options: Train, study: Study, metadata: Metadata, splits: SplitOptions
+    options: Train, study: Study, metadata: Metadata, splits: Path | None = None
 ) -> LabelledStudy:
-    """Label the samples of a study, and split them.
+    """Label the samples of a study, and split them, by the file `splits` if it is given.
 
     Only the transformer rarefies and reads a phylogeny. Without it no sample is left out for its
     depth and no ASV for the tree; with it all members use the same samples.
     """
-    column = options.target.metadata_column
-    limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
+    column, levels = options.target.metadata_column, options.target.levels
     # Sorted before folds are drawn: the order of the rows of a table changes no result.
     study = study.sorted_by_id()
-    labelled = read_labels(options.target, metadata, study.table.sample_ids)
-    study = study.take_samples(labelled.rows)
-    depth, values = 0, labelled.values
+    labels = read_labels(options.target, metadata, study.table.sample_ids)
+    study = study.take_samples(labels.rows)
+    depth, values = 0, labels.values
     if options.uses_network:
-        depth = choose_depth(study, options.sample)
+        depth = choose_depth(study, options.sample.rarefy_depth)
         deep = deep_enough(study, depth, len(options.members) > 1)
         study, values = study.take_samples(deep), values[deep]
     # Again after `read_labels`: the shallow samples may have been a whole class.
@@ -189,15 +213,11 @@ def label_study(
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
-    if not labelled.classes:
-        limits.check(values, column)
+    if not labels.classes:
+        OutputRange.of(levels, options.output_min, options.output_max).check(values, column)
     ids = study.table.sample_ids
-    studies = read_studies(options.study_column, metadata, ids)
-    subjects = study_subjects(options, study, metadata, studies)
-    codes = category_codes(options.target, values)
-    splits_of_samples, subjects = split_samples(
-        splits, options.folds, options.loop.seed, ids, subjects, codes, options.repeats, studies
-    )
+    codes = values.astype(np.int64) if labels.classes or levels else None
+    splits_of_samples, subjects, studies = split_study(options, study, metadata, codes, splits)
     used = {
         "--metadata-column": column,
         "--group-column": options.split.group_column,
@@ -213,8 +233,11 @@ def label_study(
     adjustment = read_adjustment(options.adjust_for, metadata, ids)
     return LabelledStudy(
         study,
+        column,
         values,
-        labelled.classes,
+        labels.classes,
+        levels,
+        codes if options.split.stratify else None,
         splits_of_samples,
         subjects,
         studies,
@@ -225,13 +248,25 @@ def label_study(
     )
 
 
-def study_subjects(
-    options: Train, study: Study, metadata: Metadata, studies: Sequence[str] | None
-) -> Subjects:
-    """Find the subjects of the samples of a study by --group-column and their reads."""
-    column, values = options.split.group_column, options.group_values
-    ids = study.table.sample_ids
-    return find_subjects(column, values, metadata, ids, Abundances.of(study), studies)
+def split_study(
+    options: Train,
+    study: Study,
+    metadata: Metadata,
+    codes: Rows | None = None,
+    splits: Path | None = None,
+) -> tuple[tuple[Split, ...], Subjects, list[str] | None]:
+    """Split samples with class codes or ranks; also return their subjects and studies."""
+    ids, split = study.table.sample_ids, options.split
+    studies = read_studies(options.study_column, metadata, ids)
+    subjects = find_subjects(
+        split.group_column, options.group_values, metadata, ids, Abundances.of(study), studies
+    )
+    if splits is not None:
+        split = replace(split, splits=splits)
+    made, subjects = split_samples(
+        split, options.folds, options.loop.seed, ids, subjects, codes, options.repeats, studies
+    )
+    return made, subjects, studies
 
 
 def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple[float, ...]:
@@ -263,33 +298,6 @@ def class_weights(text: str, classes: tuple[str, ...], samples_C: Rows) -> tuple
             cause = f"The weight of '{name}' is not a number above 0"
             raise UsageError(cause, evidence, "write CLASS=WEIGHT")
     return tuple(weights.get(name, 1.0) for name in classes)
-
-
-def fit_labels(
-    options: Train, labelled: LabelledStudy, split: Split
-) -> tuple[tuple[float, ...], TargetTransform | None]:
-    """Fit class weights or the transform of a number to the training samples of a split."""
-    # Kernel and forest are fitted to the validation samples too.
-    values = labelled.values[split.train if options.uses_network else split.training_rows]
-    if not labelled.classes:
-        return (), TargetTransform.fit(options.target_transform, values)
-    # Of the training samples alone: weights and transforms that saw held-out labels would leak
-    # them.
-    number = np.bincount(values.astype(int), minlength=len(labelled.classes))
-    present = number > 0
-    # Kernel and forest give a class without training samples the probability 0; the network would
-    # begin with the logarithm of 0.
-    if present.sum() < 2 or (options.uses_network and not present.all()):
-        absent = [labelled.classes[i] for i in np.flatnonzero(~present)]
-        raise DataError(
-            "A class has no training sample",
-            first_few(absent),
-            "merge the class with another, or leave its samples out (--where)"
-            + (", or leave out the member transformer" if present.sum() > 1 else ""),
-        )
-    if not options.uses_network:
-        return (), None  # class weights belong to the loss of a network
-    return class_weights(options.class_weights, labelled.classes, number), None
 
 
 _ORDERS = [

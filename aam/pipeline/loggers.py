@@ -167,11 +167,15 @@ def open_loggers(
     return list(loggers.values())
 
 
-def log_scores(run: RunOptions, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+def log_scores(
+    names: Sequence[LoggerName],
+    folder: Path,
+    options: Mapping[str, Any],
+    scores: Mapping[str, float],
+) -> None:
     """Log the final scores of a run with members other than the transformer, by the trackers."""
-    for name in run.logger:
+    for name in names:
         if LOGGERS[name].tracker:
-            folder = run.output_dir
             logger = LOGGERS[name](folder, folder.name, _values(options), None, 0)
             logger.log(scores, step=0)
             logger.close("complete")

@@ -12,8 +12,9 @@ from typing import Any
 
 from aam import wings
 from aam.contract.errors import DataError
+from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import TargetOptions, networks
+from aam.contract.options.groups import networks
 from aam.data.targets import OutputRange, TargetScale
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.evaluation.folds import Folds
@@ -21,7 +22,7 @@ from aam.evaluation.labels import Labels
 from aam.members.member import Member, TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from aam.pipeline.labelled_study import LabelledStudy, fit_labels
+from aam.pipeline.labelled_study import LabelledStudy
 from aam.pipeline.run_folder import RecordFact, no_record
 
 
@@ -30,11 +31,10 @@ class TrainingPlan:
     """Plan of a run, from its options and its study; `folds` have transformed numbers."""
 
     members: tuple[str, ...]
-    target: TargetOptions
     study: LabelledStudy
     folds: Folds
-    stratify: bool
     device: str
+    options: dict[str, Any]  # as the model and trackers record them
 
     @property
     def uses_network(self) -> bool:
@@ -50,16 +50,17 @@ class TrainingPlan:
 def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     """Plan the training of a labelled study; the options are those that `resolve` returns."""
     if options.sensitivity is not None and len(study.classes) > 2:
-        evidence = f"'{options.target.metadata_column}' has {len(study.classes)} classes"
+        evidence = f"'{study.column}' has {len(study.classes)} classes"
         remedy = "leave --sensitivity out, or train on two of the classes (--where)"
         raise DataError("A threshold needs two classes", evidence, remedy)
-    for split in study.splits:
-        fit_labels(options, study, split)  # refuses training samples that no model can be fitted to
-    limits = OutputRange.of(options.target.levels, options.output_min, options.output_max)
+    weights = options.class_weights if options.uses_network else None
+    for split in study.splits:  # refuses training samples that no model can be fitted to
+        study.fit_labels(split, options.target_transform, weights)
+    limits = OutputRange.of(study.levels, options.output_min, options.output_max)
     # Without groups the sample ids name the units, as `aam compare` pairs them.
     names = study.subjects.groups or study.study.table.sample_ids
     folds = Folds(
-        Labels.of(study.values, study.classes, names, options.target.levels, study.studies),
+        Labels.of(study.values, study.classes, names, study.levels, study.studies),
         study.splits,
         options.loop.seed,
         study.subjects.column,
@@ -70,11 +71,10 @@ def plan(options: Train, study: LabelledStudy) -> TrainingPlan:
     )
     return TrainingPlan(
         tuple(options.members),
-        options.target,
         study,
         folds,
-        options.split.stratify,
         options.device.device,
+        to_plain(options),
     )
 
 

@@ -46,7 +46,7 @@ class Leaks(NamedTuple):
 
 def preview(plan: TrainingPlan) -> Leaks:
     """Print the samples and splits of a training, and warn of what it may learn instead."""
-    study, folds, column = plan.study, plan.folds, plan.target.metadata_column
+    study, folds, column = plan.study, plan.folds, plan.study.column
     samples = len(study.values)
     # First the leak that makes all scores too high.
     repeated = find_repeated_samples(study.study.table, study.metadata, folds, column)
@@ -147,13 +147,15 @@ def _warn_of_rare_classes(column: str, names: Sequence[str], folds: Folds) -> No
 
 
 def inspect_target(
-    inspection: Inspection, options: Inspect, metadata: Metadata, column: str
+    inspection: Inspection, options: Inspect
 ) -> tuple[MetadataColumn, list[Association]] | None:
     """Add the labels of a column, and columns that predict them, as `aam train` prints them.
 
-    None if a training would refuse the column.
+    None without a column, or if a training would refuse it.
     """
-    study = inspection.study
+    study, metadata, column = inspection.study, inspection.metadata, options.metadata_column
+    if metadata is None or column is None:
+        return None
     inspection.read("target", lambda: metadata.require(column))
     if column not in metadata.columns or study is None:
         return None
@@ -175,10 +177,10 @@ def _preview(
     options: Train, study: Study, metadata: Metadata
 ) -> tuple[MetadataColumn, list[Association]]:
     options = resolve(options)
-    labelled = label_study(options, study, metadata, options.split)
+    labelled = label_study(options, study, metadata)
     planned = plan(options, labelled)
     columns, *_ = preview(planned)
-    target, labels = options.target.metadata_column, planned.folds.labels
+    target, labels = labelled.column, planned.folds.labels
     # `aam train` compares these columns with its model.
     if leaks := [leak for leak in leading(columns, planned.folds) if not leak.other_form]:
         leak_texts = ", ".join(f"'{leak.column}' {leak.value:.2f}" for leak in leaks)

@@ -10,18 +10,17 @@ from typing import Any
 from aam import run_record
 from aam.console import info, later_step, warnings_for_report
 from aam.contract.errors import DataError
-from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.contract.run_files import MODEL, planned
 from aam.data.formats.tables import require_reads
-from aam.data.metadata import Metadata
+from aam.data.metadata import Metadata, read_metadata
 from aam.evaluation.scores import ENSEMBLE
 from aam.evaluation.splits import write_splits
 from aam.members.model_file import TrainedModel
 from aam.members.relations import AsvRelations
 from aam.pipeline import run_folder
-from aam.pipeline.cross_validation import cross_validate
-from aam.pipeline.labelled_study import LabelledStudy, load_labelled_study
+from aam.pipeline.cross_validation import cross_validate, cross_validate_study
+from aam.pipeline.labelled_study import LabelledStudy, label_study, read_study
 from aam.pipeline.loggers import log_scores
 from aam.pipeline.plan import plan, start_session
 from aam.pipeline.preview import Leaks, preview
@@ -57,8 +56,9 @@ def run(
         prepared = run_folder.prepare("train", options, group, session.gpus)
         folder = prepared.folder
         if labelled is None:
-            splits = prepared.split_options(options.split)
-            labelled = load_labelled_study(options, session.length, splits, metadata)
+            study = read_study(options, session.length)
+            metadata = metadata or read_metadata(options.target.metadata)
+            labelled = label_study(options, study, metadata, prepared.splits)
         table = labelled.study.table
         if options.equal_depth:
             require_reads(table.quantity, "--equal-depth")
@@ -79,7 +79,7 @@ def run(
             if result is None:
                 return
             # Predictions and model are stored first: no later step can cost them (`later_step`).
-            model = trained_model(options, labelled, result, leaks.repeated)
+            model = trained_model(training, result, leaks.repeated)
             write_predictions(folder, table.sample_ids, result)
             model.save(folder / MODEL)
             # Scores: they become part of the model, of run.json and of a tracker.
@@ -106,7 +106,7 @@ def run(
                     if score.value is not None
                 }
                 with later_step("scores in the tracker"):
-                    log_scores(options.run, to_plain(options), tracked)
+                    log_scores(options.run.logger, folder, training.options, tracked)
             model.save(folder / MODEL)
             # Tables that the report draws, then the report.
             with later_step("ordination"):
@@ -126,13 +126,7 @@ def run(
 
 def fit(options: Train, labelled: LabelledStudy) -> TrainedModel:
     """Train the members on a study in memory, without a run folder and without scores."""
-    with start_session(options, labelled) as session:
-        options = session.options
-        training = plan(options, labelled)
-        session.check(labelled)
-        with blas_threads(len(labelled.values)):
-            result = cross_validate(training, training.samples(), session)
-        assert result is not None  # several ranks write a run folder
-        model, _ = with_associations(trained_model(options, labelled, result), labelled, result)
-        # Without the mismatches of all pairs of ASVs, 4 bytes each for as long as the model lives.
-        return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))
+    training, result = cross_validate_study(options, labelled)
+    model, _ = with_associations(trained_model(training, result), labelled, result)
+    # Without the mismatches of all pairs of ASVs, 4 bytes each for as long as the model lives.
+    return dataclasses.replace(model, relations=AsvRelations(model.tokens_FL))

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from aam import run_record
+from aam.console import later_step
 from aam.contract import run_files
 from aam.contract.files import write_json
 from aam.contract.options import flat
@@ -34,8 +35,9 @@ Entity = dict[str, Any]
 
 def write_crate(folder: Path) -> None:
     """Write the metadata of a run folder, from its run.json and the files that this lists."""
-    write_json(folder / CRATE, crate(folder, run_record.read(folder / RECORD)))
-    run_files.add(folder, CRATE)
+    with later_step("research object"):  # the folder may be read-only
+        write_json(folder / CRATE, crate(folder, run_record.read(folder / RECORD)))
+        run_files.add(folder, CRATE)
 
 
 def crate(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:

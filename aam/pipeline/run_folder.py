@@ -19,17 +19,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from aam import run_record, wings
-from aam.console import info, later_step, warn
+from aam.console import info, warn
 from aam.contract import run_files
 from aam.contract.errors import AamError, CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.files import try_lock, write_json
 from aam.contract.options import from_plain, specs, values_of
-from aam.contract.options.groups import RunOptions, SplitOptions, uses_network
+from aam.contract.options.groups import RunOptions, uses_network
 from aam.contract.preflight import check_run_folder
 from aam.environment import ONE_PROCESS, RankGroup
 from aam.pipeline import loggers
@@ -55,10 +55,6 @@ class PreparedFolder:
     overwrite: bool  # a run that the folder holds is replaced
     resumes: bool  # a run that the folder holds goes on
 
-    def split_options(self, options: SplitOptions) -> SplitOptions:
-        """Return the options of the split, with the splits.tsv of the resumed run if it has one."""
-        return options if self.splits is None else replace(options, splits=self.splits)
-
 
 def prepare(
     command: str, options: Any, group: RankGroup = ONE_PROCESS, gpus: Sequence[str] = ()
@@ -76,7 +72,7 @@ def prepare(
     content["host"]["devices"] = list(gpus)
     content["host"]["processes"] = group.ranks.world_size
     # Rank 0 decides: a network file system may show other ranks an earlier state of the folder.
-    latest = resumed_checkpoint(options.run) if group.ranks.is_main else None
+    latest = resumed_checkpoint(folder, resume_from) if group.ranks.is_main else None
     resumed = None if latest is None else run_folder_of(latest)
     splits = resumed / "splits.tsv" if resumed else None
     has_splits = splits is not None and splits.exists()
@@ -179,8 +175,7 @@ def begin(
         record.write()
         yield record
         if is_main:
-            with later_step("research object"):
-                write_crate(folder)
+            write_crate(folder)
             record.record_fact("files", run_files.files_of(folder))
 
 
@@ -261,22 +256,22 @@ def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
     return file if file.exists() else None
 
 
-def resumed_checkpoint(run: RunOptions) -> Path | None:
+def resumed_checkpoint(folder: Path, resume_from: Literal["auto"] | Path | None) -> Path | None:
     """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins."""
-    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    source = folder if resume_from == "auto" else resume_from
     if source is None or source.is_file():
         return source
-    for folder in (source, *run_files.fold_folders(source)):
-        if (folder / LAST).is_file():
-            return folder / LAST
-    if run.resume_from == "auto":
+    for checkpoints in (source, *run_files.fold_folders(source)):
+        if (checkpoints / LAST).is_file():
+            return checkpoints / LAST
+    if resume_from == "auto":
         return None
     if not source.is_dir():
         raise MissingInput(
             "No checkpoint", f"'{source}' does not exist", "name a file or run folder"
         )
     if targets := run_files.target_folders(source):
-        evidence = f"'{source}' has {', '.join(folder.name for folder in targets)}"
+        evidence = f"'{source}' has {', '.join(target.name for target in targets)}"
         raise MissingInput("A run of several targets", evidence, "name the folder of one target")
     absent = f"the folder '{source}' has no {LAST}"
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")

@@ -11,12 +11,7 @@ import pandas as pd
 
 from aam.arrays import F64, Rows
 from aam.console import collected, info, later_step
-from aam.contract.options import to_plain
-from aam.contract.options.commands.train import Train
-from aam.contract.options.groups import (
-    KERNEL,
-    networks,
-)
+from aam.contract.options.groups import KERNEL, networks
 from aam.contract.run_files import PREDICTIONS, REPEATS
 from aam.data.distances import coordinates_of_kernel, write_ordination
 from aam.data.formats.text import write_table
@@ -28,6 +23,7 @@ from aam.evaluation.calibration import median_codes
 from aam.evaluation.labels import Labels, LabelSummary
 from aam.evaluation.permutation import EXACT_KERNEL
 from aam.evaluation.prediction_files import KEYS
+from aam.evaluation.splits import FILE_GROUPS
 from aam.members.explanations import explain_held_out
 from aam.members.importance import agreement_table, importance_table, q_values
 from aam.members.kernel import Landmarks
@@ -37,17 +33,18 @@ from aam.members.new_samples import TrainingSummary
 from aam.members.prediction_tables import held_out_table, label_names
 from aam.pipeline.cross_validation import Result
 from aam.pipeline.labelled_study import LabelledStudy
+from aam.pipeline.plan import TrainingPlan
 from aam.pipeline.repeated_samples import RepeatedSamples
 
 
 def trained_model(
-    options: Train, labelled: LabelledStudy, result: Result, repeated: RepeatedSamples | None = None
+    plan: TrainingPlan, result: Result, repeated: RepeatedSamples | None = None
 ) -> TrainedModel:
     """Return the model for new samples: members, their combination, summary of the training."""
-    folds, study, samples = result.folds, labelled.study, result.samples
-    group, subjects = options.split.group_column, None if repeated is None else repeated.values
-    if group is not None:
-        subjects = labelled.metadata.values(group, study.table.sample_ids).tolist()
+    labelled, folds, samples = plan.study, plan.folds, result.samples
+    study, subjects = labelled.study, None if repeated is None else repeated.values
+    if folds.group_column is not None and folds.group_column != FILE_GROUPS:
+        subjects = labelled.metadata.values(folds.group_column, study.table.sample_ids).tolist()
     training = TrainingSummary.of(
         study,
         samples.relations,
@@ -61,7 +58,7 @@ def trained_model(
     rows = np.unique(np.concatenate([split.rows for split in folds.splits]))
     labels, scale, ensemble = folds.labels.take(rows), folds.scale, result.combined.ensemble
     facts = ModelFacts(
-        options.target.metadata_column,
+        labelled.column,
         labels.classes,
         labels.levels,
         scale.transform,
@@ -70,7 +67,7 @@ def trained_model(
         ensemble.half_width if np.isfinite(ensemble.half_width) else None,
         ensemble.temperature,
         ensemble.odds,
-        to_plain(options),
+        plan.options,
         training.plain,
         tuple(scale.inverse(scale.forward(labels.outputs_NC).mean(axis=0)).tolist()),
         LabelSummary.of(labels),

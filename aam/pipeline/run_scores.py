@@ -22,7 +22,6 @@ from aam.contract.errors import DataError
 from aam.contract.options.groups import KERNEL, MEMBERS, default_members
 from aam.data.covariates import Covariates
 from aam.data.table import auto_depth, rarefy
-from aam.data.targets import category_codes
 from aam.evaluation.confounding import DEPTH, confounders
 from aam.evaluation.folds import Folds
 from aam.evaluation.intervals import COMPARED, TITLES
@@ -56,7 +55,7 @@ def scores_of_run(planned: TrainingPlan, result: Result, leaks: Leaks, equal_dep
 
     `equal_depth` requests the score at equal depth; a confounding depth also does.
     """
-    labelled, folds, column = planned.study, planned.folds, planned.target.metadata_column
+    labelled, folds, column = planned.study, planned.folds, planned.study.column
     predictions_MC, kernel = result.combined.predictions_MC, result.members.get(KERNEL)
     seconds = {name: member.cpu_seconds for name, member in result.members.items()}
     test, grouped = permutation_test(folds, predictions_MC), None
@@ -198,13 +197,12 @@ def _score_with_groups(
     `ungrouped_MC` are its predictions without, if it is a member.
     """
     kernel, folds = estimator(KERNEL), plan.folds
-    codes = category_codes(plan.target, plan.study.values) if plan.stratify else None
     groups_N = np.unique(repeated.labels, return_inverse=True)[1]
     number = len(folds.first.splits) if len(folds.splits) > 1 else FOLDS
     try:
         splits = make_splits(
             len(groups_N), test_size=0, folds=min(number, int(groups_N.max()) + 1),
-            seed=folds.seed, groups=repeated.labels, classes=codes,
+            seed=folds.seed, groups=repeated.labels, classes=plan.study.strata,
         )  # fmt: skip
         labels = dataclasses.replace(folds.labels, groups=groups_N, studies=None)
         apart = Folds(labels, splits, folds.seed, repeated.column, scale=folds.scale)

@@ -58,12 +58,16 @@ from aam.evaluation.splits import Split, check_covariates
 from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
 from aam.members.prediction_tables import held_out_table
-from aam.pipeline.cross_validation import Result, cross_validate
-from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, load_labelled_study
-from aam.pipeline.plan import plan, sequence_length, start_session
+from aam.pipeline.cross_validation import Result, cross_validate_study
+from aam.pipeline.labelled_study import (
+    LabelledStudy,
+    classes_of_words,
+    label_study,
+    read_study,
+)
+from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.stop_requests import StopRequests
 from aam.serialization.folders import temporary_folder
-from aam.threads import blas_threads
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,9 @@ class Trials:
     samples: TrainingSamples
 
     @classmethod
-    def of(cls, base: Train, folder: Path, metadata: Metadata | None = None) -> Trials:
+    def of(cls, base: Train, folder: Path, metadata: Metadata) -> Trials:
         """Read the study of a search, and split it."""
-        labelled = load_labelled_study(base, sequence_length(base), base.split, metadata)
+        labelled = label_study(base, read_study(base, sequence_length(base)), metadata)
         return cls(base, folder, labelled, plan(base, labelled).samples())
 
     def train(self, values: Mapping[str, Any], split: Split) -> Result:
@@ -89,7 +93,7 @@ class Trials:
         trials = self
         if _reading(options) != _reading(self.base):
             read = dataclasses.replace(options, members=self.base.members)
-            trials = Trials.of(read, self.folder)
+            trials = Trials.of(read, self.folder, self.labelled.metadata)
             sample_ids = self.labelled.study.table.sample_ids
             row_of = {name: k for k, name in enumerate(trials.labelled.study.table.sample_ids)}
             # The samples of the split that the other options leave.
@@ -108,17 +112,10 @@ class Trials:
         scratch = temporary_folder(self.folder, "trial") if options.uses_network else nullcontext()
         with as_library(), scratch as path:
             run = options.run if path is None else dataclasses.replace(options.run, output_dir=path)
-            with (
-                start_session(dataclasses.replace(options, run=run), study) as session,
-                blas_threads(len(study.values)),
-            ):
-                planned = plan(session.options, study)
-                session.check(study)
-                # A final fit, the bootstrap and the comparison with other columns would take longer
-                # than the fits of a kernel: 100 instead of 17 CPU-seconds (2 x 2 folds, 2 trials).
-                result = cross_validate(planned, trials.samples, session, final=False)
-        assert result is not None  # a search runs in one process
-        return result
+            options = dataclasses.replace(options, run=run)
+            # A final fit, the bootstrap and the comparison with other columns would take longer
+            # than the fits of a kernel: 100 instead of 17 CPU-seconds (2 x 2 folds, 2 trials).
+            return cross_validate_study(options, study, trials.samples, final=False)[1]
 
 
 def _reading(options: Train) -> tuple[object, ...]:

@@ -29,7 +29,7 @@ from aam.contract.run_files import PREDICTIONS, REPEATS, target_folder
 from aam.data.formats.text import write_table
 from aam.data.metadata import Metadata
 from aam.data.study import Study
-from aam.evaluation.splits import read_studies, split_samples, write_splits
+from aam.evaluation.splits import write_splits
 from aam.members.prediction_tables import join_targets
 from aam.pipeline import run_folder
 from aam.pipeline.labelled_study import (
@@ -37,7 +37,7 @@ from aam.pipeline.labelled_study import (
     classes_of_words,
     label_study,
     read_study,
-    study_subjects,
+    split_study,
 )
 from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.run import run
@@ -101,10 +101,10 @@ def run_targets(options: Train, targets: Mapping[str, Train], metadata: Metadata
         if not (resumes and splits.exists()):
             path = Path(scratch) / splits.name
             _write_common_splits(path, options, targets, study, metadata)
-        common, content = replace(options.split, splits=path), path.read_bytes()
+        content = path.read_bytes()
         for column, target in targets.items():
             info(f"Target: {column}")
-            labelled[column] = label_study(target, study, metadata, common)
+            labelled[column] = label_study(target, study, metadata, path)
             plan(target, labelled[column])
     names = {column: path.name for column, path in folders.items()}
     files = [splits.name, PREDICTIONS, REPEATS, *names.values()]
@@ -145,11 +145,5 @@ def _write_common_splits(
                 "train them in separate runs",
             )
     study = study.take_samples(np.asarray(rows)[np.any([*has_value.values()], axis=0)])
-    ids = list(study.table.sample_ids)
-    studies = read_studies(options.study_column, metadata, ids)
-    subjects = study_subjects(options, study, metadata, studies)
-    splits, subjects = split_samples(
-        options.split, options.folds, options.loop.seed, ids, subjects,
-        repeats=options.repeats, studies=studies,
-    )  # fmt: skip
-    write_splits(path, ids, splits, subjects.groups)
+    splits, subjects, _ = split_study(options, study, metadata)
+    write_splits(path, study.table.sample_ids, splits, subjects.groups)

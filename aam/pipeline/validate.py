@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from aam.arrays import F64, Rows
 from aam.console import info, print_messages, warn
 from aam.contract import run_files
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import flat
+from aam.contract.options import build, flat, values_of
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.groups import (
     TableOptions,
@@ -40,15 +40,13 @@ from aam.evaluation.external_validation import (
     calibration_lines,
 )
 from aam.evaluation.folds import Folds
-from aam.evaluation.intervals import Units, resample_metrics
-from aam.evaluation.labels import Labels, LabelSummary
-from aam.evaluation.metrics import ScoredPredictions, rows_by
+from aam.evaluation.labels import Labels
+from aam.evaluation.metrics import rows_by
 from aam.evaluation.permutation import permutation_test
 from aam.evaluation.scores import Scores, evaluate
 from aam.evaluation.splits import Split, check_groups, read_studies, several_studies, write_splits
 from aam.members.model_file import ModelFacts, TrainedModel, read_trained
 from aam.members.prediction_tables import held_out_table, predict_study, unwritten
-from aam.number_format import significant
 from aam.pipeline import run_folder
 from aam.pipeline.repeated_samples import RepeatedSamples, find_repeated_samples
 from aam.report.page import write_report_of_run
@@ -81,12 +79,7 @@ def validate(options: Evaluate, loaded: TrainedModel | None = None) -> tuple[Sco
     ]:
         remedy = "write the names in the metadata"
         raise UsageError("--relabel with columns that the model reads", first_few(changed), remedy)
-    table = TableOptions(
-        table=options.table,
-        sequences=options.sequences,
-        drop_empty_samples=options.drop_empty_samples,
-        max_memory_gb=options.max_memory_gb,
-    )
+    table = build(TableOptions, values_of(options))
     study = load_study(table, max_bp=loaded.max_bp).sorted_by_id()
     study = study.take_samples(metadata.rows_where(options.where, study.table.sample_ids))
     if facts.column != column:
@@ -302,12 +295,14 @@ def _external(
         for column in metadata.listed(options.by)
     }
     scored, labels = folds.scored(predictions_MC), folds.labels
-    scores_of_parts = (part_scores(name, rows_by(texts), scored, labels.groups)
-             for name, texts in columns.items())  # fmt: skip
     return ExternalValidation(
         calibration_lines(labels, predictions_MC, folds.held_out_units, folds.study_M),
-        [part_score for of_column in scores_of_parts for part_score in of_column],
-        label_notes(options.metadata_column, facts.labels, labels),
+        [
+            PartScores.of(column, value, scored, labels.groups, rows)
+            for column, texts in columns.items()
+            for value, rows in rows_by(texts).items()
+        ],
+        facts.labels.notes(options.metadata_column, labels),
     )
 
 
@@ -337,71 +332,6 @@ def _write(
             settings=loaded.settings,
         )
         write_report_of_run(folder, study.table)
-
-
-_OTHER_SCALE = 4.0
-"""If the labels of two studies differ in spread by this ratio, their units may differ."""
-
-_OUTSIDE = 0.25
-"""Share of labels outside the training range from which a note is made."""
-
-_OTHER_SHARE = 0.1
-"""Difference between two frequencies of a class from which a note is made."""
-
-
-def part_scores(
-    column: str, rows_of: Mapping[str, Rows], scored: ScoredPredictions, groups_M: Rows
-) -> list[PartScores]:
-    """Score the samples of each value of a column; several studies are scored by their mean."""
-    scores = []
-    for value, rows in rows_of.items():
-        metrics = resample_metrics(scored.take(rows), Units.of(groups_M[rows])).score()
-        scores.append(PartScores(column, value, len(rows), metrics))
-    return scores
-
-
-def label_notes(column: str, training: LabelSummary, labels: Labels) -> list[str]:
-    """State how the labels of a study differ from the training labels.
-
-    For classes: frequencies that differ by more than 0.1. For numbers: labels outside the training
-    range, and a different spread, which may come from other units.
-    """
-    if names := labels.classes or labels.levels:
-        counts_C = np.bincount(labels.values.astype(np.int64), minlength=len(names))
-        shares = zip(
-            names, counts_C / len(labels.values), training.guess[-len(names) :], strict=True
-        )
-        # With two classes the share of the second determines the first.
-        shifts = [
-            f"{share:.0%} of the samples are '{name}' ({training_share:.0%} in training)"
-            for name, share, training_share in list(shares)[len(names) == 2 :]
-            if abs(share - training_share) > _OTHER_SHARE
-        ]
-        if not shifts:
-            return []
-        return [f"{', '.join(shifts)}: predicted probabilities assume the training frequencies."]
-    low, q05, middle, q95, high = training.quantiles
-    values_M, notes = labels.values, []
-    outside = int(((values_M < low) | (values_M > high)).sum())
-    if outside > _OUTSIDE * len(values_M):
-        notes.append(
-            f"{outside} of {len(values_M)} values of '{column}' are outside the training range "
-            f"({significant(low)} to {significant(high)})."
-        )
-    new_q05, new_middle, new_q95 = np.quantile(values_M, (0.05, 0.5, 0.95)).tolist()
-    ratio = (new_q95 - new_q05) / max(q95 - q05, 1e-300)
-    if not 1 / _OTHER_SCALE <= ratio <= _OTHER_SCALE:
-        notes.append(
-            f"The values of '{column}' spread {significant(ratio)} times as far as in training "
-            f"(middle 90 %: {significant(new_q05)} to {significant(new_q95)}; in training: "
-            f"{significant(q05)} to {significant(q95)}). Are they in the same units?"
-        )
-    elif not q05 <= new_middle <= q95 and not notes:
-        notes.append(
-            f"The median of '{column}' is {significant(new_middle)} ({significant(middle)} in "
-            "training): predictions start from the training mean."
-        )
-    return notes
 
 
 def stored_predictions(table: pd.DataFrame, facts: ModelFacts, member: str = "") -> F64:

@@ -28,6 +28,7 @@ from aam.data.study import load_study
 from aam.evaluation.external_validation import (
     UNLIKE_TRAINING,
     ExternalValidation,
+    PartScores,
     calibration_lines,
     exact_proportion,
 )
@@ -37,7 +38,6 @@ from aam.evaluation.metrics import ScoredPredictions
 from aam.evaluation.scores import Scores
 from aam.members.model_file import read_trained
 from aam.members.prediction_tables import predict_study, unwritten
-from aam.pipeline.validate import part_scores
 from tests.support.commands import aam, read
 
 Capture = pytest.CaptureFixture[str]
@@ -189,7 +189,10 @@ def test_likeness_says_what_it_predicts(noise: tuple[float, float], expected: st
     rows_of = {"no": np.arange(0, 120, 2), "yes": np.arange(1, 120, 2)}
     predicted_N = values_N + np.resize(noise, 120) * rng.normal(size=120)
     scored = ScoredPredictions(values_N, predicted_N)
-    parts = part_scores(UNLIKE_TRAINING, rows_of, scored, np.arange(120))
+    parts = [
+        PartScores.of(UNLIKE_TRAINING, value, scored, np.arange(120), rows)
+        for value, rows in rows_of.items()
+    ]
     (sentence,) = ExternalValidation([], parts, []).sentences()
     assert expected in sentence
 

@@ -23,8 +23,9 @@ from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.contract.options import build
 from aam.contract.options.command_line import parse_command
 from aam.contract.options.commands.train import Search, Train
+from aam.data.metadata import read_metadata
 from aam.evaluation.splits import write_splits
-from aam.pipeline.labelled_study import load_labelled_study
+from aam.pipeline.labelled_study import label_study, read_study
 from aam.pipeline.run import run
 from aam.pipeline.search import (
     Trials,
@@ -150,7 +151,7 @@ def test_a_killed_search_is_resumed_and_one_of_other_data_is_refused(
 def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:
     options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
     base, _ = read_axes(options)
-    labelled = load_labelled_study(base, None, base.split)
+    labelled = label_study(base, read_study(base, None), read_metadata(base.target.metadata))
     assert len(labelled.splits) == 2
     groups = np.array(labelled.subjects.groups)
     for outer in labelled.splits:
@@ -167,7 +168,7 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
 def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Path) -> None:
     options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
     base, _ = read_axes(options)
-    trials = Trials.of(base, tmp_path)
+    trials = Trials.of(base, tmp_path, read_metadata(base.target.metadata))
     both = ("kernel", "forest")
     for fold, split in enumerate(trials.labelled.splits, start=1):
         splits = tmp_path / f"splits-{fold}.tsv"
@@ -382,7 +383,7 @@ def test_studies_are_left_out_and_no_score_pools_them(study_dir: Path, tmp_path:
     words = [str(word) for word in (*files, *target, *vary, "--output-dir", tmp_path / "other")]
     options = build(Search, parse_command("search", words))
     base, _ = read_axes(options)
-    labelled = load_labelled_study(base, None, base.split)
+    labelled = label_study(base, read_study(base, None), read_metadata(base.target.metadata))
     assert labelled.studies is not None
     for outer in labelled.splits:
         rows = np.sort(np.concatenate([outer.train, outer.validation]))

@@ -55,7 +55,7 @@ from aam.network.numerics.device import (
     is_gpu,
 )
 from aam.network.unifrac import faith_pd
-from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough, fit_labels
+from aam.pipeline.labelled_study import LabelledStudy, choose_depth, deep_enough
 from aam.pipeline.stop_requests import StopRequests
 from aam.run_record import input_file
 
@@ -184,7 +184,7 @@ def load_pretraining_study(
     """Read the study of a pretraining without shallow samples; return its metric and batch plan."""
     length = choose_length(base, options.sample)
     study = load_study(options.input, options.phylogeny, length).sorted_by_id()
-    depth = choose_depth(study, options.sample)
+    depth = choose_depth(study, options.sample.rarefy_depth)
     study = study.take_samples(deep_enough(study, depth))
     metric = choose_metric(base, options.phylogeny)
     return study, metric, batch_plan(options, options.task, study, depth, metric)
@@ -292,8 +292,8 @@ def choose_shape(
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
     """Build the target, with class weights or a transform fitted to the training samples."""
-    weights, transform = fit_labels(options, labelled, split)
-    column = options.target.metadata_column
+    weights, transform = labelled.fit_labels(split, options.target_transform, options.class_weights)
+    column = labelled.column
     if labelled.classes:
         return Target(column, labelled.classes, weights)
     return Target(
@@ -303,8 +303,8 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
-        range=OutputRange.of(options.target.levels, options.output_min, options.output_max),
-        levels=options.target.levels,
+        range=OutputRange.of(labelled.levels, options.output_min, options.output_max),
+        levels=labelled.levels,
     )
 
 

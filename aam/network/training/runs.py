@@ -86,7 +86,9 @@ def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
         prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
         study, metric, plan = load_pretraining_study(options, base)
         metadata = None if options.metadata is None else read_metadata(options.metadata)
-        splits, seed = prepared.split_options(options.split), options.loop.seed
+        splits, seed = options.split, options.loop.seed
+        if prepared.splits is not None:
+            splits = dataclasses.replace(splits, splits=prepared.splits)
         ids = study.table.sample_ids
         subjects = find_subjects(splits.group_column, "same", metadata, ids)
         (split, *_), subjects = split_samples(splits, 1, seed, ids, subjects)
@@ -332,7 +334,7 @@ class Transformer:
             config.standard,
             options.speed.chunk_size,
             covariates,
-            _study_weights(labelled, options.target.levels, split),
+            _study_weights(labelled, split),
         )
         batches = batches_of(options, study, config.plan, split)
         trained = fit(task, config, *batches, options, runtime, self.record_fact, fold, folds)
@@ -378,12 +380,13 @@ def _points(target: Target, decoded_NC: F64) -> F64:
     return np.asarray(points_NC, dtype=np.float64)
 
 
-def _study_weights(labelled: LabelledStudy, levels: tuple[str, ...], split: Split) -> F64 | None:
+def _study_weights(labelled: LabelledStudy, split: Split) -> F64 | None:
     """Return weights [N] that make categories and studies independent in each set of a split.
 
     None for numbers and for a single study.
     """
-    labels = Labels.of(labelled.values, labelled.classes, None, levels, labelled.studies)
+    levels, studies = labelled.levels, labelled.studies
+    labels = Labels.of(labelled.values, labelled.classes, None, levels, studies)
     if labels.studies is None or labels.type == "regression":
         return None
     weights_N = np.ones(len(labelled.values))

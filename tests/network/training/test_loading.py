@@ -22,7 +22,6 @@ from scipy.sparse import csr_array
 from aam.contract.options.groups import (
     LoopOptions,
     PhylogenyOptions,
-    SampleOptions,
     SplitOptions,
     TableOptions,
 )
@@ -200,7 +199,7 @@ def test_memory_of_pretraining_is_that_of_lists_of_rows(
     def peak(store: Path) -> int:
         tracemalloc.start()
         study = opened(store)
-        depth = choose_depth(study, SampleOptions())
+        depth = choose_depth(study, "auto")
         study = study.take_samples(deep_enough(study, depth))
         ids = study.table.sample_ids
         (split, *_), _ = split_samples(SplitOptions(), 1, 0, ids, Subjects(np.arange(len(ids))))
