@@ -29,7 +29,7 @@ from aam.members.kernel import Kernel
 from aam.members.member import Estimator, TrainingSamples
 from aam.members.relations import AsvRelations
 from aam.members.samples import Samples
-from benchmarks.members import TASKS, load, study_folder
+from benchmarks.members import TASKS, load
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.tasks:
         task = TASKS[name]
-        labelled = load(task, study_folder(task.study, arguments.data, arguments.results))
+        labelled = load(task, arguments.data, arguments.results)
         compare(name, labelled.samples, labelled.folds(task, arguments.seed), arguments)
     for folder in arguments.joined:
         samples, folds = joined(folder, arguments.held_out, arguments.seed)

@@ -165,6 +165,7 @@ def _steps(
     from aam.network.training.fit import fit
     from aam.network.training.module import LossWeights, TrainingModule
     from aam.network.training.observers import Observer
+    from aam.pipeline.run_folder import no_record
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
@@ -196,7 +197,7 @@ def _steps(
             SpeedOptions(), DeviceOptions(), scale,
         )  # fmt: skip
         runtime = Runtime(torch.device("cpu"), communicator=communicator)
-        fit(task, config, training, None, options, runtime, more=[timed])
+        fit(task, config, training, None, options, runtime, no_record, more=[timed])
     (begin, first), (end, last) = timed.notes[2], timed.notes[2 + steps]
     return {
         "samples/s": batch * steps / (end - begin),

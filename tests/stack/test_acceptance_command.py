@@ -19,11 +19,11 @@ from aam.contract.errors import CannotCreate, DataError, Interrupted
 from aam.contract.options.commands.measure import Acceptance
 from aam.network.numerics.device import processor
 from aam.stack import acceptance_run as runner
+from aam.stack.acceptance_parts import AcceptancePart
 from aam.stack.acceptance_run import (
     PAGE,
     SETTINGS,
     AcceptanceFile,
-    AcceptancePart,
     ImageRun,
     PartResult,
     recommended,

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aam.stack.acceptance_parts import Context, Measured, NotPossible, PartVerdict
-from aam.stack.acceptance_run import AcceptancePart
+from aam.stack.acceptance_parts import (
+    AcceptancePart,
+    Context,
+    Measured,
+    NotPossible,
+    PartVerdict,
+)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def attention(
 
     softmax(q k^T / sqrt(E)) v for each head (Vaswani et al. 2017, "Attention is all you need").
 
+    >>> import torch
     >>> q_NHKE = torch.zeros(1, 1, 2, 4)
     >>> v_NHKE = torch.tensor([1.0, 3.0])[None, None, :, None].expand(1, 1, 2, 4)
     >>> attention(q_NHKE, q_NHKE, v_NHKE)[0, 0, :, 0]
