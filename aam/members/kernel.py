@@ -31,6 +31,7 @@ from scipy import sparse
 
 from aam.arrays import F32, F64, Arrays, Rows, Tokens
 from aam.console import info
+from aam.contract.errors import DataError
 from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch, NonNegative, convert
 from aam.data.covariates import CovariateEncoder, Covariates
@@ -588,6 +589,12 @@ class Kernel(Estimator[KernelInputs]):
         stored = inputs.products
         rows = np.arange(len(inputs.norms_N)) if stored is None else stored.landmark_rows
         approximated = len(rows) < len(labels.values)
+        if not len(rows):  # a training set that is a small part of a large study
+            raise DataError(
+                "No training sample is a landmark of the kernel",
+                f"{len(labels.values)} training samples in a study of more than {self.largest}",
+                "put the training samples into a table of their own",
+            )
         # The form of an approximated kernel is chosen with fewer landmarks: this takes most fits.
         few = rows[:: -(-len(rows) // self.compared)] if approximated else rows
         encoder = CovariateEncoder.fit(inputs.covariates)

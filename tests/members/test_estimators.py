@@ -14,6 +14,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
 from aam.arrays import Rows
+from aam.contract.errors import DataError
 from aam.contract.options.commands.studies import Example
 from aam.contract.options.groups import DeviceOptions
 from aam.contract.records import Mismatch
@@ -192,6 +193,16 @@ def test_a_study_above_a_size_is_sampled_and_any_other_is_not(
     number = rule if isinstance(member, Forest) else f"{len(model.dual_RC)} landmarks"
     assert number in restored.settings == model.settings
     assert not isinstance(member, Kernel) or 30 < len(model.dual_RC) < 60
+
+
+def test_a_training_set_without_a_landmark_is_refused(samples: Samples, numbers: Labels) -> None:
+    """A training set that is a small part of a study above the size."""
+    kernel = Kernel(largest=89, landmarks=3)
+    inputs = kernel.read_training(samples, AsvRelations(samples.tokens_FL))
+    assert inputs.products is not None
+    fitted = np.setdiff1d(np.arange(90), inputs.products.landmarks_L)[:6]
+    with pytest.raises(DataError, match="6 training samples in a study of more than 89"):
+        kernel.fit(inputs.take(fitted), numbers.take(fitted), 0)
 
 
 def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
