@@ -263,10 +263,12 @@ def state_dicts(module: nn.Module, optimizer: Optimizer) -> tuple[StateDict, Opt
 
     For a sharded module this is a collective: all ranks must call it.
     """
+    # The weights first: this shards a module again whose last pass gathered it, and the optimizer's
+    # state belongs to the sharded parameters.
+    weights = get_model_state_dict(module, options=_WHOLE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=_WHOLE)
     groups = [ParameterGroup(params=list(g["params"])) for g in state.get("param_groups", [])]
-    of_optimizer = OptimizerState(state=state.get("state", {}), param_groups=groups)
-    return get_model_state_dict(module, options=_WHOLE), of_optimizer
+    return weights, OptimizerState(state=state.get("state", {}), param_groups=groups)
 
 
 def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
