@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,10 +53,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flag_of, values_of
 from aam.contract.options.commands.train import Train
 from aam.contract.options.conditions import require_consistent
-from aam.contract.options.groups import (
-    GroupValues,
-    TransformName,
-)
+from aam.contract.options.groups import GroupValues, TransformName
 from aam.contract.preflight import check_run_folder
 from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.data.table import table_of
@@ -64,9 +61,6 @@ from aam.members.option_checks import resolve
 from aam.pipeline.labelled_study import label_study, read_study
 from aam.pipeline.plan import sequence_length
 from aam.pipeline.run import fit, run
-
-if TYPE_CHECKING:  # scikit-bio takes a CPU-second to import
-    pass
 
 E = TypeVar("E", bound=type)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -31,11 +31,7 @@ from aam.api.run_results import IN_MEMORY, RunResults
 from aam.console import Message, print_messages
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import build, flag_of, values_of
-from aam.contract.options.commands.use import (
-    Evaluate,
-    ImportanceOptions,
-    Predict,
-)
+from aam.contract.options.commands.use import Evaluate, ImportanceOptions, Predict
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.contract.run_files import small_files
 from aam.data.metadata import ID_HEADER
@@ -50,9 +46,6 @@ from aam.pipeline.validate import validate
 from aam.report.asvs import read_abundances
 from aam.report.comparison import compare_runs
 from aam.report.run import read_run
-
-if TYPE_CHECKING:
-    pass
 
 _UNNAMED = "unnamed-"
 """Prefix of the ids of samples without ids, which must differ from ids of training samples."""

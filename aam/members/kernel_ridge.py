@@ -143,7 +143,8 @@ def leave_large_groups_out(U: F64, values: F64, y_NC: F64, groups: Rows, weights
     eigendecomposition [K, K] for all penalties.
     """
     roots_N1, penalties_P11 = np.sqrt(weights_N)[:, None], (PENALTIES * values.sum())[:, None, None]
-    features_NK, scaled_NC = U * np.sqrt(values), roots_N1 * (y_NC - weights_N @ y_NC / len(y_NC))
+    mean_C = weights_N @ y_NC / len(y_NC)
+    features_NK, scaled_NC = U * np.sqrt(values), roots_N1 * (y_NC - mean_C)
     predicted_PNC = np.empty((len(PENALTIES), *y_NC.shape))
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
@@ -157,7 +158,7 @@ def leave_large_groups_out(U: F64, values: F64, y_NC: F64, groups: Rows, weights
         eigenvalues, vectors = np.linalg.eigh(gram_KK)
         shrunk_PKC = (vectors.T @ products_KC) / (eigenvalues.clip(0)[:, None] + penalties_P11)
         fitted_PnC = ((features_nK / roots_n1 - mean_1K) @ vectors) @ shrunk_PKC + mean_1C
-        predicted_PNC[:, rows] = fitted_PnC + weights_N @ y_NC / len(y_NC)
+        predicted_PNC[:, rows] = fitted_PnC + mean_C
     return predicted_PNC
 
 

@@ -198,10 +198,8 @@ class AsvRelations:
         """Return the diagonal of `sample_products`, [N]."""
         norms = []
         for start, stop in pairwise(weights.indptr.tolist()):
-            tokens_SL, of_sample = (
-                self.tokens_FL[weights.indices[start:stop]],
-                weights.data[start:stop],
-            )
+            of_sample = weights.data[start:stop]
+            tokens_SL = self.tokens_FL[weights.indices[start:stop]]
             norms.append(of_sample @ similarity(mismatches(tokens_SL, tokens_SL)) @ of_sample)
         return np.array(norms, dtype=np.float64)
 

@@ -67,12 +67,7 @@ from aam.network.training.fit import freeze_unused, make_optimizer
 from aam.network.training.module import LossWeights, TrainingModule
 from aam.nucleotide_codes import PAD
 from aam.pipeline import run_folder
-from aam.pipeline.labelled_study import (
-    LabelledStudy,
-    classes_of_words,
-    label_study,
-    read_study,
-)
+from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, label_study, read_study
 
 BLOCK = 512  # bytes to which PyTorch's GPU allocator rounds every tensor up
 

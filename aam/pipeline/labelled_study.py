@@ -261,8 +261,7 @@ def split_study(
     subjects = find_subjects(
         split.group_column, options.group_values, metadata, ids, Abundances.of(study), studies
     )
-    if splits is not None:
-        split = replace(split, splits=splits)
+    split = replace(split, splits=splits or split.splits)
     made, subjects = split_samples(
         split, options.folds, options.loop.seed, ids, subjects, codes, options.repeats, studies
     )

@@ -59,12 +59,7 @@ from aam.members.member import TrainingSamples
 from aam.members.option_checks import choose_members
 from aam.members.prediction_tables import held_out_table
 from aam.pipeline.cross_validation import Result, cross_validate_study
-from aam.pipeline.labelled_study import (
-    LabelledStudy,
-    classes_of_words,
-    label_study,
-    read_study,
-)
+from aam.pipeline.labelled_study import LabelledStudy, classes_of_words, label_study, read_study
 from aam.pipeline.plan import plan, sequence_length
 from aam.pipeline.stop_requests import StopRequests
 from aam.serialization.folders import temporary_folder

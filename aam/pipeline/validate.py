@@ -22,9 +22,7 @@ from aam.contract import run_files
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import build, flat, values_of
 from aam.contract.options.commands.use import Evaluate
-from aam.contract.options.groups import (
-    TableOptions,
-)
+from aam.contract.options.groups import TableOptions
 from aam.contract.preflight import check_run_folder
 from aam.data.formats.text import write_table
 from aam.data.joined_metadata import STUDY, relabelled

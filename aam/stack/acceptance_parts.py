@@ -148,7 +148,7 @@ class Context:
         return subprocess.CompletedProcess(argv, status, printed, message)
 
     def pretraining(self) -> list[object]:
-        """Return the words of `pretrain` on the simulated study; simulate it if it is missing."""
+        """Return the arguments of `pretrain`; simulate its study if it is missing."""
         study = self.shared / ("study-small" if self.small else "study")
         while self.rank and self.left and not (study / "tree.nwk").is_file():
             time.sleep(0.2)  # the first rank makes it

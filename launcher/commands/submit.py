@@ -170,7 +170,7 @@ def unused_gpus(
 def job_words(
     request: Request, options: SubmitOptions, inputs: LaunchInputs, plan: Plan, stated: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the words of `aam-launch job`, and the variables that sbatch hands on."""
+    """Return the arguments of `aam-launch job`, and the variables that sbatch hands on."""
     absolute = inputs.absolute_request
     if plan.gpus and absolute.computes_on_gpu and "--device" not in absolute.given:
         absolute = absolute.with_values({"--device": GPU})

@@ -98,7 +98,7 @@ class Job(msgspec.Struct, frozen=True):
     ranks: int  # processes on each node
     gpus: int  # GPUs of each node
     on_gpus: bool  # the command computes on them
-    gets_gpus: bool  # Slurm is asked for them, or they come with the node
+    gets_gpus: bool  # the job requests them, or they come with the node
     time: str  # limit as Slurm writes it; empty: the partition's
     warn_seconds: int  # how long before its limit the job stops; 0: it does not
     requeue: bool  # Slurm may start it again

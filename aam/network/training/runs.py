@@ -86,9 +86,8 @@ def pretrain(options: Pretrain, policy: BackendPolicy | None = None) -> None:
         prepared = run_folder.prepare("pretrain", options, communicator, gpu_names())
         study, metric, plan = load_pretraining_study(options, base)
         metadata = None if options.metadata is None else read_metadata(options.metadata)
-        splits, seed = options.split, options.loop.seed
-        if prepared.splits is not None:
-            splits = dataclasses.replace(splits, splits=prepared.splits)
+        seed = options.loop.seed
+        splits = dataclasses.replace(options.split, splits=prepared.splits or options.split.splits)
         ids = study.table.sample_ids
         subjects = find_subjects(splits.group_column, "same", metadata, ids)
         (split, *_), subjects = split_samples(splits, 1, seed, ids, subjects)
